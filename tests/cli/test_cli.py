@@ -479,7 +479,7 @@ def test_a_sweep_yaml_may_share_fields_by_merging(
     fields = sweep_fields(keys={"clean": {}})
     text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
     (tmp_path / "twice.yaml").write_text(text)
-    assert "field 'name' is given twice" in robust201("plan", tmp_path / "twice.yaml").refusal(2)
+    assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").refusal(2)
     keys = "keys: {pgd: &short {steps: 2}, aa_apgd-ce: {<<: *short, restarts: 2}}\n"
     del fields["keys"]
     (tmp_path / "merge.yaml").write_text(yaml.safe_dump(fields) + keys)

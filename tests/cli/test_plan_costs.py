@@ -41,6 +41,22 @@ def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, swe
     assert 0 < fewer["expected_kendall_tau"] < sampled["expected_kendall_tau"] < 1
 
 
+@pytest.mark.parametrize(
+    ("budget", "note"), [("1%", "is too small to sample images"), ("0.0001%", "No design fits the budget 0.0001%")]
+)
+def test_plan_shows_cheapest_designs_if_budget_is_too_small(
+    robust201: RunCommand, sweep: Path, budget: str, note: str
+) -> None:
+    ended = robust201("plan", sweep, "--budget", budget)
+    assert ended.code == 0
+    assert note in ended.err
+    assert "the pilot of 5 networks and the keys that are not sampled alone take" in ended.err
+    assert "all networks, sampled images (over the budget)" in ended.out
+    assert "sampling: {budget: " in ended.out
+    designs = json.loads(robust201("plan", sweep, "--budget", budget, "--json").out)["designs"]
+    assert [design["over_budget"] for design in designs] == [True, budget != "1%", budget != "1%"]
+
+
 def test_a_small_sweep_shows_hours_alone(robust201: RunCommand, sweep: Path) -> None:
     fields = yaml.safe_load(sweep.read_text()) | {"images": {"count": 2}, "architectures": [0, 1]}
     sweep.write_text(yaml.safe_dump(fields))
@@ -65,7 +81,6 @@ def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -
         (("--next", "3", "--budget", "10%"), "expected --budget or --next, got both"),
         (("--next", "3"), "--like"),
         (("--budget", "10"), "expected worker-hours above 0 such as 500h"),
-        (("--budget", "0.0001%"), "expected a budget of at least"),
         (("--budget", "10%", "--keys", "pgd"), "--budget is for the whole sweep"),
     ],
 )

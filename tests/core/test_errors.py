@@ -35,7 +35,7 @@ def test_error_does_not_show_a_damaged_plan(finished: Path, robust201: RunComman
     plan.write_bytes(plan.read_bytes().replace(b"format", b"form\xfft", 1))
     for verb in ("status", "plan", "verify"):
         error = robust201(verb, finished).refusal(2)
-        assert "expected a plan, got other content (it is not valid UTF-8)" in error
+        assert "not a valid plan (it is not valid UTF-8)" in error
         assert len(error) < 400
 
 

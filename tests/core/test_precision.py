@@ -327,7 +327,7 @@ def test_tf32_on_a_cpu_is_rejected_when_the_sweep_is_read(
     path = write_sweep(precision="tf32", execution={"executor": executor, "device": "cpu"})
     for command in ("run", "plan"):
         line = robust201(command, path).refusal(2)
-        assert "execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu" in line
+        assert "execution.device: expected auto or cuda, since CPUs do not support tf32, got cpu" in line
 
 
 def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(

@@ -205,7 +205,7 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
 def test_run_fails_early_without_requested_gpu(robust201, write_sweep, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command_result = robust201("run", write_sweep(execution={"device": "cuda"}))
-    assert "expected a GPU that PyTorch can use, got none" in command_result.refusal(2)
+    assert "PyTorch cannot use a GPU on this machine" in command_result.refusal(2)
 
 
 def test_run_reports_missing_write_permission(robust201, write_sweep, finished, monkeypatch):

@@ -457,3 +457,9 @@ def test_verify_rejects_listing_that_is_not_a_file(finished, tmp_path, robust201
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
     assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path / "out").refusal(2)
+
+
+def test_verify_rejects_pipe_as_plan(finished, robust201):
+    (finished / "plan.json").unlink()
+    os.mkfifo(finished / "plan.json")
+    assert "a named pipe instead of a regular file" in robust201("verify", finished).refusal(2)

@@ -1,1 +1,1 @@
-"""Fault injection: sweeps that are killed and must end in the bytes of an undisturbed run."""
+"""Fault injection: disturbed runs must give the same bytes as an undisturbed run."""

@@ -1,4 +1,4 @@
-"""Actors of the Ray executor with faults inside."""
+"""Actors of the Ray executor with injected faults."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ _Original = ray_executor._WorkerActor
 
 
 class _WorkerActor(_Original):
-    """The executor's actor under its own name, in a process that the trial's orders were applied to first."""
+    """The executor's actor, which first applies the trial's injections to its process; the class name must be equal."""
 
     def __init__(self, start: Any, folder: str) -> None:
-        # Where the driver stands is the trial's folder, on every machine that sees it.
+        # The driver's working directory is the trial's folder, on all machines with access to it.
         Injections(Path(folder)).apply()
         super().__init__(start, folder)
 
 
 def install() -> None:
-    """Let the executor of this process start them."""
+    """Make the Ray executor of this process start these actors."""
     mock.patch.object(ray_executor, "_WorkerActor", _WorkerActor).start()

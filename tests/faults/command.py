@@ -1,4 +1,4 @@
-"""The command line with faults inside: `python -m tests.faults.command FOLDER ARGUMENTS…` is `robust201 ARGUMENTS…`."""
+"""Command line with injected faults: `python -m tests.faults.command FOLDER ARGUMENTS…` runs `robust201 ARGUMENTS…`."""
 
 import sys
 from pathlib import Path

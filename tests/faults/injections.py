@@ -1,7 +1,7 @@
 """Faults inside a process of robust201: a worker that dies, lacks memory or is slow; a clock that jumps.
 
-What to do is written in ``injections.json`` beside the results folder, so that workers find it on any machine that sees
-the folder. Faults that happen a limited number of times claim a file for each time, by whichever worker comes first.
+The faults are configured in ``injections.json`` beside the results folder, so that workers find them on any machine
+with access to the folder. If a fault may occur a limited number of times, a worker claims a file for each occurrence.
 """
 
 import itertools
@@ -19,7 +19,7 @@ CLAIMS_FOLDER = "claims"
 
 
 class Injections:
-    """What is to go wrong in this process, whose trial has a folder."""
+    """The faults to inject into this process, read from the trial's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._claims = folder / CLAIMS_FOLDER
@@ -30,7 +30,7 @@ class Injections:
         if {"pace", "slow", "poison"} & self._orders.keys():
             self._wrap_evaluate()
         if "step_seconds" in self._orders:
-            self._hold_up_steps()
+            self._delay_steps()
         if "die_at_steps" in self._orders:
             self._die_while_writing()
         if "memory" in self._orders:
@@ -39,10 +39,10 @@ class Injections:
 
     def apply_to_driver(self) -> None:
         if "clock" in self._orders:
-            self._let_the_clock_jump()
+            self._make_clock_jump()
 
     def _claim(self, name: str) -> bool:
-        """Take one of the limited occasions for a fault; False where it is taken."""
+        """Claim one of a limited number of occurrences; return False if it is already claimed."""
         self._claims.mkdir(exist_ok=True)
         try:
             (self._claims / name).touch(exist_ok=False)
@@ -57,7 +57,7 @@ class Injections:
         slow = self._orders.get("slow", {})
 
         def evaluate_with_faults(
-            context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
+            context: Any, task: Any, parameters: Any, part: Any, *rest: Any, **named: Any
         ) -> Iterator[Any]:
             if "pace" in self._orders:
                 self._claim(f"worked-{os.getpid()}")
@@ -68,11 +68,11 @@ class Injections:
             if [part.unit.architecture, part.unit.key] in self._orders.get("poison", []):
                 self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield from evaluate_part(context, row, parameters, part, *rest, **named)
+            yield from evaluate_part(context, task, parameters, part, *rest, **named)
 
         mock.patch.object(worker, "evaluate_part", evaluate_with_faults).start()
 
-    def _hold_up_steps(self) -> None:
+    def _delay_steps(self) -> None:
         from robust201.training import loop
 
         make_step = loop._Training._make_step
@@ -113,13 +113,13 @@ class Injections:
 
         mock.patch.object(InferenceNetwork, "_forward", forward_in_small_memory).start()
 
-    def _let_the_clock_jump(self) -> None:
+    def _make_clock_jump(self) -> None:
         now = time.time
         jumps = itertools.cycle(self._orders["clock"])
 
-        def jumping() -> float:
+        def jumping_time() -> float:
             jump: float = next(jumps)
             self._claim(f"jump-{jump:+.0f}s")
             return now() + jump
 
-        time.time = jumping
+        time.time = jumping_time

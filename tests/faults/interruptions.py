@@ -1,4 +1,4 @@
-"""Runs that are disturbed in other ways: no memory, a poisonous unit, signals, clocks that jump, a second driver."""
+"""Other faults: lack of memory, a unit that kills workers, signals, clocks that jump, and a second driver."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _SLOW_KEY = next(reversed(KEYS))
 
 HOUR = 3600.0
 JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
-"""Seconds that are added to the wall clock, in turn, each time a process asks for it."""
+"""Seconds that are added to the wall clock, one after the other, each time a process reads it."""
 
 _OTHER_HOST = (
     *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -25,34 +25,34 @@ _OTHER_HOST = (
 
 
 def run_out_of_memory(trial: Trial) -> None:
-    """Let memory run out above eight images at once; the micro-batch halves, and the run goes on by itself."""
+    """Simulate running out of memory above eight images; micro-batches are halved, and the run continues."""
     trial.write_sweep()
     trial.order(memory={"images": 8})
     trial.run(*INLINE)
-    trial.injected["allocations refused"] += len(trial.claims("memory-"))
+    trial.injected["failed allocations"] += len(trial.claims("memory-"))
 
 
 def poison_unit(trial: Trial) -> None:
-    """Let one unit kill its worker whenever it is tried; all others are computed, it is listed, and the run ends in 3.
+    """Make a unit kill its worker on every attempt: it is reported, all others are computed, and the exit code is 3.
 
-    Once it kills no more, the same command completes the sweep.
+    Without the fault, the same command then completes the sweep.
     """
     trial.write_sweep()
     trial.order(poison=[POISON])
     poisoned = trial.run(expected={3})
     trial.injected["workers killed by the unit"] += len(trial.claims("poison-"))
-    assert trial.injected["workers killed by the unit"] >= 3, "given up too early"
+    assert trial.injected["workers killed by the unit"] >= 3, "the unit was given up too early"
     index, key = POISON
     poisoned.expect(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
     assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
-    _expect_all_but_the_poison(trial)
+    _check_other_evaluations(trial)
     trial.order()
     trial.run()
 
 
-def _expect_all_but_the_poison(trial: Trial) -> None:
-    """Check that every other evaluation has the bytes of the undisturbed run: those of its row in each file."""
+def _check_other_evaluations(trial: Trial) -> None:
+    """Check that the rows of all other evaluations equal those of the undisturbed run."""
     index, key = str(POISON[0]), POISON[1]
     exported = export(trial.results, trial.folder / "partial", partial=True)
     for name, content in trial.undisturbed.items():
@@ -64,7 +64,7 @@ def _expect_all_but_the_poison(trial: Trial) -> None:
 
 
 def _rows(content: dict[str, object]) -> dict[str, str]:
-    """Text of each architecture's row, however deep it lies in the JSON."""
+    """Return the JSON text of each architecture's row, at any depth."""
     rows = {name: json.dumps(value) for name, value in content.items() if name.isdigit()}
     for name, value in content.items():
         if isinstance(value, dict) and name not in rows:
@@ -73,7 +73,7 @@ def _rows(content: dict[str, object]) -> dict[str, str]:
 
 
 def drain_past_deadline(trial: Trial, *options: str) -> None:
-    """Send SIGTERM while a part takes far longer than `drain_seconds`; the run ends in order, and can be resumed."""
+    """Send SIGTERM while a part takes much longer than `drain_seconds`; the run ends properly and can be resumed."""
     trial.write_sweep(drain_seconds=2.0)
     command = _start_slow_part(trial, *options)
     _terminate(trial, command)
@@ -89,7 +89,7 @@ def drain_past_deadline_inline(trial: Trial) -> None:
 
 
 def interrupt_twice(trial: Trial) -> None:
-    """Send SIGTERM twice while a part takes an hour; the run ends at once, and can be resumed."""
+    """Send SIGTERM twice while a part takes an hour; the run ends immediately and can be resumed."""
     trial.write_sweep()
     command = _start_slow_part(trial)
     for _ in range(2):
@@ -114,9 +114,10 @@ def _terminate(trial: Trial, command: Command) -> None:
 
 
 def jump_clock(trial: Trial) -> None:
-    """Let the wall clock jump forward and backward at every look, in a run, its status and compactions beside it.
+    """Make the wall clock jump whenever it is read, in a run and in simultaneous status and compact commands.
 
-    Compactions whose clock is three days ahead find every grace period over; they may delete, but must lose nothing.
+    For compactions whose clock is three days ahead, all grace periods are over; they may delete files, but must not
+    lose results.
     """
     trial.write_sweep()
     trial.order(clock=JUMPS, pace=0.5)
@@ -138,7 +139,7 @@ def jump_clock(trial: Trial) -> None:
 
 
 def _check_status(trial: Trial, *, is_running: bool) -> None:
-    """Check that no rate and no time is negative."""
+    """Check that rates and times are not negative."""
     command = trial.start("status", str(trial.results), "--json")
     trial.finish(command, {0})
     state = json.loads(command.text())
@@ -148,7 +149,7 @@ def _check_status(trial: Trial, *, is_running: bool) -> None:
 
 
 def start_second_driver(trial: Trial) -> None:
-    """Start a second driver on the same host: rejected while the first lives, also stopped; let in once it is dead."""
+    """Start a second driver on the same host; it is rejected while the first is alive, even if that is suspended."""
     first = _start_first_driver(trial)
     _expect_rejection(trial, ())
     first.process.send_signal(signal.SIGSTOP)
@@ -160,7 +161,7 @@ def start_second_driver(trial: Trial) -> None:
 
 
 def start_second_driver_elsewhere(trial: Trial) -> None:
-    """Start a second driver on another host: rejected while the first beats, let in once it is killed."""
+    """Start a second driver on another host; it is rejected until the first one is killed."""
     _require_namespaces()
     first = _start_first_driver(trial)
     _expect_rejection(trial, _OTHER_HOST)
@@ -172,7 +173,7 @@ def start_second_driver_elsewhere(trial: Trial) -> None:
 
 
 def stop_driver_elsewhere(trial: Trial) -> None:
-    """Stop the first driver (SIGSTOP) until one on another host has taken over; continued, it notices and stops."""
+    """Suspend the first driver until another host's driver takes over; when continued, it notices this and stops."""
     _require_namespaces()
     first = _start_first_driver(trial)
     first.process.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Processes that are killed: workers, also in a commit, the driver, and Ray, in part or whole, also while it starts."""
+"""Faults that kill processes: workers (also during a commit), the driver, and Ray's processes (also while starting)."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from tests.faults.processes import is_head, is_link, is_ray, is_raylet, is_worke
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
 
 _WITHOUT_RAY_SECONDS = 90.0
-"""Time for a driver to end whose Ray is dead: it looks for it for 20 s, and collects none of its processes."""
+"""Time for a driver without Ray to end: it searches for Ray for 20 s, and does not collect dead children meanwhile."""
 
 _PACE = 1.0
-"""Seconds that each part is held up, so that there is a middle to be killed in."""
+"""Delay of each part in seconds, so that processes can be killed in the middle of a run."""
 
-_LONGEST_SECONDS = 25.0
-"""Largest pause between two random kills: by then a start is over, on a machine that is not overloaded."""
+_MAX_PAUSE_SECONDS = 25.0
+"""Maximum time between two random kills; starting takes less, unless the machine is overloaded."""
 
 _VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "raylet": is_raylet,
@@ -28,7 +28,7 @@ _VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
 
 
 def kill_worker(trial: Trial) -> None:
-    """Kill one worker at a time; the run goes on by itself."""
+    """Kill one worker at a time; the run continues."""
     trial.write_sweep()
     trial.order(pace=_PACE)
     command = trial.start_in_the_middle()
@@ -43,7 +43,7 @@ def kill_worker(trial: Trial) -> None:
 
 
 def kill_driver(trial: Trial) -> None:
-    """Kill the driver; its workers must end too, and the same command completes the sweep."""
+    """Kill the driver; its workers must end as well, and the same command completes the sweep."""
     trial.write_sweep()
     trial.order(pace=_PACE)
     for _ in range(trial.repeats):
@@ -56,7 +56,7 @@ def kill_raylet(trial: Trial) -> None:
 
 
 def kill_head(trial: Trial) -> None:
-    """Kill every process of Ray at once."""
+    """Kill all processes of Ray at the same time."""
     _kill_ray(trial, "all of Ray")
 
 
@@ -69,13 +69,14 @@ def _kill_ray(trial: Trial, victim: str) -> None:
         trial.injected[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
         trial.finish(command, {3}, seconds=120)
     trial.order()
-    trial.resume(*INLINE)  # starts of Ray after a kill are `kill_while_starting`'s
+    trial.resume(*INLINE)  # `kill_while_starting` tests starting Ray after a kill
 
 
 def kill_while_starting(trial: Trial) -> None:
-    """Kill raylet, head, the process connected to them, or all of Ray in each second of its start, once and twice.
+    """Kill raylet, head, the connected process, or all of Ray at each second of its start, once and twice.
 
-    Killed once, Ray is started again and the run goes on; killed twice, it ends in 3 and one line.
+    If it is killed once, Ray is restarted and the run continues. If it is killed twice, the run ends with exit code 3
+    and a one-line error.
     """
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep(workers=1)
@@ -83,18 +84,18 @@ def kill_while_starting(trial: Trial) -> None:
     for second in range(trial.repeats):
         command = trial.start_run("--keys", "clean")
         for _ in range(second % 2 + 1):
-            if not _kill_when_there(trial, command, victims[second % len(victims)], second):
-                break  # it was up and had computed everything, or had ended, before that second
+            if not _kill_after_appearance(trial, command, victims[second % len(victims)], second):
+                break  # the command had finished before that second
         code = trial.finish(command, {0, 3})
         assert "Traceback" not in command.text(), command.text()[-400:]
         assert code == 0 or "--executor inline" in command.text().splitlines()[-1]
     trial.resume()
 
 
-def _kill_when_there(
+def _kill_after_appearance(
     trial: Trial, command: Command, is_victim: Callable[[psutil.Process], bool], seconds: float
 ) -> bool:
-    """Kill some processes of a command so many seconds after they appeared; False if it ended before."""
+    """Kill some processes of a command `seconds` after they appear; return False if it ends before."""
     while command.is_running and not any(map(is_victim, trial.family())):
         time.sleep(0.1)
     _pause(trial, command, seconds)
@@ -105,7 +106,7 @@ def _kill_when_there(
 
 
 def _pause(trial: Trial, command: Command, seconds: float) -> bool:
-    """Let a command run for some time; return whether it still runs."""
+    """Wait while a command runs, for at most `seconds`; return whether it is still running."""
     end = time.monotonic() + seconds
     while command.is_running and time.monotonic() < end:
         trial.watch()
@@ -114,14 +115,14 @@ def _pause(trial: Trial, command: Command, seconds: float) -> bool:
 
 
 def kill_while_committing(trial: Trial) -> None:
-    """Kill the worker at each step of writing a shard (or some), once each; the run goes on by itself."""
+    """Kill the worker once at each of several steps of writing a shard; the run continues."""
     steps = trial.draws.sample(WRITE_STEPS, min(trial.repeats, len(WRITE_STEPS)))
     trial.write_sweep(max_attempts=len(steps) + 1)
     trial.order(die_at_steps=steps)
     trial.run()
-    killed = trial.claims("died-")
-    trial.injected["workers killed at a step"] += len(killed)
-    assert len(killed) == len(steps), f"killed at {killed} only, of {steps}"
+    claimed = trial.claims("died-")
+    trial.injected["workers killed at a step"] += len(claimed)
+    assert len(claimed) == len(steps), f"killed only at {claimed}, expected {steps}"
 
 
 def kill_at_random(trial: Trial) -> None:
@@ -131,22 +132,22 @@ def kill_at_random(trial: Trial) -> None:
     trial.order(pace=_PACE)
     while trial.injected.total() < trial.repeats:
         shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
-        if len(shards) > N_UNITS // 2:  # there must always be something to be killed in
+        if len(shards) > N_UNITS // 2:  # there must be enough work left for the next kill
             for shard in trial.draws.sample(shards, N_UNITS // 2):
                 shard.unlink()
         command = trial.start_run()
         while trial.injected.total() < trial.repeats and _pause(
-            trial, command, trial.draws.uniform(0, _LONGEST_SECONDS)
+            trial, command, trial.draws.uniform(0, _MAX_PAUSE_SECONDS)
         ):
-            _kill_one_kind(trial, command)
+            _kill_random_kind(trial, command)
         trial.finish(command, {0, 3, -9})
         assert "Traceback" not in command.text(), command.text()[-400:]
     trial.order()
     trial.resume()
 
 
-def _kill_one_kind(trial: Trial, command: Command) -> None:
-    """Kill the processes of a kind drawn among those that live; of the workers, one."""
+def _kill_random_kind(trial: Trial, command: Command) -> None:
+    """Kill all live processes of a random kind; in the case of workers, only one."""
     family = trial.family()
     living = {name: list(filter(is_victim, family)) for name, is_victim in _VICTIMS.items()}
     living["worker"] = list(filter(is_worker, family))[:1]

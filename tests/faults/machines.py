@@ -1,4 +1,4 @@
-"""Machines that vanish: a node of a cluster that is killed, and a host that the network cuts off for half a minute."""
+"""Faults of machines: a cluster node that is killed, and a host that is disconnected for half a minute."""
 
 import os
 import shutil
@@ -20,8 +20,8 @@ CUT_SECONDS = 30.0
 
 
 @contextmanager
-def _own_ray_folder(trial: Trial) -> Iterator[None]:
-    """Keep Ray's files apart from those of other clusters; in a short path, as sockets lie there."""
+def _separate_ray_folder(trial: Trial) -> Iterator[None]:
+    """Use a separate folder for Ray's files; its path must be short, because it contains sockets."""
     folder = tempfile.mkdtemp(prefix="r201-")
     trial.settings["RAY_TMPDIR"] = folder
     try:
@@ -32,16 +32,16 @@ def _own_ray_folder(trial: Trial) -> Iterator[None]:
 
 
 def lose_node(trial: Trial) -> None:
-    """Kill the second of two nodes while its worker computes; the run goes on on the first and counts a preemption."""
+    """Kill the second of two nodes while its worker computes; the run continues and counts a preemption."""
     from ray.cluster_utils import Cluster
 
-    with _own_ray_folder(trial):
-        with mock.patch.dict(os.environ, trial.environment()):  # which the nodes inherit
+    with _separate_ray_folder(trial):
+        with mock.patch.dict(os.environ, trial.environment()):  # inherited by the nodes
             cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
             _lose_node(trial, cluster)
         finally:
-            with suppress(Exception):  # nodes that are gone already
+            with suppress(Exception):  # some nodes may have ended
                 cluster.shutdown()
 
 
@@ -61,7 +61,7 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
         shards = trial.count_shards()
         if shards + 6 > N_UNITS:
             break
-        trial.wait_until(lambda: "preempted: The actor" in command.text(), command, "the loss is told", 120)
+        trial.wait_until(lambda: "preempted: The actor" in command.text(), command, "the loss is reported", 120)
         second = add_node()
         trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
     trial.finish(command, {0})
@@ -70,7 +70,7 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
 
 
 class Hosts:
-    """Two hosts on one cable: network namespaces joined by a veth pair. Skips the test where none can be made."""
+    """Two connected hosts, simulated by network namespaces and a veth pair; skips the test without permission."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -93,30 +93,30 @@ class Hosts:
         return ("ip", "netns", "exec", self.names[number])
 
     def start_ray(self, number: int, *options: str) -> Command:
-        words = [*self.on(number), sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
-        words += [f"--node-ip-address=10.201.0.{number + 1}", "--disable-usage-stats", *options]
-        node = self._trial.start_process(words)
+        argv = [*self.on(number), sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
+        argv += [f"--node-ip-address=10.201.0.{number + 1}", "--disable-usage-stats", *options]
+        node = self._trial.start_process(argv)
         wait_until(lambda: "Ray runtime started" in node.text(), 120, f"node {number} is up")
         return node
 
     def set_cable(self, state: str) -> None:
-        """Pull the cable (``down``) or plug it in again (``up``)."""
+        """Disconnect the hosts (``down``) or connect them again (``up``)."""
         _ip("-n", self.names[1], "link", "set", self._links[1], state)
 
     def remove(self) -> None:
-        """Take both hosts away; processes on them must have ended."""
+        """Delete both hosts; their processes must have ended."""
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 def cut_network(trial: Trial) -> None:
-    """Cut the second host off for 30 s while its worker computes, then plug it in again; the run goes on by itself."""
+    """Disconnect the second host for 30 s while its worker computes; the run continues."""
     trial.settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.mark}
-    with _own_ray_folder(trial):
+    with _separate_ray_folder(trial):
         hosts = Hosts(trial)
         try:
             _cut_network(trial, hosts)

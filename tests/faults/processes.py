@@ -1,4 +1,4 @@
-"""Processes of one trial: every command carries a mark in its environment, which all that it starts inherits."""
+"""Processes of a trial, which are identified by an environment variable that all of them inherit."""
 
 import os
 import signal
@@ -9,35 +9,35 @@ from pathlib import Path
 import psutil
 
 MARK = "ROBUST201_TRIAL"
-"""Environment variable whose value names the trial that a process belongs to; the product knows nothing of it."""
+"""Environment variable that identifies the trial of a process; robust201 does not use it."""
 
 _RAY_WORDS = ("ray::", "raylet", "gcs_server", "/ray/")
 
 _sessions: dict[str, set[int]] = {}
-"""Sessions that processes of each trial were seen in."""
+"""Sessions of the processes of each trial."""
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """Living processes of a trial, whoever their parent is now.
+    """Return the live processes of a trial, independently of their parents.
 
-    Ray's agents overwrite their environment with their title; they are known by the session that they are in.
+    Ray's agents overwrite their environment with their title, so they are identified by their session.
     """
-    found = []
-    before = _sessions.get(mark, set())
+    pairs = []
+    known_sessions = _sessions.get(mark, set())
     for process in psutil.process_iter():
         try:
             session = os.getsid(process.pid)
-            if process.pid != os.getpid() and (session in before or process.environ().get(MARK) == mark):
-                found.append((process, session))
+            if process.pid != os.getpid() and (session in known_sessions or process.environ().get(MARK) == mark):
+                pairs.append((process, session))
         except (psutil.Error, OSError):
             continue
-    # Forgotten once it is empty, for then its number may become another's.
-    _sessions[mark] = {session for _, session in found if session != os.getsid(0)}
-    return [process for process, _ in found]
+    # Empty sessions are forgotten, because their ids may be reused.
+    _sessions[mark] = {session for _, session in pairs if session != os.getsid(0)}
+    return [process for process, _ in pairs]
 
 
-def words_of(process: psutil.Process) -> str:
-    """Command line of a process; empty once it is gone."""
+def command_line(process: psutil.Process) -> str:
+    """Return the command line of a process; empty if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
@@ -45,12 +45,12 @@ def words_of(process: psutil.Process) -> str:
 
 
 def _program_of(process: psutil.Process) -> str:
-    return Path(words_of(process).partition(" ")[0]).name
+    return Path(command_line(process).partition(" ")[0]).name
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Whether a process is an actor that computes."""
-    return words_of(process).startswith("ray::_WorkerActor")
+    """Return whether a process is a worker's actor."""
+    return command_line(process).startswith("ray::_WorkerActor")
 
 
 def is_raylet(process: psutil.Process) -> bool:
@@ -62,48 +62,48 @@ def is_head(process: psutil.Process) -> bool:
 
 
 def is_link(process: psutil.Process) -> bool:
-    """Whether a process is the one that connects a driver to Ray."""
-    return "child.run_child(" in words_of(process)
+    """Return whether a process is the child that connects a driver to Ray."""
+    return "child.run_child(" in command_line(process)
 
 
 def is_ray(process: psutil.Process) -> bool:
-    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver, nor what connects it."""
-    return any(word in words_of(process) for word in _RAY_WORDS) and not is_link(process)
+    """Return whether a process belongs to Ray (head, raylet, agents or workers, but not the connecting child)."""
+    return any(word in command_line(process) for word in _RAY_WORDS) and not is_link(process)
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
-    """Kill -9 each process, and count those that were there to receive it."""
-    hit = 0
+    """Send SIGKILL to each process, and return the number of processes that existed."""
+    n_killed = 0
     for process in processes:
         try:
             process.send_signal(signal.SIGKILL)
-            hit += 1
+            n_killed += 1
         except psutil.NoSuchProcess:
             continue
-    return hit
+    return n_killed
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition; a TimeoutError says that it did not come true in time."""
+    """Wait for a condition; TimeoutError if it is still false after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+            raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
         time.sleep(0.05)
 
 
 def zombies(known: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Dead processes among some that a living parent has not collected yet.
+    """Return the processes that are dead and not yet collected by a live parent.
 
-    What init inherits it collects in its own time, and is no matter of the product's; nor is what these tests started.
+    Children of init are ignored, because init collects them later, and so are processes that the tests started.
     """
-    found = []
+    uncollected = []
     for process in known:
         try:
-            # is_running tells a process from another one that has its number by now.
+            # is_running is false if the process id is used by another process.
             is_dead = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
             if is_dead and process.ppid() not in {1, os.getpid()}:
-                found.append(process)
+                uncollected.append(process)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return uncollected

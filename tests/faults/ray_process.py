@@ -1,4 +1,4 @@
-"""The process that connects to Ray for a trial's driver: the product's own, with faults in its actors."""
+"""The child process that connects to Ray, with injected faults in its actors."""
 
 from robust201.runtime.executors import ray_process
 

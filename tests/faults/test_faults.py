@@ -1,4 +1,4 @@
-"""The faults, one row each: `pytest` stages two cheap ones, `pytest -n 0 -m faults` the others."""
+"""Table of faults: `pytest` runs the two short ones, `pytest -n 0 -m faults` the others."""
 
 import os
 import random
@@ -16,14 +16,14 @@ from tests.faults.trial import INLINE, Trial
 from tests.faults.verdict import check_sweep, export
 
 SEED = int(os.environ.get("FAULT_SEED", "1"))
-"""Of the random moments."""
+"""Seed for the random times of faults."""
 
 _MARGIN_BYTES = 128 * 2**20
-"""Less than what CUDA alone takes for a process, more than what the desktop of a workstation adds meanwhile."""
+"""Less than the memory that CUDA uses per process, and more than changes by other programs on a workstation."""
 
 
 class Fault(NamedTuple):
-    """One fault: what injects it, how often, and what checks the outcome."""
+    """A fault: the function that injects it, the number of repetitions, and the check of the outcome."""
 
     name: str
     stage: Callable[[Trial], None]
@@ -64,7 +64,7 @@ FAULTS = (
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The export of the sweep without a fault, computed in one process."""
+    """Return the export of the sweep without faults, computed in one process."""
     trial = Trial(tmp_path_factory.mktemp("undisturbed"), {}, random.Random(0))
     trial.write_sweep()
     trial.run(*INLINE)
@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     "fault",
     [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.faults]) for fault in FAULTS],
 )
-def test_fault_leaves_every_evaluation_once_and_the_bytes_of_an_undisturbed_run(
+def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
     fault: Fault, undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     repeats = int(os.environ.get("FAULT_REPEATS", fault.repeats))
@@ -94,8 +94,8 @@ def test_fault_leaves_every_evaluation_once_and_the_bytes_of_an_undisturbed_run(
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
-def test_worker_killed_on_a_gpu_leaves_no_memory_taken(tmp_path: Path) -> None:
-    torch.cuda.init()  # what this process takes itself is taken from here on
+def test_worker_killed_on_gpu_frees_its_memory(tmp_path: Path) -> None:
+    torch.cuda.init()  # this process's memory must be allocated before the first measurement
     free_before = torch.cuda.mem_get_info()[0]
     trial = Trial(tmp_path, {}, random.Random(0))
     trial.write_sweep(device="cuda", workers=1)
@@ -103,7 +103,7 @@ def test_worker_killed_on_a_gpu_leaves_no_memory_taken(tmp_path: Path) -> None:
     try:
         command = trial.start_run()
         trial.wait_for_shards(2, command)
-        assert free_before - torch.cuda.mem_get_info()[0] > _MARGIN_BYTES  # else there is nothing to leave
+        assert free_before - torch.cuda.mem_get_info()[0] > _MARGIN_BYTES  # the worker uses memory
         assert kill(trial.workers()) == 1
         trial.wait_for_shards(trial.count_shards() + 2, command)
         trial.finish(command, {0})

@@ -1,4 +1,4 @@
-"""Trainings whose worker or driver is killed in the middle; and the verdict: the same weights, to the byte."""
+"""Faults that kill a worker or driver of trainings; the resulting weights must have the same bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from tests.faults.verdict import age
 from tests.support.tiny_trainings import weight_files
 
 _STEP_SECONDS = 0.2
-"""Time by which each step is held up, so that there is a middle to be killed in."""
+"""Delay of each step in seconds, so that processes can be killed in the middle of a training."""
 
 _EPOCHS, _SEEDS = 3, (0, 1)
 _N_SNAPSHOTS = len(_SEEDS) * (_EPOCHS + 1)
 
 
 def training_fields(store: Path) -> dict[str, Any]:
-    """Fields of the trainings of every trial: a narrow LeNet-5 on digits, twelve steps and four snapshots a seed."""
+    """Return the training YAML: a narrow LeNet-5 on digits, with twelve steps and four snapshots per seed."""
     recipe = {
         "epochs": _EPOCHS,
         "batch_size": 16,
@@ -51,23 +51,23 @@ def _start(trial: Trial, *options: str) -> Command:
 
 
 def _prepare(trial: Trial) -> None:
-    """Write the YAML, train once without a fault into another store, and hold up the steps of what comes."""
+    """Write the YAML, train without faults into another store, and delay the steps of later runs."""
     (trial.folder / "trainings.yaml").write_text(yaml.safe_dump(training_fields(_store(trial))), encoding="utf-8")
     trial.finish(_start(trial, *INLINE, "--out", str(trial.folder / "whole")), {0})
     trial.order(step_seconds=_STEP_SECONDS)
 
 
 def _start_in_the_middle(trial: Trial, *options: str) -> Command:
-    """Start the run, and wait until it trains and some of its snapshots, but not all, are there."""
-    n_wanted = len(weight_files(_store(trial))) + trial.draws.randint(1, 3)
+    """Start the run, and wait until some, but not all, of its snapshots exist."""
+    n_expected = len(weight_files(_store(trial))) + trial.draws.randint(1, 3)
     command = _start(trial, *options)
-    trial.wait_until(lambda: len(weight_files(_store(trial))) >= n_wanted, command, f"{n_wanted} snapshots")
-    assert n_wanted < _N_SNAPSHOTS, "killed after the end"
+    trial.wait_until(lambda: len(weight_files(_store(trial))) >= n_expected, command, f"{n_expected} snapshots")
+    assert n_expected < _N_SNAPSHOTS, "killed after the end"
     return command
 
 
 def kill_worker(trial: Trial) -> None:
-    """Kill a worker of trainings in the middle of one, one at a time; the run goes on by itself."""
+    """Kill one worker at a time in the middle of a training; the run continues."""
     _prepare(trial)
     command = _start_in_the_middle(trial)
     for _ in range(trial.repeats):
@@ -81,7 +81,7 @@ def kill_worker(trial: Trial) -> None:
 
 
 def kill_driver(trial: Trial, *options: str) -> None:
-    """Kill the driver of trainings in the middle; its workers end too, and the same command completes them."""
+    """Kill the driver in the middle of a training; its workers end, and the same command completes the run."""
     _prepare(trial)
     for _ in range(trial.repeats):
         trial.kill_driver(_start_in_the_middle(trial, *options))
@@ -90,21 +90,21 @@ def kill_driver(trial: Trial, *options: str) -> None:
 
 
 def kill_driver_inline(trial: Trial) -> None:
-    """The same where the driver itself trains."""
+    """Kill the driver in a run in which the driver itself trains."""
     kill_driver(trial, *INLINE)
 
 
 def check_trainings(trial: Trial) -> None:
-    """Check what a trial of trainings left: the weights of an undisturbed run, no process, and no file for ever."""
+    """Check that weights equal those of an undisturbed run, and that no process or stray file remains."""
     trial.wait_for_end()
     store, whole = _store(trial), weight_files(trial.folder / "whole")
     assert len(whole) == _N_SNAPSHOTS
     assert weight_files(store) == whole
-    # Files of the killed may lie there for a day; the next run after that must take them away.
+    # Files of killed processes may remain for a day; the next run after that must remove them.
     age(stray_files(store))
-    again = _start(trial, *INLINE)
-    trial.finish(again, {0})
-    again.expect(f": {_N_SNAPSHOTS} done, 0 missing")
+    rerun = _start(trial, *INLINE)
+    trial.finish(rerun, {0})
+    rerun.expect(f": {_N_SNAPSHOTS} done, 0 missing")
     run = store / "training"
     paths = [run / "lease.json", *(run / "states").glob("*"), *(run / "finished").glob("*"), *stray_files(store)]
     assert not [path for path in paths if path.exists()]

@@ -1,4 +1,4 @@
-"""One trial: a small sweep in a folder of its own, the commands run on it, and the faults that were injected."""
+"""A trial: a small sweep in its own folder, the commands that run it, and the injected faults."""
 
 import json
 import os
@@ -18,14 +18,14 @@ import psutil
 import yaml
 
 from tests.faults.injections import CLAIMS_FOLDER, INJECTIONS_FILE
-from tests.faults.processes import MARK, family, is_worker, kill, wait_until, words_of, zombies
+from tests.faults.processes import MARK, command_line, family, is_worker, kill, wait_until, zombies
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
-_LOOK_SECONDS = 1.0
+_WATCH_SECONDS = 1.0
 
 GRACE_SECONDS = 180.0
-"""Time in which all processes of a trial must have ended: Ray's agents look for a head that was killed for so long."""
+"""Time within which all processes of a trial must end; Ray's agents search for a killed head for almost as long."""
 
 INLINE = ("--executor", "inline")
 ARCHITECTURES = (0, 3, 9, 10, 21)
@@ -39,14 +39,14 @@ N_UNITS = len(ARCHITECTURES) * len(KEYS)
 
 
 def stray_files(results: Path) -> list[Path]:
-    """Temporary files, and claims to a lease, that somebody left or is writing."""
+    """Return temporary files and claims to a lease, which were left behind or are being written."""
     return sorted(
         path for path in results.rglob(".*") if path.is_file() and (path.suffix == ".tmp" or ".lease." in path.name)
     )
 
 
 def sweep_fields(results: Path, **execution: Any) -> dict[str, Any]:
-    """Fields of the one sweep that every trial computes: five trained networks, four keys, twenty digits."""
+    """Return the fields of the trials' sweep: five trained networks, four keys and twenty images of digits."""
     return {
         "name": "faults",
         "results": str(results),
@@ -62,7 +62,7 @@ def sweep_fields(results: Path, **execution: Any) -> dict[str, Any]:
 
 @dataclass
 class Command:
-    """A started command: its process, which may be a wrapper such as ``unshare``, and the file of its output."""
+    """A started command: its process, which may be a wrapper such as ``unshare``, and the file with its output."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -72,28 +72,28 @@ class Command:
         return self.process.poll() is None
 
     def text(self) -> str:
-        """What it printed so far."""
+        """Return the output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def expect(self, text: str) -> None:
-        """Check that it printed a text."""
+        """Check that the output contains a text."""
         assert text in self.text(), f"expected {text!r}, got {self.text()[-400:]}"
 
 
 @dataclass
 class Trial:
-    """A fault's stage. What goes wrong is an AssertionError.
+    """Environment in which a fault is injected; methods raise AssertionError if robust201 does not behave as expected.
 
     Attributes:
         folder: scratch folder.
-        undisturbed: the export of the same sweep without a fault, by relative path.
-        draws: source of random moments.
-        repeats: how often to inject what can be injected often.
-        injected: what was injected, how often.
-        zombie_seconds: time in which a living parent must have collected a child that died, however busy the machine.
-        mark: what its processes carry in their environment.
-        settings: further environment variables of its commands.
-        commands: all that were started.
+        undisturbed: export of the same sweep without faults, by relative path.
+        draws: random generator for the times of faults.
+        repeats: number of times to inject a fault that can be repeated.
+        injected: number of injected faults, by description.
+        zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
+        mark: value of the environment variable that identifies the trial's processes.
+        settings: additional environment variables of commands.
+        commands: all started commands.
     """
 
     folder: Path
@@ -107,7 +107,7 @@ class Trial:
     commands: list[Command] = field(default_factory=list)
     _known: dict[int, psutil.Process] = field(default_factory=dict)
     _dead_since: dict[int, float] = field(default_factory=dict)
-    _next_look: float = 0.0
+    _next_watch: float = 0.0
 
     @property
     def results(self) -> Path:
@@ -118,15 +118,15 @@ class Trial:
         return self.folder / "sweep.yaml"
 
     def write_sweep(self, **execution: Any) -> None:
-        """Write the sweep YAML, with some fields of its execution."""
+        """Write the sweep YAML, with additional fields in `execution`."""
         self.sweep.write_text(yaml.safe_dump(sweep_fields(self.results, **execution)), encoding="utf-8")
 
     def order(self, **orders: Any) -> None:
-        """Set what goes wrong inside processes that start from now on (see `tests.faults.injections`)."""
+        """Set the faults inside processes that start from now on (see `tests.faults.injections`)."""
         (self.folder / INJECTIONS_FILE).write_text(json.dumps(orders), encoding="utf-8")
 
     def claims(self, prefix: str) -> list[str]:
-        """Faults that processes carried out themselves."""
+        """Return the faults that processes have injected themselves, by prefix."""
         return sorted(path.name for path in (self.folder / CLAIMS_FOLDER).glob(f"{prefix}*"))
 
     def environment(self) -> dict[str, str]:
@@ -137,18 +137,18 @@ class Trial:
             **self.settings,
         }
 
-    def start_process(self, words: Sequence[str]) -> Command:
-        """Start a process in a session of its own."""
+    def start_process(self, argv: Sequence[str]) -> Command:
+        """Start a process in a new session."""
         log = self.folder / f"log-{len(self.commands)}.txt"
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                words, stdout=stream, stderr=stream, env=self.environment(), cwd=self.folder, start_new_session=True
+                argv, stdout=stream, stderr=stream, env=self.environment(), cwd=self.folder, start_new_session=True
             )
         self.commands.append(Command(process, log))
         return self.commands[-1]
 
     def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 ARGUMENTS` in this trial's faulty form, by a command such as ``unshare`` if given."""
+        """Start `robust201 ARGUMENTS` with the trial's faults, optionally in a wrapper such as ``unshare``."""
         return self.start_process(
             [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
         )
@@ -157,14 +157,14 @@ class Trial:
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
     def start_in_the_middle(self) -> Command:
-        """Start the run, and wait until it computes and some of its shards, but not all, are there."""
+        """Start the run, and wait until some, but not all, of its shards exist."""
         before = self.count_shards()
         command = self.start_run()
         self.wait_for_shards(before + self.draws.randint(1, 3), command)
         return command
 
     def finish(self, command: Command, expected: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
-        """Wait for a command to end by itself, and check its exit code."""
+        """Wait for a command to end, and check its exit code."""
         end = time.monotonic() + seconds
         while command.is_running:
             assert time.monotonic() < end, f"still running after {seconds:g} s: {command.text()[-300:]}"
@@ -182,17 +182,22 @@ class Trial:
         return command
 
     def resume(self, *options: str, attempts: int = 4) -> None:
-        """Run the same command until it is complete, which it must be after a few attempts."""
+        """Rerun the command until the sweep is complete; AssertionError after too many attempts."""
         assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), "not complete"
 
     def wait_for_shards(self, count: int, command: Command) -> None:
-        """Wait until so many shards lie there; fails if the command ends before."""
+        """Wait until there are `count` shards; AssertionError if the command ends before."""
         self.wait_until(lambda: self.count_shards() >= count, command, f"{count} shards")
 
     def wait_until(
         self, condition: Callable[[], object], command: Command, what: str, seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """Wait for something to happen while a command runs; fails if the command ends before, or it takes too long."""
+        """Wait for a condition while a command runs.
+
+        Raises:
+            AssertionError: the command ended before.
+            TimeoutError: the condition is still false after `seconds`.
+        """
 
         def has_happened_or_ended() -> bool:
             self.watch()
@@ -205,27 +210,28 @@ class Trial:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
     def family(self) -> list[psutil.Process]:
-        """Living processes of the trial; noted, so that it can be seen what became of them."""
-        found = family(self.mark)
-        self._known |= {process.pid: process for process in found}
-        return found
+        """Return the live processes of the trial, and remember them for `watch`."""
+        processes = family(self.mark)
+        self._known |= {process.pid: process for process in processes}
+        return processes
 
     def watch(self) -> None:
-        """Check that no living parent leaves dead children uncollected for long.
+        """Check that live parents collect their dead children in time.
 
-        To be called all along: once a parent ends, init collects what it has left. A look reads every process.
+        Must be called regularly, because init collects the children of ended parents. Each call reads all processes, so
+        it has an effect at most once per second.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_watch:
             return
-        self._next_look = now + _LOOK_SECONDS
+        self._next_watch = now + _WATCH_SECONDS
         self.family()
         dead = {process.pid: process for process in zombies(self._known.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
         for pid, since in self._dead_since.items():
             parent = dead[pid].parent()
-            of = "" if parent is None else words_of(parent)[:80]
-            assert now - since < self.zombie_seconds, f"zombie {pid}, which its parent does not collect: {of}"
+            parent_command = "" if parent is None else command_line(parent)[:80]
+            assert now - since < self.zombie_seconds, f"zombie {pid} is not collected by its parent: {parent_command}"
 
     def workers(self) -> list[psutil.Process]:
         return [process for process in self.family() if is_worker(process)]
@@ -237,15 +243,15 @@ class Trial:
         self.injected["drivers killed"] += 1
 
     def wait_for_end(self) -> None:
-        """Check that every process of the trial ends."""
+        """Wait until all processes of the trial have ended; AssertionError if they do not."""
         end = time.monotonic() + GRACE_SECONDS
         while alive := family(self.mark):
             self.watch()
-            assert time.monotonic() < end, f"processes live on: {[words_of(process)[:80] for process in alive]}"
+            assert time.monotonic() < end, f"processes still alive: {[command_line(process)[:80] for process in alive]}"
             time.sleep(0.2)
 
     def end(self) -> None:
-        """End whatever is left of the trial's processes, so that one fault does not weigh on the next."""
+        """Kill the trial's remaining processes, so that they do not affect the next fault."""
         kill(family(self.mark))
         for command in self.commands:
             command.process.wait()

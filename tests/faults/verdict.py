@@ -1,4 +1,4 @@
-"""What every fault must leave: all evaluations once, the bytes of an undisturbed run, no process and no stray file."""
+"""Checks after every fault: complete results without duplicates, equal exports, and no remaining processes or files."""
 
 import json
 import os
@@ -20,20 +20,20 @@ _TWO_DAYS = 2 * 24 * 3600.0
 
 
 def export(results: Path, out: Path, *, partial: bool = False) -> dict[str, bytes]:
-    """Export a results folder and read what was written."""
+    """Export a results folder and return the exported files."""
     store = ShardStore.open(results)
     export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out, partial=partial)
     return read_tree(out)
 
 
 def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) -> None:
-    """Check what a trial left, once its last command has ended and its sweep is complete.
+    """Check a trial's results after its last command has ended and its sweep is complete.
 
     Args:
         trial: the trial.
-        tolerant: counts may differ by one image a strength and confidences by 1e-3 (micro-batches were halved).
-        may_duplicate: equal rows may lie there twice, and then count once: a worker that was cut off, or whose driver
-            was replaced, goes on for a while.
+        tolerant: allow counts to differ by one image per strength and confidences by 1e-3 (micro-batches were halved).
+        may_duplicate: allow duplicate rows, because a worker that was disconnected, or whose driver was replaced,
+            continues for a while.
     """
     trial.wait_for_end()
     _check_shards(trial.results, may_duplicate=may_duplicate)
@@ -47,8 +47,8 @@ def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = F
                 _check_nearly_equal(name, trial.undisturbed[name], exported[name])
     else:
         assert not differing, f"the export differs: {sorted(differing)}"
-    assert not (trial.results / "lease.json").exists(), "a lease is left"
-    # Files of the killed may lie there for a day; the next run after that must take them away.
+    assert not (trial.results / "lease.json").exists(), "a lease remains"
+    # Files of killed processes may remain for a day; the next run after that must remove them.
     if strays := stray_files(trial.results):
         trial.injected["stray files left for a day"] += len(strays)
         age(strays)
@@ -65,12 +65,12 @@ def _check_shards(results: Path, *, may_duplicate: bool) -> None:
     assert not missing, f"missing: {missing}"
     columns = [inventory.row_column(name).tolist() for name in ("unit", "strength", "start", "stop")]
     counts = Counter(zip(*columns, strict=True))
-    assert may_duplicate or set(counts.values()) == {1}, f"rows twice: {counts.most_common(3)}"
+    assert may_duplicate or set(counts.values()) == {1}, f"duplicate rows: {counts.most_common(3)}"
 
 
-def _check_nearly_equal(name: str, expected: bytes, found: bytes) -> None:
-    """Check that a file of results differs by at most one image a strength, or 1e-3 of a confidence."""
-    before, after = (np.array(_numbers(json.loads(content))) for content in (expected, found))
+def _check_nearly_equal(name: str, expected: bytes, result: bytes) -> None:
+    """Check that a results file differs by at most one image per strength, or 1e-3 in a confidence."""
+    before, after = (np.array(_numbers(json.loads(content))) for content in (expected, result))
     # Accuracies are fractions of 20 images, so one image is 0.05; confusion matrices count images.
     allowed = 1e-3 if "confidence" in name else 1.0 if "_cm" in name else 0.05 + 1e-9
     assert before.shape == after.shape
@@ -86,7 +86,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 def age(paths: Iterable[Path]) -> None:
-    """Make files look two days old, so that the next run takes them for leftovers."""
+    """Set the modification times of files to two days ago, so that the next run treats them as leftovers."""
     long_ago = time.time() - _TWO_DAYS
     for path in paths:
         os.utime(path, (long_ago, long_ago))

@@ -1,1 +1,1 @@
-"""Random damage of every kind of file, and what each reader and verb says of it: `python -m tests.mutations`."""
+"""Random damage of files of every kind: no reader or command may fail with a traceback or return a wrong result."""

@@ -1,4 +1,4 @@
-"""Random damage of one file."""
+"""Random damage of a single file."""
 
 import hashlib
 import json
@@ -49,7 +49,7 @@ def _swap(path: Path, others: Sequence[Path], draws: Draws) -> None:
     other.write_bytes(content)
 
 
-def _rename(path: Path, others: Sequence[Path], draws: Draws) -> None:
+def _damage_and_rename(path: Path, others: Sequence[Path], draws: Draws) -> None:
     (_flip_bit if draws.integers(2) else _zero)(path, others, draws)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     path.rename(path.with_name(re.sub(r"[0-9a-f]{16}\.parquet$", f"{digest}.parquet", path.name)))
@@ -59,20 +59,20 @@ WRONG_VALUES: tuple[Any, ...] = (None, "text", -1, 2.5, True, [], {}, [None], 10
 
 
 def _mistype(path: Path, _others: Sequence[Path], draws: Draws) -> None:
-    """Put a value of another type in a random place of the JSON, of one line of it where each is a value."""
+    """Replace a random value in the JSON, or in a random line of JSON Lines, with a value of another type."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     number = int(draws.integers(len(lines)))
     content = json.loads(lines[number])
     wrong = WRONG_VALUES[int(draws.integers(len(WRONG_VALUES)))]
-    place: Any = content
+    parent: Any = content
     for _ in range(12):
-        names = list(place) if isinstance(place, dict) else range(len(place))
+        names = list(parent) if isinstance(parent, dict) else range(len(parent))
         name = names[int(draws.integers(len(names)))]
-        inside = place[name]
-        if not isinstance(inside, (dict, list)) or not inside or draws.integers(4) == 0:
-            place[name] = wrong
+        child = parent[name]
+        if not isinstance(child, (dict, list)) or not child or draws.integers(4) == 0:
+            parent[name] = wrong
             break
-        place = inside
+        parent = child
     lines[number] = json.dumps(content)
     path.write_text("\n".join(lines))
 
@@ -85,13 +85,13 @@ DAMAGES: dict[str, Damage] = {
     "a folder": _replace_by(Path.mkdir),
     "swapped": _swap,
     **{name: _replace_by(make) for name, make in OBSTACLES.items() if name != "a folder"},
-    "renamed to its hash": _rename,
+    "renamed to its hash": _damage_and_rename,
     "another type": _mistype,
 }
 
 
 def damages_of(kind: str, path: Path) -> list[str]:
-    """Names of the damage that a file can suffer."""
+    """Return the names of the kinds of damage that apply to a file."""
     names = [name for name in DAMAGES if name not in {"renamed to its hash", "another type"}]
     if "shard" in kind:
         names.append("renamed to its hash")

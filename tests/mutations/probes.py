@@ -1,4 +1,4 @@
-"""What is asked after a file was damaged, and what the answer is judged by."""
+"""Commands and reads after a file was damaged, and the criteria for their results."""
 
 import hashlib
 import json
@@ -10,78 +10,78 @@ from typing import Any, NamedTuple
 
 from robust201.core.errors import RobustError
 from robust201.reader.dataset import RobustnessDataset
-from tests.mutations.workspace import Ended, run_command
+from tests.mutations.workspace import CommandResult, run_command
 
 MAX_ERROR_CHARACTERS = 20_000
 MAX_BYTES = 400 << 20
-"""Memory that a command may take beyond what was held."""
+"""Maximum additional memory of a command."""
 
-_TOLD = re.compile(r"warning:|damaged|set aside|not those of its|missing")
+_WARNING = re.compile(r"warning:|damaged|set aside|not those of its|missing")
 
 
 class Probe(NamedTuple):
-    """A question to the files.
+    """A command, or a read, of the files.
 
     Attributes:
-        ask: (root) → how the command ended, and its answer.
-        is_compared: whether the answer must equal that of undamaged files where it ended with 0 and said nothing; else
-            the question is not one that reads every byte of what it tells.
+        ask: function from the root folder to the result of the command and its answer.
+        is_compared: whether the answer must equal the answer for undamaged files if the exit code is 0 and there was no
+            warning; False if the command does not read all bytes that its answer depends on.
     """
 
-    ask: Callable[[Path], tuple[Ended, Any]]
+    ask: Callable[[Path], tuple[CommandResult, Any]]
     is_compared: bool = True
 
 
-def _export(root: Path, results: str) -> tuple[Ended, Any]:
-    ended = run_command("export", root / results, root / "again", "--processes", 1)
+def _export(root: Path, results: str) -> tuple[CommandResult, Any]:
+    result = run_command("export", root / results, root / "again", "--processes", 1)
     files = sorted((root / "again").glob("digits/*.json"))
-    return ended, {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return result, {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def _verify(root: Path, results: str) -> tuple[Ended, Any]:
-    ended = run_command("verify", root / results)
-    return ended, _export(root, results)[1] if ended.code == 0 else None
+def _verify(root: Path, results: str) -> tuple[CommandResult, Any]:
+    result = run_command("verify", root / results)
+    return result, _export(root, results)[1] if result.code == 0 else None
 
 
-def _requeue(root: Path, results: str) -> tuple[Ended, Any]:
+def _requeue(root: Path, results: str) -> tuple[CommandResult, Any]:
     run_command("verify", root / results, "--requeue")
     if results != "results":
         shutil.rmtree(root / "results")
         (root / results).rename(root / "results")
-    ended = run_command("run", root / "sweep.yaml")
-    return _export(root, "results") if ended.code == 0 else (ended, None)
+    result = run_command("run", root / "sweep.yaml")
+    return _export(root, "results") if result.code == 0 else (result, None)
 
 
-def _run(root: Path) -> tuple[Ended, Any]:
-    """A run that says Complete leaves what `verify` finds sound and an export that is the same."""
-    ended = run_command("run", root / "sweep.yaml")
-    if ended.code != 0:
-        return ended, None
+def _run(root: Path) -> tuple[CommandResult, Any]:
+    """Run the sweep; if it completes, the answer contains the exit codes of verify and export, and the export."""
+    result = run_command("run", root / "sweep.yaml")
+    if result.code != 0:
+        return result, None
     verdict = run_command("verify", root / "results")
     exported, numbers = _export(root, "results")
-    return ended, [verdict.code, exported.code, numbers]
+    return result, [verdict.code, exported.code, numbers]
 
 
-def _run_anew(root: Path) -> tuple[Ended, Any]:
+def _run_from_scratch(root: Path) -> tuple[CommandResult, Any]:
     shutil.rmtree(root / "results")
-    ended = run_command("run", root / "sweep.yaml")
-    return ended, _export(root, "results")[1] if ended.code == 0 else None
+    result = run_command("run", root / "sweep.yaml")
+    return result, _export(root, "results")[1] if result.code == 0 else None
 
 
-def _read(root: Path, folder: str) -> tuple[Ended, Any]:
+def _read(root: Path, folder: str) -> tuple[CommandResult, Any]:
     try:
         data = RobustnessDataset(root / folder)
-        return Ended(0, "", ""), [data.to_frame().astype(str).to_dict("records"), data.query(missing_ok=True)]
+        return CommandResult(0, "", ""), [data.to_frame().astype(str).to_dict("records"), data.query(missing_ok=True)]
     except (RobustError, OSError) as error:
-        return Ended(2, "", str(error)), None
+        return CommandResult(2, "", str(error)), None
 
 
 def _command(*arguments: str, is_compared: bool = False) -> Probe:
-    """A command whose arguments are paths where they begin with ``@``; its answer is what it prints."""
+    """Return the probe of a command, whose answer is its output; arguments that begin with ``@`` are paths."""
 
-    def ask(root: Path) -> tuple[Ended, Any]:
-        ended = run_command(*(root / name[1:] if name.startswith("@") else name for name in arguments))
-        return ended, ended.out
+    def ask(root: Path) -> tuple[CommandResult, Any]:
+        result = run_command(*(root / name[1:] if name.startswith("@") else name for name in arguments))
+        return result, result.out
 
     return Probe(ask, is_compared)
 
@@ -101,7 +101,7 @@ _RESULTS = _probes_of_results("results") | {
     "merge": _command("merge", "@results", "--out", "@merged"),
     "diff": _command("diff", "@results", "@json"),
 }
-_INPUTS = {"run anew": Probe(_run_anew), "plan": _command("plan", "@sweep.yaml")}
+_INPUTS = {"run from scratch": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
 _JSON = {
     "read": Probe(lambda root: _read(root, "json"), is_compared=False),
     "report": _command("report", "@json", "--out", "@page.html"),
@@ -119,7 +119,7 @@ _PARQUET = {
 }
 
 PROBES: dict[str, dict[str, Probe]] = {
-    # Not run: a YAML that was cut may be that of another, larger sweep, and is no wrong one.
+    # No `run`: a truncated YAML may be a valid YAML of another, larger sweep.
     "sweep YAML": {
         "plan": _INPUTS["plan"],
         "status": _command("status", "@sweep.yaml"),
@@ -138,19 +138,19 @@ PROBES: dict[str, dict[str, Probe]] = {
         "verify export (Parquet)": _PARQUET["verify export"],
     },
 }
-"""Questions by kind of file."""
+"""Probes by kind of file."""
 
 
-def find_problem(probe: Probe, ended: Ended, answer: Any, undamaged: Any) -> str:
-    """Describe what is wrong with an answer; empty where nothing is."""
-    if ended.code not in {0, 2, 3, 4} or "Traceback" in ended.err:
-        return f"ended with {ended.code}: {ended.err[-1500:]}"
-    if len(ended.err) > MAX_ERROR_CHARACTERS:
-        return f"{len(ended.err):,} characters on stderr: {ended.err[:200]}"
-    if ended.peak_bytes > MAX_BYTES:
-        return f"{ended.peak_bytes >> 20} MiB of memory"
-    is_silent = not _TOLD.search(ended.out + ended.err)
-    if probe.is_compared and ended.code == 0 and answer != undamaged and is_silent:
+def find_problem(probe: Probe, result: CommandResult, answer: Any, undamaged: Any) -> str:
+    """Describe what is wrong with an answer; return an empty string if nothing is."""
+    if result.code not in {0, 2, 3, 4} or "Traceback" in result.err:
+        return f"ended with {result.code}: {result.err[-1500:]}"
+    if len(result.err) > MAX_ERROR_CHARACTERS:
+        return f"{len(result.err):,} characters on stderr: {result.err[:200]}"
+    if result.peak_bytes > MAX_BYTES:
+        return f"{result.peak_bytes >> 20} MiB of memory"
+    is_silent = not _WARNING.search(result.out + result.err)
+    if probe.is_compared and result.code == 0 and answer != undamaged and is_silent:
         shown = [json.dumps(value, default=str)[:2000] for value in (answer, undamaged)]
-        return f"another answer, and nothing said: {' instead of '.join(shown)}"
+        return f"a different answer without a warning: {' instead of '.join(shown)}"
     return ""

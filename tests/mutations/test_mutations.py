@@ -1,4 +1,4 @@
-"""Files of every kind are damaged at random: no reader or verb may end in a traceback or a wrong number.
+"""Files of every kind are damaged at random: no reader or command may fail with a traceback or return a wrong result.
 
 A short run; ``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations`` is a long one.
 """
@@ -13,22 +13,22 @@ import numpy as np
 from robust201.reader.listings import MissingFilesWarning
 from tests.mutations.damage import DAMAGES, damages_of
 from tests.mutations.probes import PROBES, Probe, find_problem
-from tests.mutations.workspace import Ended, Workspace
+from tests.mutations.workspace import CommandResult, Workspace
 
 
-def ask(probe: Probe, root: Path) -> tuple[Ended, Any, bool]:
-    """Ask a question; the third value is whether a warning reported missing files."""
-    with warnings.catch_warnings(record=True) as caught:
+def ask(probe: Probe, root: Path) -> tuple[CommandResult, Any, bool]:
+    """Run a probe; the third value is whether a warning reported missing files."""
+    with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        ended, answer = probe.ask(root)
-    return ended, answer, any(issubclass(one.category, MissingFilesWarning) for one in caught)
+        result, answer = probe.ask(root)
+    return result, answer, any(issubclass(warning.category, MissingFilesWarning) for warning in recorded)
 
 
 def pick(values: Any, draws: np.random.Generator) -> Any:
     return values[int(draws.integers(len(values)))]
 
 
-def test_no_damage_ends_in_a_traceback_or_another_number(tmp_path: Path) -> None:
+def test_damaged_files_give_errors_or_correct_results(tmp_path: Path) -> None:
     count, seed = (int(os.environ.get(name, default)) for name, default in (("MUTATIONS", 16), ("MUTATIONS_SEED", 2)))
     workspace = Workspace(tmp_path)
     undamaged: dict[tuple[str, str], Any] = {}
@@ -48,12 +48,12 @@ def test_no_damage_ends_in_a_traceback_or_another_number(tmp_path: Path) -> None
         siblings = [other for other in files if other != path and other.suffix == path.suffix]
         damage = "bit flipped" if damage == "swapped" and not siblings else damage
         DAMAGES[damage](path, siblings, draws)
-        ended, answer, has_warned = ask(probe, workspace.root)
-        problem = "" if has_warned else find_problem(probe, ended, answer, undamaged[kind, name])
+        result, answer, has_warned = ask(probe, workspace.root)
+        problem = "" if has_warned else find_problem(probe, result, answer, undamaged[kind, name])
         if problem:
             problems.append(f"{path.relative_to(workspace.root)} {damage}, {name}: {problem}")
         damages.add(damage)
-        codes.add(ended.code)
+        codes.add(result.code)
         workspace.restore()
     assert not problems, "\n".join(problems)
     assert len(damages) > 4

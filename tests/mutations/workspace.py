@@ -1,4 +1,4 @@
-"""Small files of every kind, made once: weights, corruptions, a sweep and its results, and datasets exported of it."""
+"""Small files of every kind, created once: weights, corruptions, a sweep with results, and exported datasets."""
 
 import contextlib
 import io
@@ -38,11 +38,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
     "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
-"""Kinds of files, and where they lie."""
+"""Path patterns by kind of file."""
 
 
-class Ended(NamedTuple):
-    """How a command ended: exit code (None after an exception), what it printed, and the memory that it took."""
+class CommandResult(NamedTuple):
+    """Result of a command: exit code (None after an exception), output, and additional peak memory."""
 
     code: int | None
     out: str
@@ -50,35 +50,35 @@ class Ended(NamedTuple):
     peak_bytes: int = 0
 
 
-def run_command(*arguments: object) -> Ended:
+def run_command(*arguments: object) -> CommandResult:
     """Run `robust201 ARGUMENTS` in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: int | None = None
-    before = sys.argv
+    original_argv = sys.argv
     sys.argv = ["robust201", *map(str, arguments)]
-    with contextlib.suppress(OSError):  # where the peak cannot be measured anew, earlier peaks count too
+    with contextlib.suppress(OSError):  # if the peak cannot be reset, it includes earlier peaks
         Path("/proc/self/clear_refs").write_text("5")
-    held = _memory("VmRSS")
+    initial_bytes = _memory("VmRSS")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    except Exception:  # noqa: BLE001 - any exception that leaves a command is a finding
+    except SystemExit as exit_error:
+        code = int(exit_error.code or 0)
+    except Exception:  # noqa: BLE001 - commands must not raise any exception
         err.write(traceback.format_exc())
     finally:
-        sys.argv = before
-    return Ended(code, out.getvalue(), err.getvalue(), _memory("VmHWM") - held)
+        sys.argv = original_argv
+    return CommandResult(code, out.getvalue(), err.getvalue(), _memory("VmHWM") - initial_bytes)
 
 
 def _memory(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
-    assert found is not None
-    return 1024 * int(found[1])
+    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert match is not None
+    return 1024 * int(match[1])
 
 
 class Workspace:
-    """A folder with files of every kind, and a copy of it from which what was damaged is restored."""
+    """A folder with files of every kind, and a copy from which damaged files are restored."""
 
     def __init__(self, folder: Path) -> None:
         self.root = root = folder / "work"
@@ -112,8 +112,8 @@ class Workspace:
 
     @staticmethod
     def _run(*arguments: object) -> None:
-        ended = run_command(*arguments)
-        assert ended.code == 0, ended.err
+        result = run_command(*arguments)
+        assert result.code == 0, result.err
 
     def restore(self) -> None:
         shutil.rmtree(self.root)

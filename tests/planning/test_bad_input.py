@@ -1,4 +1,4 @@
-"""Bad names, options and sweep files through the command line: one clear line, the right exit code, nothing begun."""
+"""Wrong names, options and sweep files on the command line: one-line errors, exit codes, and no side effects."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
-NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
+INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
 
 
 # Names
@@ -39,7 +39,7 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"architectures": [15_625]}, "expected 0 to 15624, got 15625. The closest index is 15624."),
         ({"architectures": [-1]}, "The closest index is 0."),
         ({"architectures": ["15625"]}, "The closest index is 15624."),
-        ({"architectures": [NO_CELL]}, "got 'skip_conect'. Did you mean 'skip_connect'?"),
+        ({"architectures": [INVALID_CELL]}, "got 'skip_conect'. Did you mean 'skip_connect'?"),
         ({"architectures": ["conv"]}, "expected an index, or six edges"),
         ({"architectures": "evaluted"}, "Did you mean 'evaluated'?"),
         ({"architectures": [True]}, "got True among them"),
@@ -161,18 +161,18 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ),
     ],
 )
-def test_a_sweep_with_a_wrong_field_starts_nothing(
+def test_run_rejects_sweep_with_wrong_field_without_writing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
 ) -> None:
     sweep = write_sweep(**changes)
     before = read_tree(tmp_path)
-    ended = robust201("run", sweep)
-    assert hint in ended.refusal(2)
-    assert len(ended.err.splitlines()) == 1
+    result = robust201("run", sweep)
+    assert hint in result.refusal(2)
+    assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
 
 
-def test_a_folder_that_holds_something_else_becomes_no_results_folder(
+def test_run_rejects_results_folder_with_other_files(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     (tmp_path / "results").mkdir()
@@ -180,8 +180,8 @@ def test_a_folder_that_holds_something_else_becomes_no_results_folder(
         (tmp_path / "results" / name).write_text("mine")
     sweep = write_sweep()
     before = read_tree(tmp_path)
-    refusal = robust201("run", sweep).refusal(2)
-    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in refusal
+    error = robust201("run", sweep).refusal(2)
+    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in error
     assert read_tree(tmp_path) == before
 
 
@@ -195,22 +195,22 @@ def test_a_folder_that_holds_something_else_becomes_no_results_folder(
         (("--datasets", "cifar10"), "Known: digits."),
         (("--architectures", "15625"), "The closest index is 15624."),
         (("--architectures", "0-15625"), "The closest index is 15624."),
-        (("--architectures", "309"), "expected some of tiny's architectures, got none"),
-        (("--architectures", NO_CELL), "Did you mean 'skip_connect'?"),
+        (("--architectures", "309"), "tiny has none of the architectures"),
+        (("--architectures", INVALID_CELL), "Did you mean 'skip_connect'?"),
         (("--architectures", ""), "expected at least one evaluated index, got none"),
         (("--executor", "inlin"), "Did you mean 'inline'?"),
         (("--workers", "0"), "expected at least 1, got 0."),
         (("--out", ""), "results: expected a path, got ''."),
     ],
 )
-def test_a_wrong_option_starts_nothing(
+def test_run_rejects_wrong_option_without_writing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, options: tuple[str, str], hint: str
 ) -> None:
     sweep = write_sweep()
     before = read_tree(tmp_path)
-    ended = robust201("run", sweep, *options)
-    assert hint in ended.refusal(2)
-    assert len(ended.err.splitlines()) == 1
+    result = robust201("run", sweep, *options)
+    assert hint in result.refusal(2)
+    assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
 
 
@@ -225,11 +225,13 @@ def test_a_wrong_option_starts_nothing(
         (b"name: !!python/object/apply:os.abort []\n", "could not determine a constructor"),
         (b"? [1, 2]\n: 3\n", "a field without a name"),
         (b"seed: 2020-99-99\n", "month must be in 1..12"),
-        (b"[" * 5_000, "more than 50 deep"),
-        (b"- " * 50_000, "more than 50 deep"),
+        (b"[" * 5_000, "nested more than 50 levels deep"),
+        (b"- " * 50_000, "nested more than 50 levels deep"),
     ],
 )
-def test_file_that_is_not_a_sweep(robust201: RunCommand, tmp_path: Path, content: bytes | None, hint: str) -> None:
+def test_commands_reject_file_that_is_not_a_sweep(
+    robust201: RunCommand, tmp_path: Path, content: bytes | None, hint: str
+) -> None:
     path = tmp_path / "sweep.yaml"
     if content is None:
         path.mkdir()
@@ -237,7 +239,7 @@ def test_file_that_is_not_a_sweep(robust201: RunCommand, tmp_path: Path, content
         path.write_bytes(content)
     for verb in ("run", "plan"):
         assert hint in robust201(verb, path).refusal(2)
-    examined = robust201("doctor", path)  # which looks at the rest all the same
+    examined = robust201("doctor", path)  # checks the rest nevertheless
     assert (examined.code, hint in examined.out) == (2, True)
 
 
@@ -260,7 +262,7 @@ def test_file_that_is_not_a_sweep(robust201: RunCommand, tmp_path: Path, content
         (("import-weights", "nowhere", "--out", "out"), "no such file or folder"),
     ],
 )
-def test_names_of_other_verbs(
+def test_other_commands_reject_wrong_names(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -270,7 +272,7 @@ def test_names_of_other_verbs(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "line", "told"),
+    ("wrong", "line", "message"),
     [
         (
             "checkpoints:\n  # where they lie\n  path: ${NOWHERE_AT_ALL}/x\n",
@@ -297,36 +299,36 @@ def test_names_of_other_verbs(
         ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: expected"),
     ],
 )
-def test_message_names_the_line_of_a_wrong_field(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, line: int, told: str
+def test_error_names_line_of_wrong_field(
+    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, line: int, message: str
 ) -> None:
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{wrong}")
-    refusal = robust201("plan", sweep).refusal(2)
-    assert f"failed for {sweep}, line {line}: " in refusal
-    assert told in refusal
+    error = robust201("plan", sweep).refusal(2)
+    assert f"failed for {sweep}, line {line}: " in error
+    assert message in error
 
 
-@pytest.mark.parametrize(("text", "place"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
-def test_message_names_the_line_of_broken_yaml(robust201: RunCommand, tmp_path: Path, text: str, place: str) -> None:
+@pytest.mark.parametrize(("text", "location"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
+def test_error_names_line_of_invalid_yaml(robust201: RunCommand, tmp_path: Path, text: str, location: str) -> None:
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(text)
-    refusal = robust201("plan", sweep).refusal(2)
-    assert place in refusal
-    assert "unicode string" not in refusal
+    error = robust201("plan", sweep).refusal(2)
+    assert location in error
+    assert "unicode string" not in error
 
 
-def test_plan_names_a_data_folder_that_is_not_there(
+def test_plan_check_names_missing_data_folder(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting needs no data; `--check` looks at it."""
+    """Counting needs no data; only `--check` reads it."""
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     unset = write_sweep(datasets={"cifar10": {"path": "${NOWHERE_AT_ALL}/cifar10"}})
     for options in ((), ("--check",)):
-        ended = robust201("plan", unset, *options)
-        assert "expected the environment variable NOWHERE_AT_ALL to be set" in ended.refusal(2)
-        assert len(ended.err.splitlines()) == 1
+        result = robust201("plan", unset, *options)
+        assert "expected the environment variable NOWHERE_AT_ALL to be set" in result.refusal(2)
+        assert len(result.err.splitlines()) == 1
     absent = write_sweep(
         datasets={"cifar10": {"path": str(tmp_path / "absent")}},
         keys={"clean": {}},
@@ -334,16 +336,16 @@ def test_plan_names_a_data_folder_that_is_not_there(
         weights={"random": {}},
     )
     assert robust201("plan", absent).code == 0
-    ended = robust201("plan", absent, "--check")
-    assert str(tmp_path / "absent") in ended.refusal(2)
-    assert len(ended.err.splitlines()) == 1
+    result = robust201("plan", absent, "--check")
+    assert str(tmp_path / "absent") in result.refusal(2)
+    assert len(result.err.splitlines()) == 1
 
 
-def test_an_option_is_named_in_place_of_a_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_error_names_option_that_set_the_field(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
     assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").refusal(2)
-    refusal = robust201("run", sweep, "--executor", "dask").refusal(2)
-    assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in refusal
+    error = robust201("run", sweep, "--executor", "dask").refusal(2)
+    assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in error
     assert "failed for --workers: execution.workers: " in robust201("run", sweep, "--workers", "0").refusal(2)
 
 
@@ -351,11 +353,11 @@ def test_an_option_is_named_in_place_of_a_line(robust201: RunCommand, write_swee
     ("changes", "hint"),
     [
         ({"space": "zoo"}, "got only weights of the space zoo. Name a store of weights of this space"),
-        ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with as many classes"),
+        ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with the dataset's number"),
         ({"channels": 8}, "channels 4, got 8. Set `network`"),
     ],
 )
-def test_weights_of_other_networks_are_refused_with_the_field_at_fault(
+def test_run_rejects_weights_of_other_networks_and_names_field(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
 ) -> None:
     fields = {"space": "nasbench201", "channels": 4, "cells": 1, "n_classes": 10, "dataset": "digits", "spec": ""}

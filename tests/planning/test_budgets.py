@@ -1,5 +1,7 @@
 """Sample sizes of a budget: what fits, in what proportions, and that a larger budget takes nothing away."""
 
+import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -68,6 +70,32 @@ def test_the_budget_that_a_refusal_names_is_enough() -> None:
     needed = COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
     sizes = sample_sizes(COSTS, Budget(None, needed), "sweep")
     assert np.array_equal([*sizes.values()], [20, 20])
+
+
+def test_rounded_budget_in_error_is_enough() -> None:
+    for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
+        costs = replace(COSTS, macs_per_hour=COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
+        with pytest.raises(ConfigError) as raised:
+            sample_sizes(costs, Budget(hours / 2, None), "sweep")
+        named = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(raised.value))
+        assert named is not None
+        assert float(named[1]) == pytest.approx(hours, rel=0.01)
+        for budget in (parse_budget(f"{named[1]}h"), parse_budget(f"{named[2]}%")):
+            assert min(sample_sizes(costs, budget, "sweep").values()) >= 20
+
+
+def test_error_says_if_there_are_too_few_images() -> None:
+    few = replace(COSTS, n_images={PGD: 20, SQUARE: 15})
+    with pytest.raises(ConfigError, match=r"expected more than 20 images, .+ 10 strata, got 20"):
+        sample_sizes(few, Budget(None, 0.5), "sweep")
+    assert sample_sizes(few, Budget(None, 1.0), "sweep") == few.n_images
+    one_small_dataset = replace(COSTS, n_images={PGD: 10_000, SQUARE: 15})
+    assert sample_sizes(one_small_dataset, Budget(None, 0.5), "sweep")[SQUARE] == 15
+
+
+def test_error_has_singular_for_one_worker_hour() -> None:
+    with pytest.raises(ConfigError, match=r"got 1 worker-hour \("):
+        sample_sizes(replace(COSTS, fixed=2e8), Budget(1, None), "sweep")
 
 
 @pytest.mark.parametrize(

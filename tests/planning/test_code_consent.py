@@ -1,4 +1,4 @@
-"""Consent to Python files: what counts as data, however it is spelled, and what the message says."""
+"""Consent to Python files: detection of data folders for all spellings of a path, and the error message."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def test_find_data_mark_looks_at_all_folders_above(dataset: Path, home: Path) -> None:
+def test_find_data_mark_checks_all_parent_folders(dataset: Path, home: Path) -> None:
     for path in (dataset, dataset / "sweep.yaml", dataset / "a/b/sweep.yaml", dataset / "no/such/folder/sweep.yaml"):
         assert find_data_mark(path) == dataset / "SHA256SUMS"
     assert find_data_mark(home / "sweep.yaml") is None
@@ -57,7 +57,7 @@ def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, mon
     assert find_data_mark(Path("../../../home/code.py")) is None
 
 
-def test_find_data_mark_survives_links_that_lead_nowhere(tmp_path: Path) -> None:
+def test_find_data_mark_ignores_broken_links(tmp_path: Path) -> None:
     (tmp_path / "ring").symlink_to("ring")
     (tmp_path / "gone").symlink_to("nowhere")
     assert find_data_mark(tmp_path / "ring") is None
@@ -66,44 +66,42 @@ def test_find_data_mark_survives_links_that_lead_nowhere(tmp_path: Path) -> None
     assert find_data_mark(tmp_path / "ring" / "code.py") == tmp_path / "SHA256SUMS"
 
 
-def test_check_consent_looks_at_the_yaml_and_at_each_file(dataset: Path, home: Path) -> None:
-    mine, theirs = home / "code.py", dataset / "a/code.py"
-    check_consent([mine], home / "sweep.yaml", [])
+def test_check_consent_checks_yaml_and_each_file(dataset: Path, home: Path) -> None:
+    user_file, dataset_file = home / "code.py", dataset / "a/code.py"
+    check_consent([user_file], home / "sweep.yaml", [])
     check_consent([], dataset / "sweep.yaml", [])
-    for files, source in (([mine], dataset / "a/sweep.yaml"), ([mine, theirs], home / "sweep.yaml")):
-        with pytest.raises(ConfigError, match="expected consent to execute"):
+    for files, source in (([user_file], dataset / "a/sweep.yaml"), ([user_file, dataset_file], home / "sweep.yaml")):
+        with pytest.raises(ConfigError, match="requires your consent"):
             check_consent(files, source, [])
         check_consent(files, source, files)
 
 
-def test_check_consent_takes_the_files_that_are_named_and_no_others(
-    dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = dataset / "a/first.py", dataset / "a/second.py"
-    with pytest.raises(ConfigError) as raised:
-        check_consent([first, second], home / "sweep.yaml", [first])
-    assert str(raised.value).endswith(f"add: --allow-code {second}")
+def test_check_consent_accepts_only_named_files(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first_file, second_file = dataset / "a/first.py", dataset / "a/second.py"
+    with pytest.raises(ConfigError) as error:
+        check_consent([first_file, second_file], home / "sweep.yaml", [first_file])
+    assert str(error.value).endswith(f"add: --allow-code {second_file}")
     for wrong in (dataset, dataset / "a", home / "first.py"):
         with pytest.raises(ConfigError):
-            check_consent([first], home / "sweep.yaml", [wrong])
+            check_consent([first_file], home / "sweep.yaml", [wrong])
     monkeypatch.chdir(dataset)
-    check_consent([first, second], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
+    check_consent([first_file, second_file], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
 
 
-def test_check_consent_prints_the_flags_for_a_shell(dataset: Path, home: Path) -> None:
+def test_check_consent_quotes_options_for_shell(dataset: Path, home: Path) -> None:
     files = [dataset / "a/the code.py", dataset / "a/other.py"]
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as error:
         check_consent([*files, files[0]], home / "sweep.yaml", [])
-    flags = shlex.split(re.split(r"add: ", str(raised.value))[1])
+    flags = shlex.split(re.split(r"add: ", str(error.value))[1])
     assert flags == ["--allow-code", str(files[0]), "--allow-code", str(files[1])]
-    assert str(dataset / "SHA256SUMS") in str(raised.value)
+    assert str(dataset / "SHA256SUMS") in str(error.value)
 
 
-def test_check_consent_escapes_names_that_would_forge_lines(dataset: Path, home: Path) -> None:
-    with pytest.raises(ConfigError) as raised:
+def test_check_consent_escapes_control_characters(dataset: Path, home: Path) -> None:
+    with pytest.raises(ConfigError) as error:
         check_consent([dataset / "a\nWill execute nothing.py"], home / "sweep.yaml", [])
-    assert "\n" not in str(raised.value)
-    with pytest.raises(ConfigError) as raised:
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError) as error:
         check_consent([dataset / "a\u202eyp.txt"], home / "sweep.yaml", [])
-    assert "\u202e" not in str(raised.value)
-    assert os.sep in str(raised.value)
+    assert "\u202e" not in str(error.value)
+    assert os.sep in str(error.value)

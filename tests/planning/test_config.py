@@ -1,4 +1,4 @@
-"""The sweep YAML: defaults, narrowing, and one clear line for each kind of mistake."""
+"""The sweep YAML: defaults, selections, and one-line errors."""
 
 from pathlib import Path
 
@@ -25,17 +25,17 @@ def sweep(**changes: object) -> dict[str, object]:
     return MINIMAL | changes
 
 
-def test_steps_are_recorded_by_attacks_of_the_fused_engine_that_have_them() -> None:
+def test_steps_measurement_requires_engine_and_attack_that_record_steps() -> None:
     keys = {"clean": {}, "pgd": {}, "aa_square": {}, "jacobian": {}}
-    asked = {"keys": keys, "measurements": ["accuracy", "steps"]}
-    assert parse_config(sweep(**asked), "test").measurements == ("accuracy", "steps")
+    fields = {"keys": keys, "measurements": ["accuracy", "steps"]}
+    assert parse_config(sweep(**fields), "test").measurements == ("accuracy", "steps")
     with pytest.raises(ConfigError, match=r"measurements: aa_square does not record `steps` with engine reference"):
-        parse_config(sweep(**asked, engine="reference"), "test")
+        parse_config(sweep(**fields, engine="reference"), "test")
     with pytest.raises(ConfigError, match=r"measurements: aa_standard does not record `steps` with any engine"):
-        parse_config(sweep(**asked | {"keys": keys | {"aa_standard": {}}}), "test")
+        parse_config(sweep(**fields | {"keys": keys | {"aa_standard": {}}}), "test")
 
 
-def test_defaults_are_the_papers() -> None:
+def test_defaults_match_the_paper() -> None:
     config = parse_config(MINIMAL, "test")
     assert tuple(config.parameters) == PAPER_KEYS
     assert len(config.selected_architectures) == 6466
@@ -49,24 +49,24 @@ def test_defaults_are_the_papers() -> None:
     sorted(
         path.name
         for path in (REPOSITORY / "jobs").glob("*.yaml")
-        # Those describe machines, trainings or studies; the paper's is planned below.
+        # These describe machines, trainings or studies; the paper's sweep has a separate test.
         if not path.name.startswith(
             ("kuberay", "cluster", "paper", "train-", "dataset-", "image-distribution", "robust-features")
         )
     ),
 )
-def test_every_job_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_job_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
     config = load_config(REPOSITORY / "jobs" / name)
     assert make_plan(config, assumed_facts(config)).n_units
 
 
-def test_the_papers_sweep_has_the_papers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_sweep_has_published_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
     config = load_config(REPOSITORY / "jobs/paper.yaml")
     plan = make_plan(config, assumed_facts(config))
     assert (plan.n_units, plan.n_evaluations) == (290_970, 1_610_034)
-    assert "units" not in vars(plan)  # counting writes out none
+    assert "units" not in vars(plan)  # counting creates no units
     assert (
         len(
             {
@@ -78,19 +78,19 @@ def test_the_papers_sweep_has_the_papers_counts(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_the_group_of_corruptions_is_written_out_and_a_single_one_overrides_it() -> None:
+def test_corruption_group_is_expanded_and_overridden_by_single_key() -> None:
     config = parse_config(sweep(keys={"corruptions": {"severities": [5, 1]}, "fog": {"severities": [3]}}), "test")
     assert tuple(config.parameters) == CORRUPTIONS
     assert config.parameters["snow"].strengths == (1.0, 5.0)
     assert config.parameters["fog"].strengths == (3.0,)
 
 
-def test_a_dataset_without_corruptions_has_no_corruption_keys() -> None:
+def test_dataset_without_corruptions_has_no_corruption_keys() -> None:
     config = parse_config(sweep(datasets={"digits": {}}), "test")
     assert config.keys_of("digits") == ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd")
 
 
-def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_in_paths_are_substituted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMEWHERE", "/data")
     config = parse_config(sweep(checkpoints={"path": "${SOMEWHERE}/weights"}, results="${NOWHERE:-here}/runs"), "test")
     assert config.checkpoints.path == Path("/data/weights")
@@ -118,26 +118,26 @@ def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"take_imported": True}, r"take_imported: expected false, got true"),
     ],
 )
-def test_each_mistake_is_one_clear_line(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+def test_invalid_sweep_gives_one_line_error(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
         parse_config(sweep(**changes), "test.yaml")
-    assert "test.yaml" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert "test.yaml" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
 
 
-def test_selections_of_architectures() -> None:
+def test_select_resolves_ranges_and_duplicates() -> None:
     assert NasBench201().select(("0-30",)) == (*range(25), 26, 27, 28)
     assert NasBench201().select((1832, "3365", 21)) == (21, 309, 991)
     assert NasBench201().select("0,5-7") == (0, 5, 6, 7)
 
 
-def test_a_missing_file_is_named() -> None:
+def test_load_config_names_missing_file() -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         load_config(Path("nowhere.yaml"))
 
 
-def test_a_sweep_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
+def test_sweep_survives_yaml_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     config = parse_config(sweep(architectures=["0-9", 309], images={"count": 20}), "test")
     path.write_text(yaml.safe_dump(config.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""Counting a plan without an object for each unit, against counting unit by unit."""
+"""Counting without creating unit objects, compared with counting unit by unit."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tests.conftest import MakeSweep
 KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [8], "steps": 1}}
 
 
-def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
+def test_count_coverage_matches_counts_of_single_units(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
@@ -31,8 +31,8 @@ def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
     assert list(preview_run(plan, plan, inventory).missing) == missing
     n_missing, gaps = find_gaps(plan, inventory)
     assert n_missing == plan.n_evaluations - sum(counts)
-    lacking = [unit for unit, count in zip(plan.units, counts, strict=True) if 0 < count < len(unit.strengths)]
-    assert gaps == tuple(f"{unit.label} at 4" for unit in lacking)
+    incomplete = [unit for unit, count in zip(plan.units, counts, strict=True) if 0 < count < len(unit.strengths)]
+    assert gaps == tuple(f"{unit.label} at 4" for unit in incomplete)
     state = read_status(plan, inventory)
     assert (state.done, state.total, state.stale) == (sum(counts), plan.n_evaluations, 0)
     narrowed = plan.narrow(keys=["fgsm"])
@@ -45,29 +45,29 @@ def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
     assert [work for planned in plan.planned_keys for work in plan.unit_macs(planned)] == macs
 
 
-def test_units_of_a_plan_are_found_by_their_ids(make_sweep: MakeSweep) -> None:
+def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     plan = load_plan(config.results)
     assert [name.decode() for name in plan.unit_ids.tolist()] == [unit.id for unit in plan.units]
-    wanted = {unit.id: unit for unit in plan.units[1::2]}
-    assert plan.find_units({*wanted, "f" * 32}) == wanted
+    expected = {unit.id: unit for unit in plan.units[1::2]}
+    assert plan.find_units({*expected, "f" * 32}) == expected
     assert plan.find_units(()) == {}
     assert type(plan).of_units(config, plan.units, plan.protocols, plan.facts).units == plan.units
 
 
-def test_no_unit_of_a_finished_sweep_is_written_out(make_sweep: MakeSweep, monkeypatch) -> None:
+def test_status_of_complete_sweep_creates_no_units(make_sweep: MakeSweep, monkeypatch) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
-    written: list[int] = []
-    write_out = PlannedKey.unit
+    created: list[int] = []
+    create_unit = PlannedKey.unit
 
     def counting(planned: PlannedKey, position: int):
-        written.append(position)
-        return write_out(planned, position)
+        created.append(position)
+        return create_unit(planned, position)
 
     monkeypatch.setattr(PlannedKey, "unit", counting)
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     assert read_status(plan, inventory).complete
     assert preview_run(plan, plan, inventory).missing == ()
-    assert set(written) == {0}  # the first of each key says which columns its rows need
+    assert set(created) == {0}  # only the first unit of each key, for the columns of its rows

@@ -83,7 +83,6 @@ def test_three_designs_fit_a_budget() -> None:
 @pytest.mark.parametrize(
     ("budget", "changes", "message"),
     [
-        ("0.000001h", {}, "since the pilot"),
         ("500", {}, "such as 500h"),
         ("10%", {"architectures": [0, 1]}, "at least 3 networks"),
     ],
@@ -94,6 +93,39 @@ def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message:
 
     with pytest.raises(ConfigError, match=message):
         designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
+
+
+@pytest.mark.parametrize("percent", [2, 10, 20])
+def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
+    plan = make()  # of 40 architectures, 8 of them the pilot
+    whole = total_hours(plan, {})
+    sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
+    assert sampled.over_budget == (percent < 10)
+    assert (sampled.hours <= percent / 100 * whole * 1.0001) == (not sampled.over_budget)
+    assert ("the pilot of 2 networks and the keys" in sampled.loss) == sampled.over_budget
+    least = make_config(**sampled.yaml)  # which a sweep may have
+    assert total_hours(make_plan(least, assumed_facts(least)), {}) == pytest.approx(sampled.hours)
+    assert fewer.over_budget == (fewer.hours > percent / 100 * whole)
+    assert not weaker.over_budget
+    assert weaker.hours <= percent / 100 * whole * 1.0001
+
+
+def test_sampled_design_keeps_sampling_section_of_sweep() -> None:
+    own = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
+
+    def reload(**others: Any) -> SweepConfig:
+        return make_config(**{"measurements": ["accuracy", "predictions"], **others})
+
+    config = reload(sampling=own)
+    sampled, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
+    assert sampled.over_budget
+    assert sampled.yaml["sampling"] == {"pilot": 10, "seed": 3, "budget": sampled.yaml["sampling"]["budget"]} | {
+        "cheap": ("clean",)
+    }
+    less = {**own, "budget": f"{0.999 * float(sampled.yaml['sampling']['budget'].rstrip('%')):.6f}%"}
+    too_small = reload(sampling=less)
+    with pytest.raises(ConfigError, match="expected a budget of at least"):
+        make_plan(too_small, assumed_facts(too_small))
 
 
 def test_a_weaker_attack_reaches_as_far_with_fewer_steps() -> None:
@@ -114,3 +146,17 @@ def test_long_lists_of_networks_are_shortened() -> None:
         "architectures: [0, 1, 2, 3, 4, 5, 6, 7, ...]  # 20; --json lists all",
         "sampling: {budget: 5h}",
     ]
+
+
+@pytest.mark.parametrize("percent", [6, 30])
+def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
+    plan = make()
+    speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
+    whole = total_hours(plan, speeds)
+    sampled, *others = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
+    assert sampled.over_budget == (percent == 6)
+    config = make_config(**sampled.yaml)
+    assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
+    for design in (sampled, *others):
+        assert design.over_budget == (design.hours > percent / 100 * whole * 1.0001)
+    assert not others[-1].over_budget  # weaker attacks on fewer networks

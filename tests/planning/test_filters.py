@@ -1,4 +1,4 @@
-"""What a sweep is narrowed to: what is kept, and names that are not in it."""
+"""Filters: selected units, and rejection of names that are not in the sweep."""
 
 import pytest
 
@@ -15,25 +15,25 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
     return load_config(REPOSITORY / "jobs/demo.yaml", results=str(tmp_path_factory.mktemp("filters")))
 
 
-def test_units_that_are_asked_for_are_kept(config: SweepConfig) -> None:
+def test_filters_keep_selected_units(config: SweepConfig) -> None:
     plan = make_plan(config, assumed_facts(config))
     assert EVERYTHING.narrow(plan).n_evaluations == plan.n_evaluations
     narrow = Filters(architectures=(0, 21, 15_000), keys=("clean", "fgsm"))
     narrow.check(config)
-    found = {(unit.architecture, unit.key) for unit in narrow.narrow(plan).units}
-    assert found == {(index, key) for index in (0, 21) for key in ("clean", "fgsm")}
+    selected = {(unit.architecture, unit.key) for unit in narrow.narrow(plan).units}
+    assert selected == {(index, key) for index in (0, 21) for key in ("clean", "fgsm")}
 
 
 @pytest.mark.parametrize(
-    ("filters", "complaint"),
+    ("filters", "message"),
     [
         (Filters(datasets=("digit",)), "expected one of its datasets, got 'digit'. Did you mean 'digits'?"),
         (Filters(keys=("pdg",)), "expected one of its keys, got 'pdg'. Did you mean 'pgd'?"),
         (Filters(keys=("autoatack",)), "expected one of its keys, got 'autoatack'. Did you mean 'autoattack'?"),
-        (Filters(architectures=(5, 6)), "failed for #5, #6: expected some of demo's architectures, got none"),
+        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of the architectures"),
     ],
 )
-def test_what_is_not_in_the_sweep_is_refused(config: SweepConfig, filters: Filters, complaint: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_filters_reject_names_outside_sweep(config: SweepConfig, filters: Filters, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         filters.check(config)
-    assert complaint in str(refused.value)
+    assert message in str(error.value)

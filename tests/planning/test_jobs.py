@@ -1,4 +1,4 @@
-"""The jobs that ship with robust201, run in small."""
+"""The sweeps in jobs/, reduced in size."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not archive.exists():
         pytest.skip(f"no {archive}: name a data folder with trained networks by ROBUST201_DATA")
@@ -42,15 +42,15 @@ def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkey
             [unit for unit in plan.units if unit.key == "clean"], inventory, plan.measurements
         ).iter_values()
     }
-    # trained networks: .6354 and .7326 on all 10,000 images; 40 of them are within .25 with near certainty
+    # accuracies are 0.6354 and 0.7326 on all 10,000 images; a sample of 40 almost certainly differs by less than 0.25
     assert clean[0] == pytest.approx(0.6354, abs=0.25)
     assert clean[21] == pytest.approx(0.7326, abs=0.25)
 
 
-def test_the_threat_model_runs_every_perturbation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_threat_model_job_has_every_perturbation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
-    for_random_outputs = set(RANDOMISED_GROUPS.values())  # the job's networks have none
+    for_random_outputs = set(RANDOMISED_GROUPS.values())  # the job's networks are deterministic
     perturbations = {key for key, row in TASKS.items() if row.kind != "measure"}
     for_curves = {key for key, row in TASKS.items() if issubclass(row.parameters, MinimumNorm)}
     assert perturbations - for_random_outputs - for_curves <= set(config.tasks)
@@ -58,7 +58,7 @@ def test_the_threat_model_runs_every_perturbation(monkeypatch: pytest.MonkeyPatc
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
 
 
-def test_the_transfer_matrix_shows_every_network_the_images_of_all() -> None:
+def test_transfer_matrix_job_has_every_network_as_source() -> None:
     config = load_config(REPOSITORY / "jobs/transfer-matrix.yaml")
     assert set(config.transfers.values()) == set(config.selected_architectures)
     attack = config.parameters["pgd"].model_dump(mode="json")
@@ -66,7 +66,7 @@ def test_the_transfer_matrix_shows_every_network_the_images_of_all() -> None:
         assert config.parameters[key].model_dump(mode="json") == {"source": source, "key": "pgd"} | attack
 
 
-def test_the_papers_measures_differ_by_weights_and_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_measures_jobs_differ_in_weights_and_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     trained, random = (load_config(REPOSITORY / f"jobs/measures-{name}.yaml") for name in ("trained", "random"))
     assert list(trained.tasks) == list(random.tasks) == ["jacobian", "hessian_weights", "hessian_input"]

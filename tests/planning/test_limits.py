@@ -1,4 +1,4 @@
-"""Upper limits: every count of a YAML has one, whatever key or section it stands in."""
+"""Upper limits of all counts in a YAML."""
 
 import re
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from robust201.tasks import TASKS
 from robust201.tasks.parameters import MAX_STRENGTHS, STRENGTH_FIELDS
 
 NAMES = re.compile("seeds?$|^format$|^source$|^architectures$|^init$")
-"""Fields whose integers name something and multiply nothing."""
+"""Fields whose integers are names and do not affect the amount of work."""
 
 SELECTIONS = {"weights.epochs", "weights.steps"}
-"""Lengths by which existing weights are selected."""
+"""Fields that select existing weights."""
 
 
 def unlimited(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
@@ -43,13 +43,13 @@ def unlimited(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...
 
 
 @pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)
-def test_every_count_of_a_yaml_has_an_upper_limit(model) -> None:
+def test_yaml_counts_have_upper_limits(model) -> None:
     schema = model.model_json_schema()
     assert set(unlimited(schema, schema)) <= SELECTIONS
 
 
 @pytest.mark.parametrize("key", TASKS)
-def test_every_count_of_a_key_has_an_upper_limit(key) -> None:
+def test_key_counts_have_upper_limits(key) -> None:
     schema = TASKS[key].parameters.model_json_schema()
     assert not [*unlimited(schema, schema)]
     for field in {*STRENGTH_FIELDS} & schema["properties"].keys():
@@ -58,15 +58,15 @@ def test_every_count_of_a_key_has_an_upper_limit(key) -> None:
 
 
 @pytest.mark.parametrize("key", TASKS)
-def test_defaults_of_a_key_are_far_below_the_limit_of_its_cost(key) -> None:
-    row = TASKS[key]
-    assert row.cost_refusal(row.parameters(), 256) is None
-    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in row.parameters.model_fields}
-    if row.constraint is not None and len(fields) > 1:
-        assert "Lower" in str(row.cost_refusal(row.parameters(**fields), 10))
+def test_key_defaults_are_below_cost_limit(key) -> None:
+    task = TASKS[key]
+    assert task.cost_refusal(task.parameters(), 256) is None
+    fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.parameters.model_fields}
+    if task.constraint is not None and len(fields) > 1:
+        assert "Lower" in str(task.cost_refusal(task.parameters(**fields), 10))
 
 
-def test_a_list_above_the_limit_of_a_file_is_rejected_before_its_values_are_built(tmp_path: Path, monkeypatch) -> None:
+def test_too_long_list_is_rejected_before_construction(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "long.yaml"
     path.write_text(f"name: long\nkeys: {{pgd: {{epsilons_255: [{'1,' * MAX_NODES}]}}}}\n")
     monkeypatch.setattr(yaml.constructor.SafeConstructor, "construct_document", None)

@@ -1,4 +1,4 @@
-"""Planning: identity by content, nothing lost in parts and bundles, narrowing."""
+"""Plans: ids derived from content, complete parts and bundles, and filtering."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.records import Bundle, Part, Weights
-from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
+from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, MIN_SECONDS, make_bundles
 from robust201.planning.config import CPU_GMACS, GPU_GMACS, SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.identity import describe_difference
@@ -55,22 +55,22 @@ BASES = {engine: ids(make_plan(make_config(engine=engine), make_facts())) for en
 BASE = ids(make_plan(make_config(), make_facts()))
 
 
-def test_the_fused_engine_is_the_default() -> None:
+def test_fused_engine_is_default() -> None:
     assert BASES["fused"] == BASE
     assert not set(BASES["fused"].values()) & set(BASES["reference"].values())
 
 
-def test_ids_differ_between_units_and_repeat_between_plans() -> None:
+def test_unit_ids_are_unique_and_reproducible() -> None:
     assert len(set(BASE.values())) == len(BASE) == 15
     assert ids(make_plan(make_config(), make_facts())) == BASE
 
 
-def test_protocols_are_listed_in_the_order_of_keys() -> None:
-    told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).describe()["protocols"]]
-    assert told == list(make_config().parameters)
+def test_describe_lists_protocols_in_order_of_keys() -> None:
+    keys = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).describe()["protocols"]]
+    assert keys == list(make_config().parameters)
 
 
-def test_one_more_epsilon_keeps_the_units() -> None:
+def test_additional_epsilon_keeps_unit_ids() -> None:
     keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
     assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE
 
@@ -81,7 +81,7 @@ def test_one_more_epsilon_keeps_the_units() -> None:
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
         ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
         ({"seed": 1}, {}, {"pgd", "aa_square"}),
-        # The reference libraries draw once a batch.
+        # The reference libraries draw random numbers once per batch.
         ({"batch_size": 9}, {}, {"reference": set(KEYS), "fused": set()}),
         ({"images": {"seed": 5}}, {}, set()),
         ({}, {"pixels": "q"}, set(KEYS)),
@@ -92,7 +92,7 @@ def test_one_more_epsilon_keeps_the_units() -> None:
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)
-def test_exactly_what_decides_a_number_changes_identity(
+def test_unit_ids_change_only_with_fields_that_affect_results(
     engine: str, config: dict[str, object], facts: dict[str, str], changed: set[str] | dict[str, set[str]]
 ) -> None:
     new = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
@@ -103,12 +103,12 @@ def test_exactly_what_decides_a_number_changes_identity(
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
 @pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
-def test_worker_speed_is_not_part_of_identity(engine: str, device: str, speed: float | None) -> None:
+def test_unit_ids_do_not_depend_on_worker_speed(engine: str, device: str, speed: float | None) -> None:
     execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
     assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
 
 
-def test_cpus_are_assumed_to_be_slower_by_default() -> None:
+def test_assumed_speed_is_lower_on_cpus_by_default() -> None:
     def assumed(**execution: object) -> tuple[float, float | None]:
         summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
@@ -119,7 +119,7 @@ def test_cpus_are_assumed_to_be_slower_by_default() -> None:
     assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
 
 
-def test_an_exact_jacobian_costs_a_gradient_per_class() -> None:
+def test_exact_jacobian_costs_one_gradient_per_class() -> None:
     keys = {"clean": {}, "jacobian": {"projections": "exact", "images": None}}
     costs = {}
     for dataset in ("cifar10", "cifar100"):
@@ -129,7 +129,7 @@ def test_an_exact_jacobian_costs_a_gradient_per_class() -> None:
     assert costs == {"cifar10": 30, "cifar100": 300}
 
 
-def test_attacks_on_the_sources_of_transfers_cost_once_per_source() -> None:
+def test_transfer_attack_costs_count_once_per_source() -> None:
     def hours(**keys: object) -> float:
         config = make_config(architectures=[0, 21, 309], keys=keys)
         estimated: float = estimate(make_plan(config, assumed_facts(config)))["estimated_worker_hours"]
@@ -138,25 +138,25 @@ def test_attacks_on_the_sources_of_transfers_cost_once_per_source() -> None:
     attack = {"epsilons_255": [1, 8], "steps": 5}
     config = make_config(architectures=[0, 21, 309], keys={"clean": {}, "pgd": attack})
     macs = make_plan(config, assumed_facts(config))
-    of_source = sum(
+    source_macs = sum(
         macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if (u.key, u.architecture) == ("pgd", 21)
     )
-    shown = 2 * sum(macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if u.key == "clean")
+    shown_macs = 2 * sum(macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if u.key == "clean")
     together = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
-    assert together * 3600 * GPU_GMACS * 1e9 == pytest.approx(of_source + shown)
+    assert together * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + shown_macs)
 
 
-def test_the_bytes_of_every_list_are_estimated() -> None:
-    def told(*measurements: str) -> tuple[int, int]:
+def test_estimate_includes_bytes_of_all_measurements() -> None:
+    def estimated_bytes(*measurements: str) -> tuple[int, int]:
         summary = estimate(make_plan(make_config(measurements=list(measurements)), make_facts()))
         return summary["estimated_shard_bytes"], summary["estimated_json_bytes"]
 
     n_rows, n_classes, n_images = 3 * (1 + 2 + 2 + 5 + 5), 10, 100
-    rest, cm = 670, n_classes**2
+    row_bytes, cm = 670, n_classes**2
     means = 2 * n_classes**2 + 2
-    assert told("accuracy") == told("cm") == (n_rows * (rest + cm), n_rows * 3 * cm)
-    assert told("confidence") == (n_rows * (rest + cm + 6 * means), n_rows * (3 * cm + 22 * means))
-    assert told("predictions") == (n_rows * (rest + cm + n_images), n_rows * 3 * (cm + n_images))
+    assert estimated_bytes("accuracy") == estimated_bytes("cm") == (n_rows * (row_bytes + cm), n_rows * 3 * cm)
+    assert estimated_bytes("confidence") == (n_rows * (row_bytes + cm + 6 * means), n_rows * (3 * cm + 22 * means))
+    assert estimated_bytes("predictions") == (n_rows * (row_bytes + cm + n_images), n_rows * 3 * (cm + n_images))
 
 
 def whole_parts(plan: Plan) -> list[Part]:
@@ -168,8 +168,8 @@ def parts_of(bundles: Iterable[Bundle]) -> list[Part]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
-    """The same images and strengths, in parts that a sweep for CPUs would have, too."""
+def test_make_bundles_cuts_gpu_parts_for_cpus(engine: str) -> None:
+    """The parts cover the same images and strengths, and equal those of a sweep for CPUs."""
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
     parts = parts_of(make_bundles(plan, whole_parts(plan)))
@@ -185,14 +185,14 @@ def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
     return sorted((p.unit.id, strength, i) for p in parts for strength in p.strengths for i in range(p.start, p.stop))
 
 
-def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
+def test_fused_engine_parts_are_not_cut_by_strength() -> None:
     plan = make_plan(make_config(), make_facts())
     parts = parts_of(make_bundles(plan, whole_parts(plan), slice_seconds=1e-3))
     assert len(parts) > len(plan.units)
     assert all(part.strengths == part.unit.strengths for part in parts)
 
 
-def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
+def test_reference_engine_parts_are_cut_by_strength_first() -> None:
     config = make_config(engine="reference", execution={"gmacs_per_second": 1})
     (unit,) = (unit for unit in make_plan(config, make_facts()).units if (unit.architecture, unit.key) == (0, "pgd"))
     whole = Part(unit, unit.strengths, 0, unit.n_images)
@@ -215,15 +215,15 @@ MACHINES: list[dict[str, object]] = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "found"),
+    ("changes", "gpu_states"),
     [
         ({"space": "zoo", "architectures": ["resnet18"]}, [None, False, True]),
         ({"precision": "bf16"}, [None, False, True]),
-        ({}, [None, True]),  # in float32 on a CPU these networks are cut anywhere
+        ({}, [None, True]),  # in float32 on a CPU, these networks may be cut anywhere
     ],
 )
-def test_where_a_batch_may_move_bits_nothing_of_the_workers_moves_a_cut(
-    changes: dict[str, object], found: list[bool | None]
+def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
+    changes: dict[str, object], gpu_states: list[bool | None]
 ) -> None:
     def cut(execution: dict[str, object], has_gpu: bool | None, n_workers: int, *, is_resumed: bool = False) -> str:
         config = make_config(execution=execution, **changes)
@@ -242,13 +242,13 @@ def test_where_a_batch_may_move_bits_nothing_of_the_workers_moves_a_cut(
     machines = [execution for execution in MACHINES if changes or execution.get("device") != "cpu"]
     expected = cut({}, None, 1)
     for execution in machines:
-        for has_gpu in found:
+        for has_gpu in gpu_states:
             assert cut(execution, has_gpu, 1) == cut(execution, has_gpu, 200) == expected
     assert cut({}, True, 3, is_resumed=True) == expected
 
 
 def joined(parts: Iterable[Part]) -> list[Part]:
-    """Neighbouring slices as one, as a scan of results gives what is missing."""
+    """Join adjacent slices, as a scan for missing results does."""
     whole: list[Part] = []
     for part in sorted(parts, key=lambda part: (part.unit.id, part.start)):
         if whole and (whole[-1].unit, whole[-1].stop) == (part.unit, part.start):
@@ -258,8 +258,8 @@ def joined(parts: Iterable[Part]) -> list[Part]:
     return whole
 
 
-def test_slices_of_the_fused_engine_on_a_cpu_need_not_be_whole_batches_of_draws() -> None:
-    """One batch of draws would else keep a network's attack on one worker."""
+def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
+    """Otherwise a network's attack with few images could not be divided among workers."""
     fields = {"batch_size": 250, "execution": {"device": "cpu", "part_minutes": 1e-6}}
     slices: dict[str, set[int]] = {}
     for engine in ENGINES:
@@ -270,7 +270,7 @@ def test_slices_of_the_fused_engine_on_a_cpu_need_not_be_whole_batches_of_draws(
     assert {n_images * 2 // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
 
 
-def test_another_checkpoint_changes_its_architecture_alone() -> None:
+def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:
     new = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
     assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
 
@@ -286,7 +286,7 @@ def test_another_checkpoint_changes_its_architecture_alone() -> None:
     speed=st.sampled_from([1e-4, 1.0]),
     data=st.data(),
 )
-def test_bundles_hold_every_missing_evaluation_once(
+def test_make_bundles_covers_each_missing_evaluation_once(
     part_minutes: float,
     batch_size: int,
     n_images: int,
@@ -300,20 +300,20 @@ def test_bundles_hold_every_missing_evaluation_once(
         engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": speed}
     )
     plan = make_plan(config, make_facts(n_images=n_images))
-    wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
-    parts = [Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted]
+    selected = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
+    parts = [Part(unit, unit.strengths, 0, unit.n_images) for unit in selected]
     bundles = make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
     for bundle in bundles:
         for part in bundle.parts:
             assert (part.unit.architecture, part.unit.dataset) == (bundle.architecture, bundle.dataset)
             assert part.start % batch_size == 0 or (engine == "fused" and has_gpu is False)
-    found = Counter(work_of(parts_of(bundles)))
-    assert found == Counter(work_of(parts))
+    bundled_work = Counter(work_of(parts_of(bundles)))
+    assert bundled_work == Counter(work_of(parts))
     assert bundles == make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
 
 
 @pytest.mark.parametrize("n_workers", [8, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 100))])
-def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_workers: int) -> None:
+def test_bundles_do_not_exceed_their_fraction_of_remaining_work(n_workers: int) -> None:
     execution = {"device": "cpu", "gmacs_per_second": 1e-3, "part_minutes": 1e6}
     plan = make_plan(make_config(execution=execution, batch_size=1), make_facts(n_images=1000))
     parts = whole_parts(plan)
@@ -322,26 +322,26 @@ def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_work
         for bundle in make_bundles(plan, parts, n_workers=n_workers, slice_seconds=math.inf)
     ]
     step = max(plan.seconds(Part(part.unit, part.strengths, 0, 1)) for part in parts)
-    left = sum(costs)
-    assert left == pytest.approx(sum(map(plan.seconds, parts)))
+    remaining_work = sum(costs)
+    assert remaining_work == pytest.approx(sum(map(plan.seconds, parts)))
     for cost in costs:
-        assert cost <= max(FLOOR_SECONDS, step, left / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
-        left -= cost
+        assert cost <= max(MIN_SECONDS, step, remaining_work / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
+        remaining_work -= cost
     assert costs[0] > 3 * costs[-1]
     assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)
 
 
-def test_narrowing_keeps_what_matches() -> None:
+def test_narrow_keeps_matching_units() -> None:
     plan = make_plan(make_config(), make_facts())
     narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
     assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
 
 
-def test_facts_survive_json() -> None:
+def test_input_facts_survive_json_round_trip() -> None:
     facts = make_facts()
     assert InputFacts.from_payload(facts.to_payload()) == facts
 
 
-def test_a_difference_names_its_fields() -> None:
+def test_describe_difference_names_fields() -> None:
     old, new = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
     assert describe_difference(old, new) == ["parameters.steps: 40 → 20"]

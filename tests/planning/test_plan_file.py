@@ -1,4 +1,4 @@
-"""One function reads a sweep from its YAML and from its results folder."""
+"""`load_any_sweep` reads a sweep from a YAML or a results folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from robust201.runtime.sweep import prepare_sweep
 from tests.conftest import WRITTEN_KEYS, MakeFields, WriteSweep
 
 
-def test_a_results_folder_gives_the_sweep_of_its_yaml(write_sweep: WriteSweep, sweep_fields: MakeFields) -> None:
+def test_load_any_sweep_reads_same_sweep_from_yaml_and_results(
+    write_sweep: WriteSweep, sweep_fields: MakeFields
+) -> None:
     path = write_sweep()
     config = load_any_sweep(path)
     assert config == parse_config(sweep_fields(keys=WRITTEN_KEYS), "")
@@ -20,6 +22,6 @@ def test_a_results_folder_gives_the_sweep_of_its_yaml(write_sweep: WriteSweep, s
     assert load_any_sweep(config.results, execution={"workers": 3}).execution.workers == 3
 
 
-def test_a_folder_without_a_plan_is_refused(tmp_path: Path) -> None:
+def test_load_any_sweep_rejects_folder_without_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a results folder"):
         load_any_sweep(tmp_path)

@@ -1,4 +1,4 @@
-"""Shares: an exact division of a sweep, computed by workers that know nothing of each other."""
+"""Shares: an exact division of a sweep among workers that do not communicate."""
 
 import json
 import os
@@ -40,8 +40,8 @@ from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSw
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
-def planned(engine: str) -> Plan:
-    """A plan with units that are cut by images and, with the reference engine, by strengths."""
+def build_plan(engine: str) -> Plan:
+    """Return a plan whose units are cut by images and, with the reference engine, by strengths."""
     fields = {
         "name": "divided",
         "results": "unused",
@@ -55,7 +55,7 @@ def planned(engine: str) -> Plan:
     return make_plan(config, assumed_facts(config))
 
 
-PLANS = {engine: planned(engine) for engine in ("fused", "reference")}
+PLANS = {engine: build_plan(engine) for engine in ("fused", "reference")}
 
 
 def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
@@ -70,55 +70,55 @@ def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
 @pytest.mark.parametrize("engine", PLANS)
 @given(count=st.integers(1, 400))
 @settings(max_examples=12, deadline=None)
-def test_shares_divide_the_bundles_exactly_and_evenly(engine: str, count: int) -> None:
+def test_shares_divide_bundles_exactly_and_evenly(engine: str, count: int) -> None:
     plan = PLANS[engine]
-    divided = all_bundles(plan)
-    shares = [Share(index, count).bundles(divided) for index in range(1, count + 1)]
-    assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, divided))
+    bundles = all_bundles(plan)
+    shares = [Share(index, count).bundles(bundles) for index in range(1, count + 1)]
+    assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, bundles))
     work = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
-    longest = sum(plan.macs(part) for part in divided[0].parts)
+    longest = sum(plan.macs(part) for part in bundles[0].parts)
     assert max(work) - min(work) <= longest * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("engine", PLANS)
-def test_all_bundles_cover_every_image_of_every_evaluation_once(engine: str) -> None:
+def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> None:
     plan = PLANS[engine]
     covered: Counter[tuple[str, float]] = Counter()
-    found = slices(all_bundles(plan))
-    assert set(found.values()) == {1}
-    assert any(start > 0 for _, _, start, _ in found)
-    for unit, strength, start, stop in found:
+    slice_counts = slices(all_bundles(plan))
+    assert set(slice_counts.values()) == {1}
+    assert any(start > 0 for _, _, start, _ in slice_counts)
+    for unit, strength, start, stop in slice_counts:
         covered[unit, strength] += stop - start
     assert covered == {(unit.id, strength): unit.n_images for unit in plan.units for strength in unit.strengths}
 
 
-def test_the_division_follows_from_the_sweep_alone() -> None:
-    again = planned("reference")
+def test_shares_depend_on_the_sweep_only() -> None:
+    rerun = build_plan("reference")
     for share in (Share(1, 7), Share(7, 7)):
-        assert share.bundles(all_bundles(again)) == share.bundles(all_bundles(PLANS["reference"]))
+        assert share.bundles(all_bundles(rerun)) == share.bundles(all_bundles(PLANS["reference"]))
 
 
 @given(data=st.data(), count=st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
-def test_what_is_missing_is_divided_too_and_stays_in_its_share(data: st.DataObject, count: int) -> None:
+def test_missing_parts_stay_in_their_share(data: st.DataObject, count: int) -> None:
     plan = PLANS["fused"]
-    divided = all_bundles(plan)
-    chosen = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
+    bundles = all_bundles(plan)
+    selected = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
     missing = []
-    for unit in chosen:
+    for unit in selected:
         start = data.draw(st.integers(0, unit.n_images - 1))
         missing.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
-    shares = [Share(index, count).bundles(divided) for index in range(1, count + 1)]
-    left = [missing_bundles(share, missing) for share in shares]
+    shares = [Share(index, count).bundles(bundles) for index in range(1, count + 1)]
+    remaining = [missing_bundles(share, missing) for share in shares]
     covered: Counter[tuple[str, float]] = Counter()
-    for (unit, strength, start, stop), times in sum(map(slices, left), Counter()).items():
+    for (unit, strength, start, stop), times in sum(map(slices, remaining), Counter()).items():
         assert times == 1
         covered[unit, strength] += stop - start
     assert covered == {
         (part.unit.id, strength): part.stop - part.start for part in missing for strength in part.strengths
     }
-    for share, rest in zip(shares, left, strict=True):
-        for bundle in rest:
+    for share, remaining_bundles in zip(shares, remaining, strict=True):
+        for bundle in remaining_bundles:
             for part in bundle.parts:
                 assert any(
                     part.unit == whole.unit and whole.start <= part.start and part.stop <= whole.stop
@@ -128,7 +128,7 @@ def test_what_is_missing_is_divided_too_and_stays_in_its_share(data: st.DataObje
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "-1/3", "1", "1/2/3", "a/b", "", "1.0/2", "²/3"])
-def test_a_wrong_share_is_refused(text: str) -> None:
+def test_share_parse_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ConfigError, match="I from 1 to N"):
         Share.parse(text)
 
@@ -150,19 +150,20 @@ def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTall
 
 
 @pytest.mark.parametrize(
-    ("configured", "told", "expected"), [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)]
+    ("configured", "env_value", "expected"),
+    [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)],
 )
-def test_a_batch_file_hurries_the_draining_of_its_share(
+def test_drain_variable_lowers_drain_seconds(
     make_sweep: MakeSweep,
     monkeypatch: pytest.MonkeyPatch,
     configured: float | None,
-    told: str | None,
+    env_value: str | None,
     expected: float | None,
 ) -> None:
     config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured})
     prepare_sweep(config)
-    if told is not None:
-        monkeypatch.setenv(DRAIN_VARIABLE, told)
+    if env_value is not None:
+        monkeypatch.setenv(DRAIN_VARIABLE, env_value)
     deadlines: list[float | None] = []
 
     def draining(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
@@ -174,14 +175,14 @@ def test_a_batch_file_hurries_the_draining_of_its_share(
     assert deadlines == [expected]
 
 
-@pytest.mark.parametrize("told", ["", "soon", "0", "-1", "inf", "nan"])
-def test_invalid_deadline_is_refused(told: str) -> None:
-    with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{told}'"):
-        read_drain_seconds({DRAIN_VARIABLE: told})
+@pytest.mark.parametrize("env_value", ["", "soon", "0", "-1", "inf", "nan"])
+def test_read_drain_seconds_rejects_invalid_values(env_value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{env_value}'"):
+        read_drain_seconds({DRAIN_VARIABLE: env_value})
 
 
 @pytest.mark.slow
-def test_shares_at_the_same_time_export_the_bytes_of_one_run(
+def test_concurrent_shares_export_same_bytes_as_single_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"part_minutes": 1e-9})
@@ -194,9 +195,9 @@ def test_shares_at_the_same_time_export_the_bytes_of_one_run(
         for index in (1, 2)
     ]
     for worker in workers:
-        _, said = worker.communicate(timeout=120)
-        assert worker.returncode == 0, said
-        assert "Complete for this selection" in said
+        _, stderr = worker.communicate(timeout=120)
+        assert worker.returncode == 0, stderr
+        assert "Complete for this selection" in stderr
     results = read_tree(tmp_path / "results")
     assert prepared.items() <= results.items()  # shares only add
     assert not [name for name in results if name.startswith("heartbeats/") or name.endswith(("lease.json", ".tmp"))]
@@ -204,9 +205,9 @@ def test_shares_at_the_same_time_export_the_bytes_of_one_run(
     assert export(tmp_path / "results", tmp_path / "a") == export(tmp_path / "ordinary", tmp_path / "b")
 
 
-@pytest.mark.parametrize(("number", "is_time_limit"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
-def test_a_signal_drains_a_share_and_running_it_again_finishes_it(
-    make_sweep: MakeSweep, number: signal.Signals, is_time_limit: bool
+@pytest.mark.parametrize(("signum", "is_time_limit"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_signal_drains_share_and_rerun_completes_it(
+    make_sweep: MakeSweep, signum: signal.Signals, is_time_limit: bool
 ) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
@@ -214,44 +215,44 @@ def test_a_signal_drains_a_share_and_running_it_again_finishes_it(
     def interrupt(progress: RunProgress, event: Event) -> None:
         del progress
         if isinstance(event, Receipt):
-            signal.raise_signal(number)
+            signal.raise_signal(signum)
 
     tally, preview = compute(config, "1/2", on_progress=interrupt)
     assert (tally.drained, tally.time_limit) == (True, is_time_limit)
     assert 0 < tally.evaluations < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
-    again, preview = compute(config, "1/2")
+    rerun, preview = compute(config, "1/2")
     assert preview.done == tally.evaluations
-    assert (again.complete, again.drained, again.time_limit) == (True, False, False)
+    assert (rerun.complete, rerun.drained, rerun.time_limit) == (True, False, False)
     assert status(config).done == preview.plan.n_evaluations
     assert compute(config, "2/2")[0].complete
     assert status(config).done == status(config).total
 
 
-def test_driver_beside_a_share_and_duplicate_share_are_reported_and_harmless(
-    make_sweep: MakeSweep, tmp_path: Path
-) -> None:
+def test_overlapping_driver_and_shares_are_reported_and_harmless(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     shutil.copytree(config.results, tmp_path / "twice")
-    said: list[str] = []
+    lines: list[str] = []
     with Lease.acquire(config.results):
-        assert compute(config, "1/1", say=said.append)[0].complete
-    assert any("A run without --share works here too" in line for line in said)
-    said.clear()
+        assert compute(config, "1/1", say=lines.append)[0].complete
+    assert any("A run without --share is also working here" in line for line in lines)
+    lines.clear()
     twice = config.model_copy(update={"results": tmp_path / "twice"})
     with Heartbeat(twice.results, share=Share(1, 1).name):
-        assert run_sweep(twice, make_executor, say=said.append).complete
-    assert any(line.startswith("1 run with --share at work") for line in said)
+        assert run_sweep(twice, make_executor, say=lines.append).complete
+    assert any(line.startswith("1 run with --share working") for line in lines)
     for path in (twice.results / "shards").rglob("*.parquet"):
         shutil.copy(path, config.results / path.relative_to(twice.results))
     inventory = ShardStore.open(config.results).inventory()
-    assert len(inventory) == 2 * inventory.n_evaluations  # everything is there twice
+    assert len(inventory) == 2 * inventory.n_evaluations  # every result is stored twice
     assert ShardStore.open(config.results).verify() == []
     assert export(config.results, tmp_path / "a") == export(twice.results, tmp_path / "b")
 
 
-def test_narrowed_shares_divide_what_is_left(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_filtered_shares_compute_selected_keys_only(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
     sweep = write_sweep()
     robust201("plan", "--save", sweep)
     for index in (1, 2):
@@ -260,34 +261,32 @@ def test_narrowed_shares_divide_what_is_left(robust201: RunCommand, write_sweep:
     assert [(key["key"], key["done"]) for key in counted["keys"]] == [("clean", 2), ("fgsm", 0), ("brightness", 0)]
 
 
-def test_a_share_of_a_sweep_that_is_not_prepared_is_refused(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     line = robust201("run", write_sweep(), "--share", "1/2").refusal(2)
     assert "robust201 plan --save" in line
     assert not (tmp_path / "results").exists()
 
 
-def test_a_share_of_a_changed_sweep_is_refused_and_the_difference_is_named(
+def test_share_of_changed_sweep_is_rejected_and_difference_named(
     robust201: RunCommand, write_sweep: WriteSweep
 ) -> None:
     assert robust201("plan", "--save", write_sweep()).code == 0
     changed = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}})
     assert "keys.fgsm.epsilons_255" in robust201("run", changed, "--share", "1/2").refusal(2)
-    # How the work is done may change: the division is the plan's.
+    # Execution settings may change, because the plan in the results folder is divided.
     faster = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster, "--share", "2/2").code == 0
 
 
 @pytest.mark.parametrize("options", [("--share", "3/2"), ("--slurm-requeue",), ("--share", "1/2", "--slurm-requeue")])
-def test_a_wrong_share_on_the_command_line_is_one_line(
+def test_invalid_share_option_gives_one_line_error(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     robust201("run", write_sweep(), *options).refusal(2)
 
 
-def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_computed(
+def test_share_fails_early_if_inputs_are_missing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
@@ -303,12 +302,12 @@ def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_compute
 
 
 @pytest.mark.usefixtures("failing_fgsm")
-def test_status_gathers_the_failures_of_all_shares_until_they_are_computed(
+def test_status_collects_failures_of_all_shares_until_recomputed(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
-    for share in ("1/2", "2/2", "1/1"):  # the last fails at both units again
+    for share in ("1/2", "2/2", "1/1"):  # both units fail again in the last share
         assert not compute(config, share)[0].complete
     labels = sorted(failure["label"] for failure in status(config).failures)
     assert labels == ["#0 digits fgsm", "#21 digits fgsm"]
@@ -319,20 +318,20 @@ def test_status_gathers_the_failures_of_all_shares_until_they_are_computed(
     assert status(config).failures == ()
 
 
-def test_status_counts_the_shares_that_work(make_sweep: MakeSweep) -> None:
+def test_status_counts_active_shares(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     seen: list[SweepStatus] = []
     compute(config, "1/3", on_progress=lambda _progress, _event: seen.append(status(config)))
     assert {(state.running, state.shares) for state in seen} == {(True, ("1-of-3",))}
-    ended = status(config)
-    assert (ended.running, ended.shares) == (False, ())
-    assert ended.evaluations_per_second is None
-    # A share that was killed leaves its heartbeat behind, which is soon too old.
-    left = config.results / "heartbeats/here-1-ab.json"
-    left.write_text(json.dumps({"share": "1-of-3"}))
+    final_status = status(config)
+    assert (final_status.running, final_status.shares) == (False, ())
+    assert final_status.evaluations_per_second is None
+    # A killed share leaves a heartbeat behind, which soon becomes silent.
+    stale = config.results / "heartbeats/here-1-ab.json"
+    stale.write_text(json.dumps({"share": "1-of-3"}))
     assert len(status(config).shares) == 1
-    os.utime(left, (time.time() - 60,) * 2)
+    os.utime(stale, (time.time() - 60,) * 2)
     assert (status(config).running, status(config).shares) == (False, ())
     prepare_sweep(config)
-    assert not left.exists()
+    assert not stale.exists()

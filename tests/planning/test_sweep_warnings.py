@@ -1,4 +1,4 @@
-"""Nothing that a sweep asks for is left out silently, and numbers in another unit are noticed."""
+"""Warnings about omitted evaluations, and about values that are probably in another unit."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from tests.conftest import MakeFields, RunCommand, WriteSweep
 WITHOUT_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
 
 
-def test_a_key_named_by_itself_without_images_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_individual_corruption_without_images_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "fog": {}}, **WITHOUT_SOURCE)
     for verb in ("plan", "run", "submit slurm"):
         line = robust201(*verb.split(), sweep).refusal(2)
@@ -34,7 +34,7 @@ def test_a_key_named_by_itself_without_images_is_refused(robust201: RunCommand, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"keys": {"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
         ({"keys": None, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
@@ -43,42 +43,44 @@ def test_a_key_named_by_itself_without_images_is_refused(robust201: RunCommand, 
             "not evaluated on digits: fog",
         ),
     ],
-    ids=["the group", "no keys at all", "left out on purpose"],
+    ids=["group", "default keys", "explicit null"],
 )
-def test_what_is_left_out_is_said(
-    robust201: RunCommand, write_sweep: WriteSweep, sweep_fields: MakeFields, changes: dict[str, Any], told: str
+def test_omitted_corruptions_are_reported(
+    robust201: RunCommand, write_sweep: WriteSweep, sweep_fields: MakeFields, changes: dict[str, Any], message: str
 ) -> None:
     sweep = write_sweep(**changes)
     if changes["keys"] is None:
         fields = yaml.safe_load(sweep.read_text())
         del fields["keys"]
         sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("plan", "--json", sweep)
-    assert ended.code == 0
-    assert f"warning: {told}" in ended.err
-    assert any(told in line for line in json.loads(ended.out)["warnings"])
+    result = robust201("plan", "--json", sweep)
+    assert result.code == 0
+    assert f"warning: {message}" in result.err
+    assert any(message in line for line in json.loads(result.out)["warnings"])
     checks = {check["detail"]: check for check in json.loads(robust201("doctor", "--json", sweep).out)}
-    (found,) = (check for detail, check in checks.items() if detail.startswith(told))
-    assert (found["ok"], found["warns"]) == (True, True)
-    assert "source: generated" in found["fix"]
+    (warning,) = (check for detail, check in checks.items() if detail.startswith(message))
+    assert (warning["ok"], warning["warns"]) == (True, True)
+    assert "source: generated" in warning["fix"]
 
 
-def test_run_and_the_card_say_what_is_left_out(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_run_and_card_report_omitted_corruptions(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
     sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
     assert "warning: not evaluated on digits: 15 corruptions" in robust201("run", sweep).err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     card = (tmp_path / "out/README.md").read_text()
     assert "Not evaluated on digits: `brightness`, `contrast`, " in card
-    # The exported sweep says the same, and can be run again.
-    again = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
-    assert parse_config(again, "test").keys_left_out("digits") == parse_config(again, "test").keys_left_out("digits")
+    # The exported sweep omits the same keys and can be run again.
+    exported = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    assert len(parse_config(exported, "test").omitted_keys("digits")) == 15
 
 
-def test_plans_of_earlier_versions_are_still_read(make_sweep: Any) -> None:
+def test_plan_of_earlier_version_is_readable(make_sweep: Any) -> None:
     config = make_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
-    kept = json.loads(json.dumps(config.model_dump(mode="json")))
-    kept["keys"] = {"clean": {}, "fog": {}}  # which was accepted, and is in the plan.json of older results
-    assert parse_config(kept, "plan.json").keys_left_out("digits") == ("fog",)
+    old_fields = json.loads(json.dumps(config.model_dump(mode="json")))
+    old_fields["keys"] = {"clean": {}, "fog": {}}  # accepted by earlier versions, so plan.json may contain it
+    assert parse_config(old_fields, "plan.json").omitted_keys("digits") == ("fog",)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_plans_of_earlier_versions_are_still_read(make_sweep: Any) -> None:
         ([0.5] * 3, [63, 62, 66], "std: expected numbers above 0 and up to 1, since pixels are in [0, 1], got 63, 62,"),
     ],
 )
-def test_a_normalisation_of_bytes_is_rejected_in_yaml_alone(
+def test_byte_normalisation_is_rejected_in_yaml_only(
     robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
 ) -> None:
     datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}
@@ -103,14 +105,14 @@ def test_a_normalisation_of_bytes_is_rejected_in_yaml_alone(
     assert config.dataset_spec("digits").normalisation.mean == tuple(mean)
 
 
-def test_a_narrowed_run_drops_no_key(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_run_rejects_selected_key_without_images(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
     line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
-    assert "failed for fog: expected some of tiny's keys on digits, got none of them" in line
+    assert "failed for fog: tiny does not evaluate these keys on digits" in line
 
 
 @pytest.mark.parametrize("epsilon", [0.0313, 0.0314, 8 / 255, 0.031, 0.0157, 0.0078, 0.0039])
-def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsilon: float) -> None:
+def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: float) -> None:
     config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
     (warning,) = find_sweep_warnings(config)
     k = round(epsilon * 255)
@@ -133,7 +135,7 @@ def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsil
         ("shown", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
     ],
 )
-def test_steps_shorter_than_the_ball_are_noticed(make_sweep: Any, key: str, parameters: Any, what: str) -> None:
+def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, what: str) -> None:
     config = make_sweep(keys={"clean": {}, key: parameters})
     (warning,) = find_sweep_warnings(config)
     assert warning.what.startswith(f"keys.{key}.steps: steps × {what}")
@@ -143,7 +145,7 @@ def test_steps_shorter_than_the_ball_are_noticed(make_sweep: Any, key: str, para
 
 @pytest.mark.parametrize("key", [key for key, row in TASKS.items() if row.kind == "attack"])
 @given(count=st.integers(1, 999))
-def test_defaults_and_steps_that_just_reach_the_edge_are_left_alone(key: str, count: int) -> None:
+def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key: str, count: int) -> None:
     fields = TASKS[key].parameters.model_fields
     assert TASKS[key].parameters().cautions == ()
     exact = {"rel_stepsize": 1 / count, "step_size": 0.5 / count}.items()
@@ -152,27 +154,27 @@ def test_defaults_and_steps_that_just_reach_the_edge_are_left_alone(key: str, co
         assert TASKS[key].parameters(steps=count, **parameters).cautions == ()
 
 
-def test_plan_run_and_doctor_warn_of_short_steps(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_plan_run_and_doctor_warn_about_short_steps(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [8], "steps": 2}})
     for verb in ("plan", "run"):
         assert "warning: keys.pgd.steps: steps × rel_stepsize = 2 × 0.0333 = 0.06667, so" in robust201(verb, sweep).err
     assert "such as rel_stepsize: 1." in robust201("doctor", sweep).out
 
 
-def test_epsilons_that_are_meant_are_left_alone() -> None:
+def test_plausible_epsilons_give_no_warning() -> None:
     hundredths = [count / 100 for count in range(1, 100)]
     assert {looks_like_pixels(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
 
 
-def test_plan_says_which_images_it_could_not_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    mine = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
-    ended = robust201("plan", write_sweep(datasets=mine, keys={"clean": {}}, images={}))
-    assert ended.code == 0, ended.err
-    assert "warning: the images of mine cannot be read from no-such-folder" in ended.err
+def test_plan_warns_about_images_it_cannot_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    datasets = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
+    result = robust201("plan", write_sweep(datasets=datasets, keys={"clean": {}}, images={}))
+    assert result.code == 0, result.err
+    assert "warning: the images of mine cannot be read from no-such-folder" in result.err
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("epsilons", "expected"),
     [
         (["8/255"], (8.0,)),
         (["1/255", 8 / 255, "0.5/255"], (0.5, 1.0, 8.0)),
@@ -182,17 +184,17 @@ def test_plan_says_which_images_it_could_not_count(robust201: RunCommand, write_
         ([1, "0.5"], (127.5, 255.0)),
     ],
 )
-def test_epsilons_may_be_written_in_pixels(given: Any, expected: tuple[float, ...]) -> None:
-    assert PgdParameters.model_validate({"epsilons": given}).epsilons_255 == expected
+def test_epsilons_are_converted_from_pixels(epsilons: Any, expected: tuple[float, ...]) -> None:
+    assert PgdParameters.model_validate({"epsilons": epsilons}).epsilons_255 == expected
 
 
-def test_fractions_of_255_are_whole_numbers_again() -> None:
+def test_fractions_of_255_are_converted_exactly() -> None:
     for k in range(1, 256):
         for written in (k / 255, f"{k}/255"):
             assert PgdParameters.model_validate({"epsilons": [written]}).epsilons_255 == (float(k),)
 
 
-def test_the_same_strengths_have_the_same_identity(make_sweep: Any) -> None:
+def test_equal_strengths_in_both_units_have_equal_protocols(make_sweep: Any) -> None:
     def units(**keys: Any) -> tuple[Any, tuple[float, ...]]:
         config: SweepConfig = make_sweep(keys=keys)
         facts = InputFacts({"digits": DatasetFacts(10, "0" * 64)}, {})
@@ -201,12 +203,12 @@ def test_the_same_strengths_have_the_same_identity(make_sweep: Any) -> None:
     assert units(pgd={"epsilons": ["1/255", "8/255"]}) == units(pgd={"epsilons_255": [1, 8]})
 
 
-def test_radii_of_l2_balls_may_be_fractions() -> None:
+def test_l2_epsilons_may_be_fractions() -> None:
     assert PgdL2Parameters.model_validate({"epsilons": ["128/255", 0.25]}).epsilons == (0.25, 128 / 255)
 
 
 @pytest.mark.parametrize(
-    ("epsilons", "told"),
+    ("epsilons", "message"),
     [
         ([8], "up to 1, in units of pixels, got 8. Write 8/255, or epsilons_255: [8]."),
         (["x"], "expected numbers or text such as 8/255, got 'x'"),
@@ -217,19 +219,19 @@ def test_radii_of_l2_balls_may_be_fractions() -> None:
         ({"a": 1}, "got {'a': 1}"),
     ],
 )
-def test_epsilons_that_are_none(make_sweep: Any, epsilons: Any, told: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_invalid_epsilons_are_rejected(make_sweep: Any, epsilons: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
         make_sweep(keys={"pgd": {"epsilons": epsilons}})
-    assert told in str(refused.value)
-    assert "keys.pgd" in str(refused.value)
+    assert message in str(error.value)
+    assert "keys.pgd" in str(error.value)
 
 
-def test_one_unit_at_a_time(make_sweep: Any) -> None:
+def test_epsilons_in_both_units_are_rejected(make_sweep: Any) -> None:
     with pytest.raises(ConfigError, match="expected epsilons or epsilons_255, got both"):
         make_sweep(keys={"pgd": {"epsilons": ["8/255"], "epsilons_255": [8]}})
 
 
-def test_the_reader_hints_at_the_unit() -> None:
+def test_as_strength_suggests_unit() -> None:
     with pytest.raises(ConfigError, match=r"Epsilons are in units of 1/255: 8/255 is 8\. Ask for"):
         as_strength(8 / 255, (0.1, 1.0, 8.0), "Looking up failed")
     with pytest.raises(ConfigError, match=r"The closest is 0\.1\."):
@@ -247,11 +249,11 @@ def test_the_reader_hints_at_the_unit() -> None:
         ("pdg", TASKS, "pgd"),
     ],
 )
-def test_the_nearest_name(name: str, known: Any, expected: str) -> None:
+def test_closest_suggests_nearest_name(name: str, known: Any, expected: str) -> None:
     assert closest(name, known) == f" Did you mean {expected!r}?"
 
 
-def test_normalisations_that_a_users_networks_get_by_default_are_noticed(make_sweep: Any, tmp_path: Path) -> None:
+def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, tmp_path: Path) -> None:
     (tmp_path / "networks.py").write_text("def build(): ...\n")
     space = {
         "space": {"file": str(tmp_path / "networks.py")},

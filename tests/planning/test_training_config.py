@@ -1,4 +1,4 @@
-"""The training YAML: what is refused, in one line that says where and what is meant; what follows from it."""
+"""Validation of the training YAML, with one-line errors, and values derived from it."""
 
 import re
 from pathlib import Path
@@ -22,62 +22,65 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no recipes": ({"recipes": {}}, "recipes: expected at least 1 of them"),
-    "a recipe's field": (
+    "unknown field of a recipe": (
         {"recipes": recipe(learning_rat=0.1)},
         r"got 'recipes\.plain\.learning_rat'\. Did you mean 'learning_rate'\?",
     ),
-    "a recipe's name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
-    "both lengths": (
+    "invalid recipe name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
+    "epochs and iterations": (
         {"recipes": recipe(iterations=3)},
         r"recipes\.plain: expected exactly one of epochs and iterations",
     ),
-    "a rate that is no number": (
+    "NaN learning rate": (
         {"recipes": recipe(learning_rate=float("nan"))},
         r"recipes\.plain\.learning_rate: expected a finite number, got nan\.",
     ),
-    "an infinite decay": (
+    "infinite weight decay": (
         {"recipes": recipe(weight_decay=float("inf"))},
         r"recipes\.plain\.weight_decay: expected a finite number, got inf\.",
     ),
-    "a late snapshot": ({"recipes": recipe(snapshots={"epochs": [3]})}, "within 2 epochs, got one after 3"),
-    "on": ({"recipes": recipe(on=["brigth"])}, r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?"),
-    "on nothing": ({"recipes": recipe(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
-    "data": (
+    "snapshot after the end": ({"recipes": recipe(snapshots={"epochs": [3]})}, "within 2 epochs, got one after 3"),
+    "unknown dataset in `on`": (
+        {"recipes": recipe(on=["brigth"])},
+        r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?",
+    ),
+    "empty `on`": ({"recipes": recipe(on=[])}, r"recipes\.plain\.on: expected at least one dataset"),
+    "unknown dataset in mixture": (
         {"recipes": recipe(data={"mixture": {"robust": "brite", "alpha": 0.5}})},
         r"recipes\.plain\.data\.mixture\.robust: expected one of `datasets`, got 'brite'\. Did you mean 'bright'\?",
     ),
-    "data of other sizes": (
+    "class count mismatch in mixture": (
         {"recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]), "more": ["digits"]},
-        r"plain\.data\.mixture\.robust: expected classes 2 as of bright, got 10 of digits",
+        r"plain\.data\.mixture\.robust: classes of bright is 2, but classes of digits is 10\.",
     ),
-    "a start on itself": (
+    "cyclic start": (
         {"recipes": recipe(start={"recipe": "plain", "dataset": "bright"})},
-        "expected no cycle of starts, got plain on bright from plain on bright",
+        "starts must not form a cycle, got plain on bright from plain on bright",
     ),
-    "a start's dataset": (
+    "unknown dataset in start": (
         {"recipes": recipe() | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}}}},
         r"recipes\.tuned\.start\.dataset: expected a dataset of the recipe plain, got 'digits'",
     ),
-    "a start of other classes": (
+    "class count mismatch in start": (
         {
             "recipes": recipe()
             | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
             "more": ["digits"],
         },
-        r"recipes\.tuned\.start: expected weights with the number of classes of bright, got 10 of digits",
+        r"recipes\.tuned\.start: digits has 10 classes, but bright has 2\.",
     ),
-    "nothing to train on": ({"unused": True}, "at least one dataset to train on"),
-    "seeds": ({"seeds": [1, 1]}, "different numbers"),
+    "no dataset to train on": ({"unused": True}, "at least one dataset to train on"),
+    "duplicate seeds": ({"seeds": [1, 1]}, "different numbers"),
     "a negative seed": ({"seeds": [-1]}, "at least 0"),
-    "architectures": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
-    "a field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
-    "arithmetic": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),
-    "precision": ({"precision": "tf32"}, "CPUs have no precision tf32"),
+    "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
+    "unknown field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
+    "unknown precision": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),
+    "tf32 on a CPU": ({"precision": "tf32"}, "CPUs do not support tf32"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
+def test_invalid_training_config_gives_one_line_error(tmp_path: Path, name: str) -> None:
     changes, message = WRONG[name]
     fields = training_fields(tmp_path, **changes)
     fields["datasets"] |= {dataset: {} for dataset in fields.pop("more", [])}
@@ -85,15 +88,15 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
         fields["datasets"]["bright"]["train"] = False
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))
-    with pytest.raises((ConfigError, ArchitectureError), match=message) as refused:
+    with pytest.raises((ConfigError, ArchitectureError), match=message) as error:
         load_training(path)
-    message = str(refused.value)
+    message = str(error.value)
     assert "\n" not in message
     assert message.startswith("Reading the trainings failed for ")
     assert message.endswith("docs/training.md explains every field.")
 
 
-# With digits of which 20 are used, 3 steps an epoch.
+# The recipe has 20 images of digits: 3 steps per epoch.
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -117,7 +120,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
         ({"batch_size": 21}, r"recipes\.odd\.batch_size: expected at most 20, the number of training images"),
     ],
 )
-def test_what_lies_beyond_the_end_or_the_images_is_refused_without_reading_these(
+def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], message: str
 ) -> None:
     odd = {name: value for name, value in (RECIPE | {"snapshots": {}} | changes).items() if value is not None}
@@ -130,20 +133,20 @@ def test_what_lies_beyond_the_end_or_the_images_is_refused_without_reading_these
     assert "odd on digits" in line
 
 
-def test_a_sweep_and_a_training_yaml_are_told_apart(robust201: RunCommand) -> None:
+def test_run_and_train_reject_each_others_yaml(robust201: RunCommand) -> None:
     trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
     assert "expected a sweep, got a training YAML. Train it with" in robust201("run", trainings).refusal(2)
     assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
 
 
-def test_names_of_fields_that_yaml_takes_for_truth_values_are_text(tmp_path: Path) -> None:
+def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes=recipe(on=["bright"]))).replace("'on':", "on:"))
     assert " on:" in path.read_text()
     assert load_training(path).recipes["plain"].on == ("bright",)
 
 
-def test_trainings_are_named_by_what_they_are(tmp_path: Path) -> None:
+def test_trainings_are_distinct_and_resolve_their_start(tmp_path: Path) -> None:
     recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
     datasets = {
         "bright": write_images(tmp_path),
@@ -158,28 +161,28 @@ def test_trainings_are_named_by_what_they_are(tmp_path: Path) -> None:
     assert config.start_of(Training(21, "digits", "a", 1)) is None
 
 
-def test_the_example_is_planned_from_its_yaml_alone(robust201: RunCommand) -> None:
+def test_example_training_is_planned_without_images(robust201: RunCommand) -> None:
     example = REPOSITORY / "jobs/train-digits.yaml"
     assert is_training(example)
     assert not is_training(REPOSITORY / "jobs/demo.yaml")
-    ended = robust201("plan", example)
-    assert ended.code == 0
-    assert "snapshots" in ended.out
+    result = robust201("plan", example)
+    assert result.code == 0
+    assert "snapshots" in result.out
     summary = estimate_trainings(load_training(example), list(load_training(example).trainings()))
     assert (summary["trainings"], summary["snapshots"], summary["steps"]) == (8, 4 * 5 + 4, 4 * 30 + 4 * 10)
 
 
-def test_attacks_in_training_take_their_gradients(tmp_path: Path) -> None:
+def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
     def hours(**changes: Any) -> float:
         config = make_trainings(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
-        found: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
-        return found
+        worker_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
+        return worker_hours
 
     assert hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * hours())
     assert hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * hours())
 
 
-def test_options_of_a_sweep_are_refused_with_a_yaml_of_trainings(robust201: RunCommand) -> None:
+def test_sweep_options_are_rejected_with_training_yaml(robust201: RunCommand) -> None:
     example = REPOSITORY / "jobs/train-digits.yaml"
     assert "--keys" in robust201("plan", example, "--keys", "clean").refusal(2)
     assert "--epochs" in robust201("train", example, "--epochs", "2").refusal(2)

@@ -1,4 +1,4 @@
-"""Sweeps over class folders with a resize rule, over more than 256 classes, and over images of one channel."""
+"""Sweeps on class folders with resizing, on more than 256 classes, and on single-channel images."""
 
 import json
 from pathlib import Path
@@ -28,18 +28,18 @@ def build(architecture, n_classes):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three class folders of photos of several sizes, whose labels are far apart."""
+    """Write three class folders with photos of different sizes, whose labels are not consecutive."""
     draws = np.random.default_rng(0)
-    for place in range(N_IMAGES):
-        file = tmp_path / "photos" / ("ant", "bee", "wasp")[place % 3] / f"{place:02d}.jpg"
+    for number in range(N_IMAGES):
+        file = tmp_path / "photos" / ("ant", "bee", "wasp")[number % 3] / f"{number:02d}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(0, 256, (20 + place % 4, 25, 3), dtype=np.uint8)).save(file)
+        Image.fromarray(draws.integers(0, 256, (20 + number % 4, 25, 3), dtype=np.uint8)).save(file)
     (tmp_path / "photos" / "labels.json").write_text(json.dumps({"ant": 3, "bee": 290, "wasp": 299}))
     return tmp_path / "photos"
 
 
 @pytest.fixture
-def write_own(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     def write(dataset: dict[str, Any], **changes: Any) -> Path:
         (tmp_path / "models.py").write_text(MODELS)
         fields: dict[str, Any] = {
@@ -62,12 +62,12 @@ def describe(photos: Path, **changes: Any) -> dict[str, Any]:
     return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": rule} | changes
 
 
-def test_sweep_over_folders_and_many_classes(
-    photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+def test_sweep_on_class_folders_with_many_classes(
+    photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    sweep = write_own(describe(photos), measurements=["accuracy", "predictions"])
-    ran = robust201("run", sweep)
-    assert ran.code == 0, ran.err
+    sweep = write_custom(describe(photos), measurements=["accuracy", "predictions"])
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     assert robust201("verify", tmp_path / "results").code == 0
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
     assert exported.code == 0, exported.err
@@ -85,19 +85,19 @@ def test_sweep_over_folders_and_many_classes(
     assert max(predicted) < N_CLASSES
     assert robust201("verify", tmp_path / "both").code == 0
     assert robust201("compact", tmp_path / "results").code == 0
-    again = robust201("run", sweep)
-    assert (again.code, "Nothing to compute" in again.err or "Computed 0" in again.err) == (0, True), again.err
+    rerun = robust201("run", sweep)
+    assert (rerun.code, "Nothing to compute" in rerun.err or "Computed 0" in rerun.err) == (0, True), rerun.err
 
 
-def test_protocol_has_the_rule_and_the_plan_the_decoder(
-    photos: Path, write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+def test_protocol_records_resize_rule_and_plan_records_decoder(
+    photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("run", write_own(describe(photos), keys={"clean": {}})).code == 0
+    assert robust201("run", write_custom(describe(photos), keys={"clean": {}})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
     (protocol,) = record["sweep"]["protocols"]
     jpeg = features.version("libjpeg_turbo")
-    assert "decoder" not in protocol["images"]  # the hash of the pixels says what was shown
+    assert "decoder" not in protocol["images"]  # the hash of the pixels identifies the images
     decoder = json.loads((tmp_path / "results" / "plan.json").read_text())["facts"]["datasets"]["mine"]["decoder"]
     assert decoder["resize"] == f"Pillow {pillow_version}"
     assert str(jpeg) in decoder["jpeg"] or jpeg is None
@@ -108,26 +108,26 @@ def test_protocol_has_the_rule_and_the_plan_the_decoder(
     ("measurements", "expected"),
     [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
 )
-def test_matrices_are_measured_only_if_asked_for(
-    photos: Path, write_own: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
+def test_matrices_of_many_classes_are_measured_only_on_request(
+    photos: Path, write_custom: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
 ) -> None:
     changes = {} if measurements is None else {"measurements": measurements}
-    assert load_config(write_own(describe(photos), **changes)).measurements == expected
-    few = load_config(write_own(describe(photos, classes=256), **changes)).measurements
+    assert load_config(write_custom(describe(photos), **changes)).measurements == expected
+    few = load_config(write_custom(describe(photos, classes=256), **changes)).measurements
     assert few == (("accuracy", "confidence", "cm") if measurements is None else expected)
 
 
-def test_sweep_over_grey_images(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_grey_images(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     images = draws.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
     dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
     normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
-    ran = robust201("run", write_own(normalised, architectures=["grey"]))
-    assert ran.code == 0, ran.err
-    refused = robust201("run", write_own(dataset, results=str(tmp_path / "other")))
-    assert refused.code == 3
-    assert "1 channels instead" in refused.err
+    result = robust201("run", write_custom(normalised, architectures=["grey"]))
+    assert result.code == 0, result.err
+    result = robust201("run", write_custom(dataset, results=str(tmp_path / "other")))
+    assert result.code == 3
+    assert "1 channels instead" in result.err
 
 
 WRONG = {
@@ -140,10 +140,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_wrong_sections_are_rejected_in_one_line(
-    photos: Path, write_own: WriteSweep, robust201: RunCommand, what: str
+@pytest.mark.parametrize("mistake", WRONG)
+def test_invalid_dataset_section_gives_one_line_error(
+    photos: Path, write_custom: WriteSweep, robust201: RunCommand, mistake: str
 ) -> None:
-    changes, message = WRONG[what]
-    line = robust201("plan", write_own(describe(photos, **changes), measurements=["cm"])).refusal(2)
+    changes, message = WRONG[mistake]
+    line = robust201("plan", write_custom(describe(photos, **changes), measurements=["cm"])).refusal(2)
     assert message in line

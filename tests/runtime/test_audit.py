@@ -1,4 +1,4 @@
-"""An audit of a sweep: equal engines pass, a weak attack is found, and it goes on where it stopped."""
+"""Audits of a sweep: equal engines pass, a weak attack is detected, and audits can be resumed."""
 
 import json
 from collections.abc import Iterator
@@ -25,35 +25,38 @@ AUDIT = ("--networks", 1, "--count", 60, "--seed", 3)
 
 @pytest.fixture
 def sweep(write_sweep: WriteSweep) -> Path:
-    """Trained networks of the demo."""
+    """Return a sweep over the demo's trained networks."""
     return write_sweep(**FIELDS)
 
 
-def test_equal_engines_pass(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    ended = robust201("audit", sweep, *AUDIT, "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
-    assert [(one["key"], one["strength"], one["n_images"]) for one in found] == [("pgd", 8, 60), ("pgd", 16, 60)]
-    assert len({one["architecture"] for one in found}) == 1
+def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("audit", sweep, *AUDIT, "--json")
+    assert result.code == 0, result.err
+    evaluations = json.loads(result.out)
+    assert [(item["key"], item["strength"], item["n_images"]) for item in evaluations] == [
+        ("pgd", 8, 60),
+        ("pgd", 16, 60),
+    ]
+    assert len({item["architecture"] for item in evaluations}) == 1
     assert not (tmp_path / "results").exists()
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
-    shown = robust201("audit", sweep, *AUDIT)
-    assert shown.code == 0
-    assert "2 evaluations compared: the engines differ in none." in shown.out
-    assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == found
+    text_result = robust201("audit", sweep, *AUDIT)
+    assert text_result.code == 0
+    assert "2 evaluations compared: the engines differ in none." in text_result.out
+    assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == evaluations
 
 
-def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused attack hands back images as they were."""
+def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused attack returns the images unchanged."""
 
     def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
         for samples in job.chunks(np.arange(len(job.images))):
             yield from batches_by_strength(samples, samples.clean)
 
     monkeypatch.setattr(pgd, "fused", fused)
-    ended = robust201("audit", sweep, *AUDIT, "--json")
-    assert ended.code == 3
-    strong = json.loads(ended.out)[1]
+    result = robust201("audit", sweep, *AUDIT, "--json")
+    assert result.code == 3
+    strong = json.loads(result.out)[1]
     assert strong["differs"]
     correct, only = strong["correct"], strong["only_one"]
     assert correct["fused"] - correct["reference"] == only["fused"] - only["reference"] > 20
@@ -62,38 +65,40 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("options", "got"),
+    ("options", "message"),
     [
         (
             ("--keys", "fog"),
-            "for fog: expected attacks of the sweep that both engines can compute, got another key; there are pgd",
+            "for fog: expected attacks of the sweep that both engines support (it has pgd)",
         ),
         (("--keys", "pdg"), "Did you mean 'pgd'?"),
     ],
 )
-def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tuple[str, ...], got: str) -> None:
-    assert got in robust201("audit", sweep, *options).refusal(2)
+def test_audit_rejects_unsupported_keys(
+    sweep: Path, robust201: RunCommand, options: tuple[str, ...], message: str
+) -> None:
+    assert message in robust201("audit", sweep, *options).refusal(2)
 
 
-def test_draws_and_folders_that_cannot_be(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_audit_rejects_bad_seed_and_used_folder(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("audit", sweep, "--seed", "-1").code == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other/format.json").touch()
-    assert "got one with format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
+    assert "got one that contains format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 
-def test_a_sweep_without_attacks_cannot_be_audited(write_sweep: WriteSweep, robust201: RunCommand) -> None:
-    assert "got none" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
+def test_audit_rejects_sweep_without_attacks(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+    assert "(it has none)" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
 
 
-def test_what_foolbox_cannot_do_is_left_out(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     keys = {"clean": {}, "pgd_linf7": {"iterate": "best", "random_start": True}}
-    assert "got none" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
+    assert "(it has none)" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
 
 
-def test_a_small_dataset_is_audited_whole(sweep: Path, tmp_path: Path) -> None:
+def test_sample_sweep_uses_all_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
     config = load_config(sweep)
     sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
-    assert {one.images.count for one in sweeps.values()} == {450}
-    assert {len(one.selected_architectures) for one in sweeps.values()} == {3}
+    assert {config.images.count for config in sweeps.values()} == {450}
+    assert {len(config.selected_architectures) for config in sweeps.values()} == {3}

@@ -1,4 +1,4 @@
-"""What every executor promises the scheduler, on each of them: complete, resumable, drained, failures reported."""
+"""Tests of all executors: completion, draining, resumption and failures."""
 
 import signal
 from pathlib import Path
@@ -25,35 +25,33 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"executor": "ray", "workers": 2, "ray_address": request.getfixturevalue("ray_address")}
 
 
-def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
+def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1})
-    asked: list[Receipt] = []
+    signalled: list[Receipt] = []
 
     def interrupt(_progress: RunProgress, event: Event) -> None:
-        if isinstance(event, Receipt) and not asked:
-            asked.append(event)
+        if isinstance(event, Receipt) and not signalled:
+            signalled.append(event)
             signal.raise_signal(signal.SIGTERM)
 
     drained = run_sweep(config, make_executor, on_progress=interrupt)
     assert drained.drained
     assert 0 < drained.evaluations < N_EVALUATIONS
-    resumed = run_sweep(make_sweep(keys=KEYS), make_executor)  # by whichever executor
+    resumed = run_sweep(make_sweep(keys=KEYS), make_executor)  # with the inline executor
     assert resumed.complete
     assert drained.evaluations + resumed.evaluations == N_EVALUATIONS
 
 
-def test_images_of_a_transfer_are_made_before_they_are_shown(
-    make_sweep: MakeSweep, execution: dict[str, object]
-) -> None:
+def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
     config = make_sweep(keys=keys, execution=execution)
     assert run_sweep(config, make_executor).complete
-    found = read_result_set(config.results).by_weights[""]
-    assert found["digits", "shown", 4.0][0] == found["digits", "fgsm", 4.0][0]
+    outcomes = read_result_set(config.results).by_weights[""]
+    assert outcomes["digits", "shown", 4.0][0] == outcomes["digits", "fgsm", 4.0][0]
     assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 
-def test_an_error_in_a_worker_fails_its_parts_and_no_others(
+def test_error_in_worker_fails_only_its_parts(
     make_sweep: MakeSweep, execution: dict[str, object], tmp_path: Path, tiny_weights: Path
 ) -> None:
     import shutil
@@ -63,7 +61,7 @@ def test_an_error_in_a_worker_fails_its_parts_and_no_others(
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
     def damage_then_start(plan):
-        # after the driver's check, before the workers': what a failing disk does
+        # Simulates disk damage between the driver's check and the workers' check.
         store = CheckpointStore(weights)
         (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
         return make_executor(plan)

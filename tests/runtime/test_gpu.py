@@ -1,4 +1,4 @@
-"""The engine on a GPU: run with `pytest -m gpu` on a machine that has one; skipped elsewhere."""
+"""Tests of the engine on a GPU: run with `pytest -m gpu`; skipped on machines without a GPU."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -73,19 +73,19 @@ def compiled_on(device: torch.device, spec: str, channels: int = 16) -> Inferenc
 
 
 @every_attack
-def test_the_fused_attacks_are_the_libraries_to_the_bit(device, key):
+def test_fused_attacks_match_libraries_bitwise(device, key):
     classifier = tiny_classifier(TinyNetwork()).to(device)
     image_set = tiny_images()
     images, labels = on(device, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
     parameters = TASKS[key].parameters(**FULL[key])
     differences = compare(key, classifier, images, labels, parameters, seed=5)
-    assert {strength: (found.image_bits, found.logit_bits) for strength, found in differences.items()} == dict.fromkeys(
+    assert {strength: (item.image_bits, item.logit_bits) for strength, item in differences.items()} == dict.fromkeys(
         parameters.strengths, (0, 0)
     )
 
 
 class Recording:
-    """Keeps every image that a model is shown, on the host."""
+    """Records every batch of images that a model receives, on the host."""
 
     def __init__(self, model):
         self.model = model
@@ -101,50 +101,50 @@ class Recording:
 
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
-def test_production_draws_are_those_of_the_cpu(device, key):
-    """Constant logits let every image resist, so what is shown is start noise and proposals and nothing else."""
+def test_production_random_numbers_match_cpu(device, key):
+    """With constant logits every image resists, so the model receives only starting points and proposals."""
     shown = []
     image_set = tiny_images(8, labels=[0] * 8)
     changes = {"queries": 50} if key == "aa_square" else {"steps": 3}
     parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
-    for place in (torch.device("cpu"), device):
-        model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place))
-        images, labels = on(place, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
+    for target in (torch.device("cpu"), device):
+        model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
+        images, labels = on(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
         job = AttackJob(
             model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
         )
         list(TASKS[key].load("fused")(job, parameters))
         shown.append(torch.cat(model.shown))
     assert shown[0].shape == shown[1].shape
-    # A pixel divided by 255 may round differently; the draws are the same numbers.
+    # The random numbers are equal, but dividing a pixel by 255 may round differently.
     assert (shown[0] - shown[1]).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
-def test_a_compiled_network_equals_the_plain_one(device, spec):
+def test_compiled_network_matches_plain_network(device, spec):
     network = network_of(spec, channels=16)
     fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
     plain = Classifier(network, NORMALISATION, N_CLASSES, device=device)
     pixels, labels = on(device, *images_of(32, n_images=64))
     expected = plain.loss_and_gradient(pixels, labels % N_CLASSES)
-    found = fast.loss_and_gradient(pixels, labels % N_CLASSES)
-    for one, other in zip(found[:2], expected[:2], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    # A few ReLUs may open in one and not in the other (docs/internals/engine.md).
-    assert (found[2] - expected[2]).norm() < 5e-3 * expected[2].norm()
+    result = fast.loss_and_gradient(pixels, labels % N_CLASSES)
+    for actual, reference in zip(result[:2], expected[:2], strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-5)
+    # A few ReLUs may be active in only one of the networks (docs/internals/engine.md).
+    assert (result[2] - expected[2]).norm() < 5e-3 * expected[2].norm()
     torch.testing.assert_close(
         fast.logits(pixels).cpu(), compiled_on("cpu", spec).logits(pixels.cpu()), rtol=1e-4, atol=1e-4
     )
 
 
-def test_tf32_is_off(device):
-    """TF32 keeps 10 bits of a factor and would be off by a thousandth."""
+def test_tf32_is_disabled(device):
+    """TF32 has a mantissa of 10 bits and would cause errors of one thousandth."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(64, 64, 3, 3, generator=generator, dtype=torch.float64)
     x = torch.randn(32, 64, 32, 32, generator=generator)
     exact = functional.conv2d(x.double(), weight.float().double(), padding=1)
-    found = Convolution(weight, None, device=device)(x.to(device).contiguous(memory_format=torch.channels_last))
-    assert (found.cpu() - exact).abs().max() < 1e-5 * exact.abs().max()
+    result = Convolution(weight, None, device=device)(x.to(device).contiguous(memory_format=torch.channels_last))
+    assert (result.cpu() - exact).abs().max() < 1e-5 * exact.abs().max()
     a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 256, generator=generator)
     product = a.double() @ b.double()
     assert ((a.to(device) @ b.to(device)).cpu() - product).abs().max() < 1e-5 * product.abs().max()
@@ -155,7 +155,7 @@ def test_tf32_is_off(device):
 
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
-def test_graphs_equal_no_graphs(device, spec, inference):
+def test_cuda_graphs_do_not_change_results(device, spec, inference):
     network = compiled_on(device, spec)
     capacity = Capacity(1024, 512)
     plain = Bucketed(network, capacity, device=device)
@@ -166,16 +166,16 @@ def test_graphs_equal_no_graphs(device, spec, inference):
         labels = labels % N_CLASSES
         with torch.inference_mode(inference):
             expected = (plain.logits(pixels), *plain.loss_and_gradient(pixels, labels))
-            found = (graphs.logits(pixels), *graphs.loss_and_gradient(pixels, labels))
-        kept.append((found, expected))
-    for found, expected in kept:
-        for one, other in zip(found, expected, strict=True):
-            assert torch.equal(one, other)
+            result = (graphs.logits(pixels), *graphs.loss_and_gradient(pixels, labels))
+        kept.append((result, expected))
+    for result, expected in kept:
+        for actual, reference in zip(result, expected, strict=True):
+            assert torch.equal(actual, reference)
     graphs.release()
     assert torch.equal(graphs.logits(pixels), plain.logits(pixels))
 
 
-def test_released_graphs_give_their_memory_back(device):
+def test_released_graphs_free_their_memory(device):
     pixels, labels = on(device, *images_of(32, n_images=1024))
 
     def show(spec: str) -> int:
@@ -183,21 +183,21 @@ def test_released_graphs_give_their_memory_back(device):
         for n_images in (1024, 512, 256):
             graphs.loss_and_gradient(pixels[:n_images], labels[:n_images] % N_CLASSES)
             graphs.logits(pixels[:n_images])
-        held = torch.cuda.memory_reserved(device)
+        reserved = torch.cuda.memory_reserved(device)
         graphs.release()
         torch.cuda.empty_cache()
-        return held
+        return reserved
 
     show(specs()[1462])
-    left = torch.cuda.memory_reserved(device)
+    initial = torch.cuda.memory_reserved(device)
     peaks = [show(specs()[index]) for index in (1462, 991, 1462)]
-    assert torch.cuda.memory_reserved(device) <= left + 2**25
+    assert torch.cuda.memory_reserved(device) <= initial + 2**25
     assert peaks[2] <= peaks[0] + 2**25
-    # One pool for all sizes and both passes: far from a copy for each.
+    # All sizes and both passes share one memory pool.
     assert peaks[0] < 2 * 1024 * network_bytes(16, 1, 32, gradient=True) + 2**28
 
 
-def test_the_estimate_of_bytes_leaves_room(device):
+def test_network_bytes_bound_peak_memory(device):
     network = compile_network(
         network_of(specs()[1462], 0, 16, 5), specs()[1462], NORMALISATION, n_classes=N_CLASSES, device=device
     )
@@ -212,40 +212,40 @@ def test_the_estimate_of_bytes_leaves_room(device):
         assert peak <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_FRACTION
 
 
-def test_buckets_change_logits_by_rounding_only(device):
+def test_bucket_size_changes_logits_by_rounding_only(device):
     network = compiled_on(device, specs()[991])
     pixels, _ = on(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
-    one = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
-    other = Bucketed(network, Capacity(4096, 4096), device=device).logits(pixels)
-    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    small = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
+    large = Bucketed(network, Capacity(4096, 4096), device=device).logits(pixels)
+    torch.testing.assert_close(small, large, rtol=1e-4, atol=1e-5)
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------
+# --- synchronisation -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def refuse_waiting() -> Iterator[Callable[[], None]]:
-    """Let PyTorch raise from now on where the host waits for the device."""
+def forbid_synchronisation() -> Iterator[Callable[[], None]]:
+    """Make PyTorch raise an error from now on whenever the host waits for the device."""
     yield lambda: torch.cuda.set_sync_debug_mode("error")
     torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("key", ["pgd", "pgd_linf7", "pgd_l2", "aa_apgd-ce", "aa_apgd-dlr_l2"])
-def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypatch):
+def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchronisation, monkeypatch):
     classifier = tiny_classifier(TinyNetwork()).to(device)
 
     steps = []
 
-    def refusing(differentiate):
-        def differentiate_and_refuse(*arguments):
-            refuse_waiting()  # what comes before the first step may wait
+    def forbidding(differentiate):
+        def differentiate_without_waiting(*arguments):
+            forbid_synchronisation()  # before the first step, waiting is allowed
             steps.append(key)
             return differentiate(*arguments)
 
-        return differentiate_and_refuse
+        return differentiate_without_waiting
 
     for name in ("loss_and_gradient", "value_and_gradient"):
-        monkeypatch.setattr(classifier, name, refusing(getattr(classifier, name)))
+        monkeypatch.setattr(classifier, name, forbidding(getattr(classifier, name)))
     job = job_on(device, key, classifier)
     samples = samples_of(job)
     with torch.inference_mode():
@@ -253,11 +253,11 @@ def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting, monkeypat
     assert len(steps) > 1
 
 
-def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch):
+def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronisation, monkeypatch):
     search = square._search
 
     def watched(*arguments):
-        refuse_waiting()
+        forbid_synchronisation()
         search(*arguments)
         torch.cuda.set_sync_debug_mode("default")
 
@@ -278,7 +278,7 @@ def exported(config: SweepConfig, out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_two_runs_of_a_sweep_give_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_repeated_sweeps_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     runs = [
         exported(
             make_sweep(engine=engine, results=str(tmp_path / f"run {i}"), execution={"device": "cuda"}),
@@ -290,7 +290,7 @@ def test_two_runs_of_a_sweep_give_the_same_bytes(make_sweep: MakeSweep, tmp_path
     assert runs[0] == runs[1]
 
 
-def test_a_sweep_on_graphs_gives_the_bytes_of_one_without(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_sweeps_with_and_without_graphs_export_same_bytes(make_sweep: MakeSweep, tmp_path: Path) -> None:
     runs = [
         exported(
             make_sweep(
@@ -305,17 +305,19 @@ def test_a_sweep_on_graphs_gives_the_bytes_of_one_without(make_sweep: MakeSweep,
     assert runs[0] == runs[1]
 
 
-def test_a_sweep_agrees_with_the_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    """Random networks decide narrowly, so that some predictions may differ; most do not."""
+def test_gpu_sweep_agrees_with_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """Random networks have small margins, so a few predictions may differ."""
     predictions = []
-    for place in ("cpu", "cuda"):
+    for device_name in ("cpu", "cuda"):
         config = make_sweep(
             engine="fused",
             measurements=["predictions"],
-            results=str(tmp_path / place),
-            execution={"device": place},
+            results=str(tmp_path / device_name),
+            execution={"device": device_name},
         )
-        texts = [text for name, text in exported(config, tmp_path / f"json {place}").items() if "predictions" in name]
+        texts = [
+            text for name, text in exported(config, tmp_path / f"json {device_name}").items() if "predictions" in name
+        ]
         predictions.append(np.array([int(digits) for text in texts for digits in re.findall(rb"\b\d+\b", text)]))
     assert predictions[0].shape == predictions[1].shape
     assert (predictions[0] == predictions[1]).mean() > 0.95

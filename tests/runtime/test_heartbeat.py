@@ -1,4 +1,4 @@
-"""Heartbeats: a file as long as a process is at work, which says on what."""
+"""Heartbeats: a file that exists while a process works, with its current part."""
 
 import errno
 import json
@@ -20,10 +20,10 @@ from robust201.runtime.heartbeat import (
     Heartbeat,
     LastBeat,
     TrainingSteps,
+    active_shares,
     file_server_time,
     read_heartbeats,
     remove_silent_heartbeats,
-    working_shares,
 )
 
 UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
@@ -40,17 +40,17 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_worker_tells_its_part_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_reports_current_part_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
     with Heartbeat(tmp_path) as beats:
         wait_for(beats.path.exists)
         beats.begin(Part(UNIT, (8.0,), 2, 5))
         wait_for(lambda: read(tmp_path)[0].unit is not None)
-        (told,) = read(tmp_path)
-        assert (told.unit, told.strengths, told.images, told.share) == (UNIT.id, (8.0,), (2, 5), None)
-        assert 0 <= told.seconds < 20
-        assert not told.is_silent
-        first = told
+        (beat,) = read(tmp_path)
+        assert (beat.unit, beat.strengths, beat.images, beat.share) == (UNIT.id, (8.0,), (2, 5), None)
+        assert 0 <= beat.seconds < 20
+        assert not beat.is_silent
+        first = beat
         beats.begin(Part(UNIT, (1.0,), 2, 5))
         wait_for(lambda: read(tmp_path)[0].strengths != first.strengths)
     assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
@@ -59,7 +59,7 @@ def test_a_worker_tells_its_part_until_it_ends(tmp_path: Path, monkeypatch: pyte
 STEPS = TrainingSteps(step=470, begun=100, last=1955, per_epoch=391, seconds=37.0, loss=1.25, accuracy=0.5)
 
 
-def test_a_worker_tells_the_steps_of_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path) as beats:
@@ -72,10 +72,10 @@ def test_a_worker_tells_the_steps_of_its_training(tmp_path: Path, monkeypatch: p
         wait_for(lambda: read(tmp_path)[0].training is None)
 
 
-def test_steps_of_a_training_have_epochs_a_rate_and_a_time_left() -> None:
+def test_training_steps_give_epochs_rate_and_time_left() -> None:
     assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
-    ended = replace(STEPS, step=1955)
-    assert (ended.epoch, ended.seconds_left) == (5, 0.0)
+    result = replace(STEPS, step=1955)
+    assert (result.epoch, result.seconds_left) == (5, 0.0)
     resumed = replace(STEPS, begun=470)
     assert (resumed.steps_per_second, resumed.seconds_left) == (None, None)
 
@@ -96,38 +96,38 @@ def test_heartbeat_with_damaged_training_steps_is_ignored(tmp_path: Path, change
     assert beat.training == replace(STEPS, loss=None)
 
 
-def test_it_beats_while_a_part_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path, share="3-of-64") as beats:
         wait_for(beats.path.exists)
-        beats.path.unlink()  # whoever cleans up: the next beat makes it again
+        beats.path.unlink()  # as in a cleanup: the next beat creates it again
         wait_for(beats.path.exists)
-        assert working_shares(tmp_path) == ("3-of-64",)
+        assert active_shares(tmp_path) == ("3-of-64",)
 
 
-def test_a_killed_process_falls_silent_and_its_file_goes_with_the_next_run(tmp_path: Path) -> None:
+def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from robust201.runtime.heartbeat import Heartbeat\n"
         "with Heartbeat(Path(sys.argv[1]), share='1-of-2'):\n    time.sleep(600)"
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     try:
-        wait_for(lambda: working_shares(tmp_path) == ("1-of-2",))
+        wait_for(lambda: active_shares(tmp_path) == ("1-of-2",))
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    (left,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
+    (stale,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
     remove_silent_heartbeats(tmp_path)
-    assert left.exists()  # it may live
-    os.utime(left, (time.time() - 60,) * 2)
-    assert working_shares(tmp_path) == ()
+    assert stale.exists()  # the process may be alive
+    os.utime(stale, (time.time() - 60,) * 2)
+    assert active_shares(tmp_path) == ()
     assert [beat.is_silent for beat in read(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
-    assert not left.exists()
+    assert not stale.exists()
 
 
-def test_where_it_cannot_be_written_nothing_fails(tmp_path: Path) -> None:
+def test_heartbeat_ignores_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / HEARTBEATS_FOLDER).write_text("a file")
     with Heartbeat(tmp_path) as beats:
         beats.begin(Part(UNIT, (1.0,), 0, 10))
@@ -135,21 +135,19 @@ def test_where_it_cannot_be_written_nothing_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"unit": "ab"}', '{"unit": "ab", "share": null, "images": 3}'])
-def test_other_files_are_not_read_as_heartbeats(tmp_path: Path, text: str) -> None:
+def test_read_heartbeats_ignores_other_files(tmp_path: Path, text: str) -> None:
     (tmp_path / HEARTBEATS_FOLDER).mkdir()
     (tmp_path / HEARTBEATS_FOLDER / "node-1-ab.json").write_text(text)
     assert read(tmp_path) == ()
 
 
-def test_a_share_whose_heartbeat_cannot_be_removed_does_not_look_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, **_options: object) -> None:
+def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_read_only(path: Path, **_options: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     with Heartbeat(tmp_path, share="1-of-2") as beat:
         wait_for(beat.path.exists)
-        assert working_shares(tmp_path) == ("1-of-2",)
-        monkeypatch.setattr(Path, "unlink", refuse)
+        assert active_shares(tmp_path) == ("1-of-2",)
+        monkeypatch.setattr(Path, "unlink", raise_read_only)
     assert beat.path.exists()
-    assert working_shares(tmp_path) == ()
+    assert active_shares(tmp_path) == ()

@@ -1,4 +1,4 @@
-"""One driver at a time: the living are left alone, the dead are replaced by exactly one."""
+"""The lease allows one driver at a time: live holders keep it, and dead holders are replaced by exactly one driver."""
 
 import contextlib
 import dataclasses
@@ -24,35 +24,35 @@ def debris(root):
     return sorted(path.name for path in root.iterdir() if path.name != LEASE_NAME)
 
 
-def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
+def test_lease_file_exists_until_release(tmp_path):
     with acquire(tmp_path) as lease:
-        found = Holder.read(tmp_path / LEASE_NAME)
-        assert found.pid == os.getpid()
-        assert found.host_id == HERE
+        holder = Holder.read(tmp_path / LEASE_NAME)
+        assert holder.pid == os.getpid()
+        assert holder.host_id == HERE
         assert not lease.lost.is_set()
         lease.check()
     assert list(tmp_path.iterdir()) == []
     lease.release()
 
 
-def test_a_lease_that_cannot_be_removed_does_not_look_held(tmp_path, monkeypatch):
-    def refuse(path, **_options):
+def test_lease_that_cannot_be_removed_looks_dead(tmp_path, monkeypatch):
+    def raise_error(path, **_options):
         raise OSError(errno.EROFS, "Read-only file system")
 
     lease = acquire(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", refuse)
+        patch.setattr(Path, "unlink", raise_error)
         with pytest.raises(OSError, match="Read-only"):
             lease.release()
     assert (tmp_path / LEASE_NAME).stat().st_mtime == 0
 
 
-def test_second_driver_is_refused_by_name(tmp_path):
+def test_second_driver_is_rejected_and_holder_named(tmp_path):
     with acquire(tmp_path) as lease:
-        with pytest.raises(LeaseHeldError) as refused:
+        with pytest.raises(LeaseHeldError) as error:
             acquire(tmp_path)
-        message = str(refused.value)
-        assert refused.value.exit_code == 4
+        message = str(error.value)
+        assert error.value.exit_code == 4
         for part in (f"process {os.getpid()}", HERE.host, lease.holder.since, "Wait until it ends"):
             assert part in message
         lease.check()
@@ -72,9 +72,9 @@ def test_heartbeat_beats_in_place(tmp_path):
         {"host_id": dataclasses.replace(HERE, boot_id="an-earlier-boot")},
         {"process_start": 1},
     ],
-    ids=["earlier boot", "process id used again"],
+    ids=["earlier boot", "reused process id"],
 )
-def test_dead_holder_of_this_host_is_replaced_at_once(tmp_path, changes):
+def test_dead_holder_on_this_host_is_replaced_immediately(tmp_path, changes):
     leave_behind(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock) as lease:
@@ -83,50 +83,50 @@ def test_dead_holder_of_this_host_is_replaced_at_once(tmp_path, changes):
         assert debris(tmp_path) == []
 
 
-def test_holder_that_is_gone_is_replaced_at_once(tmp_path):
+def test_ended_holder_is_replaced_immediately(tmp_path):
     leave_behind(tmp_path, pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
         assert clock.now == 0
 
 
-def test_zombie_is_dead():
+def test_zombie_process_counts_as_ended():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
         assert has_ended(process.pid, None)
 
 
-def test_silent_holder_on_another_host_is_replaced_after_its_intervals(tmp_path):
+def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_path):
     leave_behind(tmp_path, ELSEWHERE, interval_seconds=7.0)
-    clock, said = Clock(), []
-    with acquire(tmp_path, clock, on_wait=said.append):
+    clock, output = Clock(), []
+    with acquire(tmp_path, clock, on_wait=output.append):
         assert clock.now == pytest.approx(7.0 * STALE_INTERVALS)
-    assert "watching its heartbeat for 42 s" in said[0]
+    assert "watching its heartbeat for 42 s" in output[0]
 
 
-def test_living_holder_on_another_host_is_left_alone(tmp_path):
+def test_live_holder_on_another_host_keeps_lease(tmp_path):
     holder = leave_behind(tmp_path, ELSEWHERE)
 
     def beat(now):
         if now > 20:
-            (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes())
+            (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes())
 
     with pytest.raises(LeaseHeldError, match="on node7 since"):
         acquire(tmp_path, Clock(beat))
-    assert Holder.read(tmp_path / LEASE_NAME) == holder.beaten()
+    assert Holder.read(tmp_path / LEASE_NAME) == holder.next_beat()
     assert debris(tmp_path) == []
 
 
-def test_wall_clocks_are_never_compared(tmp_path):
+def test_lease_does_not_compare_wall_clocks(tmp_path):
     holder = leave_behind(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError):
         acquire(tmp_path, beats)
 
 
-def test_container_with_its_own_process_ids_is_judged_by_heartbeat(tmp_path):
+def test_holder_in_another_container_is_judged_by_heartbeat(tmp_path):
     leave_behind(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
@@ -134,7 +134,7 @@ def test_container_with_its_own_process_ids_is_judged_by_heartbeat(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b'{"pid": 1}'])
-def test_unreadable_lease_is_watched_then_replaced(tmp_path, content):
+def test_invalid_lease_is_observed_then_replaced(tmp_path, content):
     (tmp_path / LEASE_NAME).write_bytes(content)
     clock = Clock()
     with acquire(tmp_path, clock):
@@ -142,7 +142,7 @@ def test_unreadable_lease_is_watched_then_replaced(tmp_path, content):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
+def test_replaced_holder_notices_and_keeps_new_lease(tmp_path):
     lease = acquire(tmp_path, interval_seconds=QUICK)
     other = Holder.new(ELSEWHERE, 5.0)
     new = tmp_path / "new"
@@ -155,7 +155,7 @@ def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
     assert Holder.read(tmp_path / LEASE_NAME) == other
 
 
-def test_holder_whose_lease_was_deleted_notices(tmp_path):
+def test_holder_notices_deleted_lease(tmp_path):
     lease = acquire(tmp_path, interval_seconds=QUICK)
     (tmp_path / LEASE_NAME).unlink()
     wait_for(lease.lost.is_set)
@@ -164,7 +164,7 @@ def test_holder_whose_lease_was_deleted_notices(tmp_path):
     lease.release()
 
 
-def test_holder_that_cannot_beat_gives_up_after_its_intervals(tmp_path, monkeypatch):
+def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
     failed = threading.Event()
@@ -181,7 +181,7 @@ def test_holder_that_cannot_beat_gives_up_after_its_intervals(tmp_path, monkeypa
     lease.release()
 
 
-def test_taker_that_died_half_way_is_succeeded(tmp_path):
+def test_dead_successor_is_replaced(tmp_path):
     dead = leave_behind(tmp_path, process_start=1)
     taker = dataclasses.replace(Holder.new(HERE, 5.0), process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(taker.to_bytes())
@@ -190,7 +190,7 @@ def test_taker_that_died_half_way_is_succeeded(tmp_path):
         assert debris(tmp_path) == []
 
 
-def test_taker_at_work_is_left_alone(tmp_path):
+def test_live_successor_keeps_claim(tmp_path):
     dead = leave_behind(tmp_path, process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(HERE, 5.0).to_bytes())
     with pytest.raises(LeaseHeldError):
@@ -198,13 +198,13 @@ def test_taker_at_work_is_left_alone(tmp_path):
     assert Holder.read(tmp_path / LEASE_NAME) == dead
 
 
-def test_late_taker_finds_the_lease_in_other_hands(tmp_path, monkeypatch):
-    """A taker judges the holder dead, and before it can act another has replaced it and tidied up."""
+def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):
+    """A driver finds the holder dead, but another driver replaces the lease before it can act."""
     leave_behind(tmp_path, process_start=1)
-    real, winners = Holder.is_dead_for, []
+    is_dead_for, winners = Holder.is_dead_for, []
 
     def judge(holder, observer):
-        dead = real(holder, observer)
+        dead = is_dead_for(holder, observer)
         if dead and not winners:
             winners.append(None)
             winners[0] = acquire(tmp_path)
@@ -219,7 +219,7 @@ def test_late_taker_finds_the_lease_in_other_hands(tmp_path, monkeypatch):
     winners[0].release()
 
 
-def test_of_several_takers_exactly_one_wins(tmp_path):
+def test_exactly_one_of_several_drivers_takes_dead_lease(tmp_path):
     for n_round in range(30):
         if n_round:
             leave_behind(tmp_path, process_start=1)
@@ -241,7 +241,7 @@ def test_of_several_takers_exactly_one_wins(tmp_path):
         lease.release()
 
 
-def test_full_device_is_reported(tmp_path, monkeypatch):
+def test_lease_reports_full_disk(tmp_path, monkeypatch):
     def full(*_args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -251,33 +251,33 @@ def test_full_device_is_reported(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_system_without_hard_links_is_reported(tmp_path, monkeypatch):
-    def refuse(*_args):
+def test_lease_reports_missing_hard_links(tmp_path, monkeypatch):
+    def raise_error(*_args):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(StorageError, match="with hard links"):
+    monkeypatch.setattr(os, "link", raise_error)
+    with pytest.raises(StorageError, match="does not support hard links"):
         acquire(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_link_whose_answer_was_lost_counts(tmp_path, monkeypatch):
-    real = os.link
+def test_lease_accepts_link_whose_reply_was_lost(tmp_path, monkeypatch):
+    link = os.link
 
     def lose(*args):
-        real(*args)
-        raise FileExistsError(errno.EEXIST, "sent again after the answer was lost")
+        link(*args)
+        raise FileExistsError(errno.EEXIST, "sent again after the reply was lost")
 
     monkeypatch.setattr(os, "link", lose)
     with acquire(tmp_path) as lease:
         lease.check()
 
 
-@pytest.mark.parametrize("what", OBSTACLES)
-def test_lease_that_is_not_a_small_file_is_rejected_at_once(tmp_path, what):
-    replace(tmp_path / LEASE_NAME, what)
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_lease_path_that_is_not_a_small_file_is_rejected(tmp_path, obstacle):
+    replace(tmp_path / LEASE_NAME, obstacle)
     clock = Clock()
-    with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it away"):
+    with pytest.raises(StorageError, match=r"lease\.json: expected a lease or no file, got .*Move it elsewhere"):
         acquire(tmp_path, clock)
     assert clock.now == 0
     assert [path.name for path in tmp_path.iterdir()] == [LEASE_NAME]
@@ -298,7 +298,7 @@ def test_lease_survives_beats_that_run_out_of_memory(tmp_path, monkeypatch):
         lease.check()
 
 
-def test_lease_is_lost_by_name_if_every_beat_runs_out_of_memory(tmp_path, monkeypatch):
+def test_lease_is_lost_if_all_beats_run_out_of_memory(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
     with monkeypatch.context() as patch:

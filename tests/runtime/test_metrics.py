@@ -1,4 +1,4 @@
-"""Metrics: one table, recorded by who counts, offered by Ray's agent to Prometheus."""
+"""Metrics: documentation, recording by the tracker, and Ray's Prometheus endpoint."""
 
 import json
 import os
@@ -23,21 +23,21 @@ from tests.conftest import REPOSITORY, MakeFields, MakeSweep
 
 
 class Recorded:
-    """Metrics as a monitoring system would add them up."""
+    """Metrics sink that adds up values like a monitoring system."""
 
     def __init__(self) -> None:
         self.values: Counter[tuple[str, ...]] = Counter()
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
         assert set(tags) == set(METRICS[name].tags), name
-        place = (name, *(tags[tag] for tag in METRICS[name].tags))
+        metric_key = (name, *(tags[tag] for tag in METRICS[name].tags))
         if METRICS[name].kind == "gauge":
-            self.values[place] = value
+            self.values[metric_key] = value
         else:
-            self.values[place] += value
+            self.values[metric_key] += value
 
 
-def test_every_metric_is_documented() -> None:
+def test_metrics_are_documented() -> None:
     text = (REPOSITORY / "docs/watching.md").read_text()
     for name, metric in METRICS.items():
         assert re.fullmatch(r"robust201_[a-z_]+", name)
@@ -46,7 +46,7 @@ def test_every_metric_is_documented() -> None:
         assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in text
 
 
-def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
+def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     preview = prepare_sweep(config)
     log, recorded = WorkLog(config.results, "driver"), Recorded()
@@ -55,7 +55,7 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
     bundle = make_bundles(preview.plan, [clean, fgsm])[0]
     for event in (
-        base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"),
+        base.BundleLost(bundle, started=True, preempted=True, reason="the machine was preempted"),
         base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),
         Receipt(clean.unit.id, (0.0,), 0, 4, "a", 2.0),
         Receipt(clean.unit.id, (0.0,), 4, 10, "b", 3.0),
@@ -82,7 +82,7 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     assert [(line["event"], line["label"]) for line in lines] == [
         ("worker_preempted", "21/digits/clean"),
         ("worker_preempted", "21/digits/fgsm"),
-        ("worker_died", "21/digits/fgsm"),  # clean is done by then
+        ("worker_died", "21/digits/fgsm"),  # clean is complete at this point
         ("part_given_up", "21/digits/fgsm"),
     ]
 
@@ -101,7 +101,7 @@ def scrape(executor):
         return answer.read().decode()
 
 def count(text, name):
-    # Over all tags.
+    # Sum over all tags.
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"ray_{name}{{"))
 
 config = parse_config(json.loads(sys.stdin.read()), "test")
@@ -128,7 +128,7 @@ print(found[0])
 
 
 @pytest.mark.cluster
-def test_prometheus_finds_the_metrics_at_rays_agent(sweep_fields: MakeFields, tmp_path: Path) -> None:
+def test_ray_agent_exposes_metrics_to_prometheus(sweep_fields: MakeFields, tmp_path: Path) -> None:
     fields = sweep_fields(
         keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}},
         execution={"executor": "ray", "workers": 1},

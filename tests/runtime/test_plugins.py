@@ -1,4 +1,4 @@
-"""Tasks and spaces of installed packages: found when named, run like a user's files, identified by their package."""
+"""Tasks and spaces of installed packages: lookup by name, execution like user files, and identity."""
 
 import subprocess
 import sys
@@ -15,8 +15,8 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plugins import TASKS_GROUP, find_plugin, is_installed, plugin_names
 from robust201.planning.sweep_record import portable_fields
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_own_code import ATTACK, MEASURE, MODELS
-from tests.runtime.test_widened import values
+from tests.runtime.test_extended_sweeps import values
+from tests.runtime.test_user_code import ATTACK, MEASURE, MODELS
 
 DECLARED = """
 SHIFT = {"file": "shift.py", "norm": "Linf", "strengths": [1, 8]}
@@ -34,7 +34,7 @@ small = shift_package.declared:SMALL
 
 
 def install(site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS) -> Path:
-    """Lay a package out as pip does."""
+    """Write an installed package, with the layout that pip creates."""
     site.mkdir()
     package = site / "shift_package"
     package.mkdir()
@@ -66,7 +66,7 @@ def write_plugins(write_sweep: WriteSweep) -> WriteSweep:
     return write
 
 
-def test_a_package_is_planned_by_its_name_version_and_files(package: Path, write_plugins: WriteSweep) -> None:
+def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_plugins: WriteSweep) -> None:
     config = load_config(write_plugins({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
     assert {field: path.name for field, path in config.code_files().items()} == {
         "space": "networks.py",
@@ -83,38 +83,38 @@ def test_a_package_is_planned_by_its_name_version_and_files(package: Path, write
     assert make_plan(config, assumed_facts(config)).planned_keys
 
 
-def test_it_runs_like_a_users_own_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
+def test_plugins_run_like_user_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
     path = write_plugins({"clean": {}, "shift": {}, "answers": {}})
-    ended = robust201("run", path)
-    assert ended.code == 0, ended.err
-    assert "Will execute" in ended.err
+    result = robust201("run", path)
+    assert result.code == 0, result.err
+    assert "Will execute" in result.err
     assert {key for key, _, _ in values(load_config(path).results)} == {"clean", "shift", "answers"}
 
 
-def test_what_is_installed_needs_no_consent_and_what_is_not_does(
+def test_installed_plugin_needs_no_consent(
     package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_plugins({"shift": {}})
     config = load_config(path)
     (path.parent / "SHA256SUMS").touch()  # the YAML came with data
-    said: list[str] = []
-    announce_code(config, path, allowed=(), say=said.append)
-    assert len(said) == 2
-    # A YAML that says so of a file of its own changes nothing.
+    output: list[str] = []
+    announce_code(config, path, allowed=(), say=output.append)
+    assert len(output) == 2
+    # A YAML cannot avoid consent by claiming a distribution for its own file.
     (tmp_path / "mine.py").write_text(ATTACK)
-    mine = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
-    claimed = load_config(write_plugins({"mine": mine}))
-    with pytest.raises(ConfigError, match=r"consent to execute .*mine\.py"):
-        announce_code(claimed, path, allowed=(), say=said.append)
+    claim = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
+    claimed = load_config(write_plugins({"mine": claim}))
+    with pytest.raises(ConfigError, match=r"executing .*mine\.py requires your consent"):
+        announce_code(claimed, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)
     assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
-    assert not any(name.startswith("shift_package") for name in sys.modules)  # a claim imports nothing
+    assert not any(name.startswith("shift_package") for name in sys.modules)  # the package is not imported
     assert not is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.1")
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 
 
-def test_faults_are_named(
+def test_plugin_errors_name_the_problem(
     package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"keys\.shift\.norm: expected strengths, .* as shift-package==1\.2 declares"):
@@ -126,17 +126,17 @@ def test_faults_are_named(
     other = "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
     monkeypatch.syspath_prepend(tmp_path / "other")
     install(tmp_path / "other", "other-package", "0.1", other)
-    with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall one"):
+    with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall all but one"):
         find_plugin(TASKS_GROUP, "answers")
-    with pytest.raises(ConfigError, match="to be a mapping with `file`"):
+    with pytest.raises(ConfigError, match="to be a mapping with the field `file`"):
         load_config(write_plugins({"nothing": {}}))
 
 
-def test_nothing_is_imported_before_it_is_named(package: Path) -> None:
+def test_plugins_are_not_imported_before_use(package: Path) -> None:
     code = "import sys, robust201.planning.config, robust201.cli.app; print('shift_package' in sys.modules)"
     path = f"{package.parent}:{':'.join(sys.path)}"
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
-    assert ended.stdout == "False\n"
+    assert result.stdout == "False\n"
     assert plugin_names(TASKS_GROUP) == ["answers", "shift"]

@@ -1,4 +1,4 @@
-"""Results of one precision never stand in for another's: identity, resume, merge, export."""
+"""Results of different precisions are never mixed: ids, resumption, merging and export."""
 
 import json
 import shutil
@@ -20,11 +20,9 @@ from robust201.shards import ShardStore
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_fields
 from tests.support.kept_plans import move_plan
 
-# Results of one precision never stand in for another's
-
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: MakeSweep, engine: str) -> None:
+def test_unit_ids_depend_on_precision(make_sweep: MakeSweep, engine: str) -> None:
     sweeps = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
     plans = [make_plan(sweep, assumed_facts(sweep)) for sweep in sweeps]
     n_units = len(plans[0].units)
@@ -67,7 +65,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
-    """Make a tiny sweep of a precision in a folder."""
+    """Return a factory of tiny sweeps with a precision in a folder."""
 
     def make(precision: str, folder: str) -> SweepConfig:
         return make_sweep(engine=engine, precision=precision, results=str(tmp_path / folder), keys=KEYS)
@@ -77,7 +75,7 @@ def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By precision, a folder with the results of a sweep, computed once for all tests that start from a copy."""
+    """Return folders with results of a sweep by precision, computed once for all tests that copy them."""
     if not has_avx512():
         pytest.skip("bf16 is rejected on CPUs without AVX-512")
     folders = {}
@@ -89,7 +87,7 @@ def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def finish(computed: dict[str, Path], tmp_path: Path):
-    """Leave in a folder what running the sweep of a precision there would."""
+    """Return a function that copies the results of a precision's sweep to a folder."""
 
     def copy(precision: str, folder: str) -> None:
         shutil.copytree(computed[precision] / "results", tmp_path / folder)
@@ -100,15 +98,15 @@ def finish(computed: dict[str, Path], tmp_path: Path):
     return copy
 
 
-def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, finish, tmp_path: Path) -> None:
+def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) -> None:
     finish("fp32", "shared")
     fp32 = export(tmp_path / "shared", tmp_path / "json")
-    again, preview = run(sweeps("bf16", "shared"))
-    assert (preview.done, again.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
+    rerun, preview = run(sweeps("bf16", "shared"))
+    assert (preview.done, rerun.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
-    # What a shared folder exports is what a folder of its own would, and it never takes the place of the fp32 export.
+    # A shared folder exports the same as a separate folder, and does not replace the fp32 export.
     with pytest.raises(InputError, match="of the same name but of other protocols"):
         export(tmp_path / "shared", tmp_path / "json")
     bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
@@ -118,7 +116,7 @@ def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, finish, tmp_path: Path)
     assert bf16.keys() == fp32.keys()
     assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
 
-    # And back: fp32's results are all still there, to the byte.
+    # All fp32 results are unchanged.
     _, preview = run(sweeps("fp32", "shared"))
     assert preview.missing == ()
     assert export(tmp_path / "shared", tmp_path / "json") == fp32

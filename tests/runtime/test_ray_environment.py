@@ -1,4 +1,4 @@
-"""Workers on Ray start from paths of any spelling, and import this package and no other."""
+"""Environment of Ray's workers: interpreter path, number of threads, and import path."""
 
 import shlex
 import sys
@@ -14,46 +14,46 @@ from robust201.runtime.executors.ray_environment import check_import_path, drive
 ON_A_CLUSTER = ExecutionSection(ray_address="auto", threads=3)
 
 
-def test_an_interpreter_below_a_folder_with_a_space_is_one_word_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_environment_quotes_interpreter_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
     environment = worker_environment(ExecutionSection(threads=3))
     assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
-    assert "py_executable" not in worker_environment(ON_A_CLUSTER)  # other machines, other paths
+    assert "py_executable" not in worker_environment(ON_A_CLUSTER)  # paths on other machines may differ
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     assert worker_environment(ExecutionSection()) == {}
 
 
-def test_workers_have_the_threads_of_the_sweep_here_and_on_a_cluster() -> None:
+def test_environments_set_number_of_threads() -> None:
     threads = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3"}
-    here = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
-    assert here.items() >= threads.items() | {"A": "b"}.items()
+    local = driver_environment({"OMP_NUM_THREADS": "64", "A": "b"}, ExecutionSection(threads=3))
+    assert local.items() >= threads.items() | {"A": "b"}.items()
     assert worker_environment(ON_A_CLUSTER) == {"env_vars": threads}
     assert "OMP_NUM_THREADS" not in driver_environment({}, ON_A_CLUSTER)
 
 
 @pytest.mark.parametrize("name", ["robust201.py", "robust201/__init__.py"])
-def test_another_package_of_this_name_is_refused_where_workers_would_import_it(tmp_path: Path, name: str) -> None:
+def test_check_import_path_rejects_other_robust201_package(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match="no other Python package named robust201") as refused:
+    with pytest.raises(ConfigError, match="another package named robust201") as error:
         check_import_path(tmp_path)
-    assert str(tmp_path / name) in str(refused.value)
+    assert str(tmp_path / name) in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["numpy.py", "yaml/__init__.py", "torch.so"])
-def test_modules_that_came_with_data_are_refused_where_workers_would_import_them(tmp_path: Path, name: str) -> None:
+def test_check_import_path_rejects_modules_in_data_folder(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "dataset" / "code"
     (folder / name).parent.mkdir(parents=True)
     (folder / name).touch()
     check_import_path(folder)
     (tmp_path / "dataset" / "SHA256SUMS").touch()
     check_import_path(tmp_path / "dataset")
-    with pytest.raises(ConfigError, match="expected no Python modules in a folder of data"):
+    with pytest.raises(ConfigError, match="the folder came with data"):
         check_import_path(folder)
 
 
-def test_folders_without_such_a_package_are_let_pass(tmp_path: Path) -> None:
+def test_check_import_path_accepts_other_folders(tmp_path: Path) -> None:
     check_import_path(tmp_path)
-    (tmp_path / "robust201").mkdir()  # data of that name
+    (tmp_path / "robust201").mkdir()  # a data folder with this name
     check_import_path(tmp_path)
     check_import_path(Path(robust201.__file__).parent.parent)

@@ -1,4 +1,4 @@
-"""Ray in a process of its own: what the driver makes of its end, and what is left of it. Ray itself is a stand-in."""
+"""The executor with Ray in a child process: recovery from its death, and cleanup. Ray itself is simulated."""
 
 import os
 import shutil
@@ -27,13 +27,13 @@ from robust201.runtime.executors.ray_process import RayProcess
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
 
-BUNDLES = [Bundle(number, "digits", ()) for number in range(3)]
+BUNDLES = [Bundle(signum, "digits", ()) for signum in range(3)]
 StartExecutor = Callable[..., RayProcess]
 
 
 @pytest.fixture
 def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartExecutor:
-    """Start an executor whose processes do, one start after the other, what is ordered."""
+    """Start an executor whose child processes follow the given orders, one order per start."""
 
     def start(*orders: str, **execution: object) -> RayProcess:
         (tmp_path / "orders").write_text("\n".join(orders))
@@ -41,7 +41,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         config.results.mkdir()
         return RayProcess(config, print)
 
-    monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.stand_in_child")
+    monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
     monkeypatch.setenv("STAND_IN", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
     return start
@@ -60,41 +60,37 @@ def poll_until(executor: RayProcess, count: int) -> list[Event]:
 
 def expect_nothing_left(tmp_path: Path) -> None:
     for pid, folder in starts(tmp_path):
-        wait_until(lambda pid=int(pid): not psutil.pid_exists(pid), 60, "the child is gone")
-        wait_until(lambda folder=folder: not Path(folder).exists(), 60, "its folder is gone")
+        wait_until(lambda pid=int(pid): not psutil.pid_exists(pid), 60, "the child has ended")
+        wait_until(lambda folder=folder: not Path(folder).exists(), 60, "its folder has been removed")
     sleeper = int((tmp_path / "sleeper").read_text())
 
     def is_gone() -> bool:
         return not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == psutil.STATUS_ZOMBIE
 
-    wait_until(is_gone, 60, "what the child started is gone")
+    wait_until(is_gone, 60, "the child's process has ended")
 
 
 @pytest.mark.parametrize("order", ["die", "raise"])
-def test_a_ray_that_dies_twice_while_it_starts_ends_in_one_line_and_exit_3(
-    start: StartExecutor, tmp_path: Path, order: str
-) -> None:
-    with pytest.raises(RayLostError) as raised:
+def test_ray_dying_twice_at_start_gives_one_line_error(start: StartExecutor, tmp_path: Path, order: str) -> None:
+    with pytest.raises(RayLostError) as error:
         start(order)
-    line = str(raised.value)
-    assert raised.value.exit_code == 3
+    line = str(error.value)
+    assert error.value.exit_code == 3
     assert "\n" not in line
-    assert line.endswith("run the same command again to go on, or compute in this process with --executor inline.")
+    assert line.endswith("rerun the same command to resume, or compute in this process with --executor inline.")
     assert order == "die" or "Exception: The current node timed out during startup" in line
     assert len(starts(tmp_path)) == 2
     expect_nothing_left(tmp_path)
 
 
 @pytest.mark.parametrize("order", ["die", "raise", pytest.param("die at a poll", marks=pytest.mark.slow)])
-def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
-    start: StartExecutor, tmp_path: Path, order: str
-) -> None:
+def test_ray_dying_before_first_result_is_restarted(start: StartExecutor, tmp_path: Path, order: str) -> None:
     with closing(start(order, "compute")) as executor:
         for bundle in BUNDLES:
             executor.submit(bundle)
         assert executor.free_slots() == 1
         executor.poll(0.1)
-        assert executor.free_slots() == 1  # also of another child, to which they were sent again
+        assert executor.free_slots() == 1  # also with the new child, which received the bundles again
         assert poll_until(executor, 3) == [BundleDone(bundle) for bundle in BUNDLES]
     logged = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
     assert "ray_lost" in logged
@@ -102,9 +98,7 @@ def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
     expect_nothing_left(tmp_path)
 
 
-def test_a_ray_that_dies_after_something_was_computed_is_not_started_again(
-    start: StartExecutor, tmp_path: Path
-) -> None:
+def test_ray_dying_after_first_result_is_not_restarted(start: StartExecutor, tmp_path: Path) -> None:
     with closing(start("die after a receipt", "compute")) as executor:
         executor.submit(BUNDLES[0])
         poll_until(executor, 1)
@@ -113,27 +107,25 @@ def test_a_ray_that_dies_after_something_was_computed_is_not_started_again(
     assert len(starts(tmp_path)) == 1
 
 
-def test_a_cluster_that_is_lost_is_not_started_again(start: StartExecutor, tmp_path: Path) -> None:
-    with pytest.raises(RayLostError) as raised:
+def test_lost_cluster_is_not_restarted(start: StartExecutor, tmp_path: Path) -> None:
+    with pytest.raises(RayLostError) as error:
         start("die", ray_address="10.0.0.1:6379")
-    assert "inline" not in str(raised.value)
+    assert "inline" not in str(error.value)
     assert len(starts(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
-def test_what_is_refused_is_refused_in_the_childs_words_and_at_once(
-    start: StartExecutor, tmp_path: Path, address: str | None
-) -> None:
+def test_config_error_of_child_is_raised_immediately(start: StartExecutor, tmp_path: Path, address: str | None) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match=r"^Starting workers failed for 9 of them"):
-        start("refuse", ray_address=address)
+        start("reject", ray_address=address)
     assert time.monotonic() - began < ray_process._CLOSE_SECONDS
     assert len(starts(tmp_path)) == 1
     expect_nothing_left(tmp_path)
 
 
-def test_on_a_cluster_the_executor_is_closed_after_an_error(start: StartExecutor, tmp_path: Path) -> None:
-    executor = start("refuse at a poll", ray_address="10.0.0.1:6379")
+def test_executor_on_cluster_is_closed_after_error(start: StartExecutor, tmp_path: Path) -> None:
+    executor = start("reject at a poll", ray_address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"^Running workers failed for one of them"):
         executor.poll(0.1)
     began = time.monotonic()
@@ -149,7 +141,7 @@ from pathlib import Path
 from robust201.planning.loading import load_config
 from robust201.monitoring.doctor import _examine_leftovers
 from robust201.runtime.executors import ray_process
-ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
+ray_process.CHILD_MODULE = "tests.runtime.simulated_ray_child"
 executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
 Path(sys.argv[2]).touch()
 while True:
@@ -158,12 +150,12 @@ while True:
 
 
 @pytest.mark.parametrize("order", ["compute", "be slow"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.each_value
-def test_everything_ends_with_its_driver(
-    start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int, order: str
+def test_ray_session_ends_with_its_driver(
+    start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, signum: int, order: str
 ) -> None:
-    """One that is slow answers a poll when the driver is gone, and before what it started is ended."""
+    """A slow child answers a poll after the driver's death, before it has killed its session."""
     del start
     (tmp_path / "orders").write_text(order)
     sweep = write_sweep(execution={"executor": "ray", "workers": 1})
@@ -171,19 +163,17 @@ def test_everything_ends_with_its_driver(
     try:
         wait_until(lambda: (tmp_path / "up").exists() or driver.poll() is not None, 120, "the executor is up")
     finally:
-        driver.send_signal(number)
+        driver.send_signal(signum)
         driver.wait()
-    assert driver.returncode == -number
+    assert driver.returncode == -signum
     expect_nothing_left(tmp_path)
 
 
-def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_folder_is_private_and_has_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("long" * 30)
     long.mkdir()
-    for wanted, parent in (("/tmp", Path("/tmp")), (str(long), Path("/tmp"))):
-        monkeypatch.setenv("RAY_TMPDIR", wanted)
+    for preferred, parent in (("/tmp", Path("/tmp")), (str(long), Path("/tmp"))):
+        monkeypatch.setenv("RAY_TMPDIR", preferred)
         folder, lock = make_ray_folder()
         try:
             assert folder.parent == parent
@@ -193,43 +183,43 @@ def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
             os.close(lock)
 
 
-def test_folders_of_killed_runs_are_removed_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for sockets
-    monkeypatch.setenv("RAY_TMPDIR", str(place))
+def test_remove_unused_folders_removes_only_folders_of_killed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for sockets
+    monkeypatch.setenv("RAY_TMPDIR", str(parent))
     try:
-        (in_use, lock), (left, end), (opened, another) = (make_ray_folder() for _ in range(3))
-        for descriptor in (end, another):
+        (in_use, lock), (unused, first), (public, second) = (make_ray_folder() for _ in range(3))
+        for descriptor in (first, second):
             os.close(descriptor)
-        (left / "driver.log").write_text("killed")
-        opened.chmod(0o755)
-        (place / "r201-foreign").mkdir(mode=0o700)
-        (place / "r201-link").symlink_to(left)
-        assert find_unused_folders() == [left]
+        (unused / "driver.log").write_text("killed")
+        public.chmod(0o755)
+        (parent / "r201-foreign").mkdir(mode=0o700)
+        (parent / "r201-link").symlink_to(unused)
+        assert find_unused_folders() == [unused]
         detail = next(iter(_examine_leftovers())).detail
-        assert str(left) in detail
+        assert str(unused) in detail
         remove_unused_folders()
-        assert {path.name for path in place.iterdir()} == {in_use.name, opened.name, "r201-foreign", "r201-link"}
+        assert {path.name for path in parent.iterdir()} == {in_use.name, public.name, "r201-foreign", "r201-link"}
         os.close(lock)
         assert find_unused_folders() == [in_use]
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(parent)
 
 
-def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
-    here = ExecutionSection()
-    mine, another = (driver_environment({"A": "b"}, here) for _ in range(2))
-    assert (mine["A"], mine["RAY_AUTH_MODE"], len(mine["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
-    assert mine["RAY_AUTH_TOKEN"] != another["RAY_AUTH_TOKEN"]
-    assert mine["RAY_prestart_worker_first_driver"] == "0"
-    given = {"RAY_AUTH_TOKEN": "given" * 8}
-    assert driver_environment(given, here).items() >= given.items()
-    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, here)
-    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, here)["RAY_AUTH_MODE"] == "disabled"
+def test_local_ray_has_token_by_default() -> None:
+    local = ExecutionSection()
+    first, second = (driver_environment({"A": "b"}, local) for _ in range(2))
+    assert (first["A"], first["RAY_AUTH_MODE"], len(first["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
+    assert first["RAY_AUTH_TOKEN"] != second["RAY_AUTH_TOKEN"]
+    assert first["RAY_prestart_worker_first_driver"] == "0"
+    users_token = {"RAY_AUTH_TOKEN": "token" * 8}
+    assert driver_environment(users_token, local).items() >= users_token.items()
+    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, local)
+    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, local)["RAY_AUTH_MODE"] == "disabled"
     assert driver_environment({}, ExecutionSection(ray_address="auto")).keys() == {"RAY_USAGE_STATS_ENABLED"}
 
 
 @pytest.mark.ray
-def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_file(
+def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"):
@@ -246,7 +236,7 @@ def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         processes = ray_process._session(leader)
         assert len(processes) >= 5  # child, head, raylet and two agents
-        # The worker's, and none that Ray started ahead.
+        # At most the worker's process, and none that Ray started in advance.
         assert sum(process.name().startswith(("ray::IDLE", "ray::_Work")) for process in processes) <= 1
         listening: dict[str, set[str]] = {}
         for process in processes:
@@ -257,7 +247,7 @@ def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_
         sockets = [c.laddr for process in processes for c in process.net_connections("unix") if c.laddr]
         assert sockets
         assert all(path.startswith(f"{folder}/") for path in sockets)
-        # Those with a title of their own have written it over their environment.
+        # Processes that set their title have overwritten their environment.
         tokens = {p.environ().get("RAY_AUTH_TOKEN") for p in processes if not p.name().startswith("ray::")}
         assert None not in tokens
         assert len(tokens) == 1

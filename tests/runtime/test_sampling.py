@@ -1,6 +1,7 @@
 """Sampled sweeps: the pilot, samples, increments, kills and resumes, and what a whole sample is combined into."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,27 +18,30 @@ import pytest
 import yaml
 
 from robust201.analysis.dataset_results import read_results
-from robust201.analysis.estimated import fill_in_estimates
+from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.cli import plan_costs
 from robust201.core.errors import ConfigError, IncompleteError, InputError
 from robust201.export import export_dataset
 from robust201.export.diff import read_result_set
-from robust201.export.verify import verify_results
+from robust201.export.verify import find_gaps, verify_results
 from robust201.monitoring.status import StatusReader
 from robust201.planning.config import SweepConfig
+from robust201.planning.costs import key_costs, measure_speeds, total_hours
 from robust201.planning.designs import worst_case
 from robust201.planning.filters import Filters
+from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
 from robust201.planning.shares import Share
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ESTIMATES_FILE
 from robust201.runtime.executors import make_executor
+from robust201.runtime.preview import RunPreview
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import prepare_sweep, run_sweep
-from robust201.shards import ShardStore
+from robust201.shards import Inventory, ShardStore
 from tests.conftest import MakeFields, MakeSweep, RunCommand
 
 KEYS: dict[str, Any] = {
@@ -233,7 +237,9 @@ def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: Make
     assert "estimates" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(
+    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
     files_of(config, out)
@@ -241,6 +247,8 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(sampled:
     of_pgd = {place: numbers for place, numbers in accuracies_of(config.results).items() if place[1] == "pgd"}
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
     assert [set(numbers) for numbers in of_pgd.values()] == [pilot, pilot]
+    for command in ("metrics", "predict", "search", "report"):
+        assert "counts only: under aa_square, pgd" in robust201(command, out).err
     table = pq.read_table(out / ESTIMATES_FILE)
     changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed, out / ESTIMATES_FILE)
@@ -265,10 +273,13 @@ def test_a_search_uses_estimates_on_request_and_marks_them(
     highest = values[values["strength"] == 8.0]["value"].max()
     assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest)
     table = tmp_path / "table.csv"
-    shown = robust201(*words, "--estimates", "--out", table)
+    figure = tmp_path / "regret.svg"
+    shown = robust201(*words, "--estimates", "--out", table, "--figure", figure)
+    assert ">pgd:8 (partly estimates)<" in figure.read_text()
     assert "~ pgd:8" in shown.out
     assert "estimates from samples" in shown.err
-    assert "~" not in robust201(*words).out
+    assert "~" not in robust201(*words, "--figure", figure).out
+    assert ">pgd:8<" in figure.read_text()
     marks = pd.read_csv(table).set_index("column")["from_estimates"]
     assert marks.to_dict() == {"clean": False, "pgd:8": True}
 
@@ -363,7 +374,9 @@ def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_pat
 def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
-    with pytest.raises(IncompleteError, match="2 estimates lack results on their samples"):
+    with pytest.raises(
+        IncompleteError, match=r"\(digits aa_square 2\) and 2 estimates \(digits aa_square 2\); no sample is drawn"
+    ):
         files_of(config, tmp_path / "out")
     files_of(config, tmp_path / "out", partial=True)
     assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
@@ -393,6 +406,7 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
         ({"engine": "reference"}, r"sampling: expected engine fused"),
         ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not among the cheap keys"),
+        ({"keys": KEYS | {"mine": {"file": "my.py", "strengths": [1]}}}, r"got mine, which draws once a batch"),
         ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one state of weights per network, got 2"),
     ],
 )
@@ -444,3 +458,220 @@ def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(InputError, match=r"Reading the samples failed for .+sample\.json"):
         load_plan(config.results)
+
+
+def test_status_and_run_count_increments_as_one_evaluation(sampled: MakeSampled, robust201: RunCommand) -> None:
+    run(sampled("80%"))
+    config, previews, seen = sampled("85%"), list[RunPreview](), list[int]()
+    tally = run(config, on_preview=previews.append, on_progress=lambda known, _: seen.append(known.done_evaluations))
+    plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
+    state = StatusReader(plan).read(inventory)
+    assert (state.done, state.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
+    assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
+    assert (previews[0].done, previews[0].plan.n_evaluations, tally.computed) == (18, 24, pytest.approx(6))
+    assert (seen[0], seen[-1]) == (18, 24)
+    assert find_gaps(plan, inventory) == (0, ())
+    larger = load_plan(config.results)
+    next((config.results / "shards").rglob("*-pgd-*")).unlink()
+    left = StatusReader(larger).read(ShardStore.open(config.results).inventory())
+    assert 16 <= left.done < 24
+    shown = robust201("run", config.results, "--budget", "90%")
+    assert "Planned 24 evaluations of 16 network-key pairs" in shown.err
+
+
+def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> None:
+    run(sampled("90%"))
+    lines: list[str] = []
+    assert run(sampled("80%"), say=lines.append).computed == 0
+    n_pgd = sum(n_seen(sampled("80%"))["pgd"])
+    (line,) = [line for line in lines if "pays for fewer images" in line]
+    assert line.startswith("The budget 80% pays for fewer images than an earlier one of ")
+    assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
+    assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
+    lines.clear()
+    run(sampled("90%"), say=lines.append)
+    assert not any("fewer images" in line for line in lines)
+
+
+def test_smaller_budget_keeps_counts_on_all_images(sampled: MakeSampled, tmp_path: Path) -> None:
+    run(sampled(None))
+    whole = files_of(sampled(None), tmp_path / "a")
+    config = sampled("80%")
+    assert run(config).computed == 0
+    assert files_of(config, tmp_path / "b") == whole
+    assert n_seen(config) == {}
+
+
+def test_run_draws_lost_sample_again_and_says_so(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    run(config)
+    record, files = (config.results / SAMPLE_FILE).read_bytes(), files_of(config, tmp_path / "a")
+    (config.results / SAMPLE_FILE).unlink()
+    lines, previews = list[str](), list[RunPreview]()
+    assert run(config, say=lines.append, on_preview=previews.append).computed == 0
+    assert (config.results / SAMPLE_FILE).read_bytes() == record
+    assert files_of(config, tmp_path / "b") == files
+    (line,) = [line for line in lines if "drawn again" in line]
+    assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
+    (stale,) = previews[0].stale
+    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is gone")
+
+
+def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
+    run(sampled("80%"))
+    run(sampled("85%"))
+    config = sampled("85%")
+    (config.results / SAMPLE_FILE).unlink()
+    lines, previews = list[str](), list[RunPreview]()
+    assert run(config, say=lines.append).computed > 0
+    assert any("otherwise than before, so earlier results are not used" in line for line in lines)
+    run(config, on_preview=previews.append)
+    (stale,) = previews[0].stale  # once, whatever the number of increments
+    assert stale.endswith("are kept but not used: their images are not those of sample.json")
+    previews.clear()
+    run(sampled(None), on_preview=previews.append)
+    (stale,) = previews[0].stale
+    assert stale.endswith("are kept but not used: the sweep has no section sampling")
+
+
+def test_run_names_keys_of_combined_samples(sampled: MakeSampled) -> None:
+    run(sampled("80%"))
+    lines: list[str] = []
+    run(sampled("100%"), say=lines.append)
+    assert [line for line in lines if "combined" in line] == [
+        f"The sample of {key} on digits has all images by now: combined the results of 2 networks"
+        for key in ("aa_square", "pgd")
+    ]
+
+
+def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%")
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    run(config, filters=Filters(architectures=pilot, keys=("clean", "fgsm", "pgd")))
+    with pytest.raises(IncompleteError) as raised:
+        files_of(config, tmp_path / "out")
+    message = str(raised.value)
+    assert "got none of 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
+    assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
+    assert "robust201 run SWEEP.yaml" in message
+    assert not (tmp_path / "out").exists()
+    store, plan = ShardStore.open(config.results), load_plan(config.results)
+    report = export_dataset(plan, store, store.inventory(), tmp_path / "out", partial=True)
+    assert dict(report.missing) == {
+        ("digits", "clean"): 2,
+        ("digits", "fgsm"): 4,
+        ("digits", "aa_square"): 4,
+        ("digits", "pgd"): 4,
+    }
+
+
+def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+    config, out = sampled("80%"), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    folders = tmp_path / "counts", tmp_path / "estimates"
+    assert "estimates of 2 networks" in robust201("search", out, "--blackbox", folders[0]).err
+    assert robust201("search", out, "--blackbox", folders[1], "--estimates").code == 0
+    names = [json.loads((folder / "metadata.json").read_text())["objectives_names"] for folder in folders]
+    counted, estimated = ["clean", "fgsm_1", "fgsm_8"], ["aa_square_4", "pgd_1", "pgd_8"]
+    assert {*names[0]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in (*counted, *estimated))}
+    marked = {f"metric_estimated_error_{name}" for name in estimated}
+    assert {*names[1]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in counted), *marked}
+    arrays = [np.load(folder / "objectives_evaluations.npy")[0, :, 0, 0] for folder in folders]
+    assert len(arrays[0]) < len(arrays[1])
+    values = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8")["value"]
+    for value in values:
+        assert np.isclose(arrays[1][:, names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
+    refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").refusal(2)
+    assert "expected estimates or a fidelity, got both" in refused
+    assert not (tmp_path / "no").exists()
+
+
+def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+    config, out = sampled("80%", architectures=["0-15"]), tmp_path / "out"
+    run(config)
+    files_of(config, out)
+    words = ("predict", out, "--keys", "pgd:8")
+    assert "at least 10 cells with all accuracies, got 2" in robust201(*words).refusal(2)
+    ended = robust201(*words, "--estimates", "--json")
+    assert json.loads(ended.out)["n_evaluated"] == 16
+    assert "pgd: 14 of 16 networks" in ended.err
+    (results,) = read_results(RobustnessDataset(out))
+    errors = read_standard_errors(results)
+    pilot = choose_pilot(config.selected_architectures, 2, 0)
+    column = errors["pgd", 8.0]
+    assert (column.loc[list(pilot)] == 0).all()
+    assert (column.drop(list(pilot)) > 0).all()
+    assert (errors["clean"].to_numpy() == 0).all()
+    estimates = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8").set_index("architecture")
+    assert (column.loc[estimates.index] >= estimates["standard_error"]).all()
+
+
+def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    plan = make_plan(config, assumed_facts(config))
+    assert measure_speeds(plan, config.results) == {}  # no results folder yet
+    run(config)
+    inventory = ShardStore.open(config.results).inventory()
+    speeds = measure_speeds(plan, config.results)
+    assert set(speeds) == {("digits", key) for key in KEYS}
+    total = sum(speed * _seconds_of(inventory, key) for (_, key), speed in speeds.items())
+    kept = load_plan(config.results)
+    assert total == pytest.approx(sum(sum(kept.unit_macs(planned)) for planned in kept.planned_keys))
+    # What the plan expects of the same work is the time that it took.
+    assert total_hours(kept, speeds) == pytest.approx(inventory.seconds / 3600)
+    assert all(cost.is_measured for cost in key_costs(kept, speeds))
+    changed = sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    assert ("digits", "pgd") not in measure_speeds(make_plan(changed, assumed_facts(changed)), config.results)
+
+
+def _seconds_of(inventory: Inventory, key: str) -> float:
+    units = [number for number, unit in enumerate(inventory.units) if unit.key == key]
+    return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), units)].sum())
+
+
+def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) -> None:
+    config = sampled("80%")
+    config.results.mkdir()
+    (config.results / "format.json").write_text("{")
+    assert measure_speeds(make_plan(config, assumed_facts(config)), config.results) == {}
+
+
+@pytest.mark.slow
+def test_two_killed_shares_resume_with_same_bytes(
+    sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
+) -> None:
+    """Both run at once in processes of their own, as on two machines, are killed by SIGKILL, and run again at once."""
+    longer = {"aa_square": {"epsilons_255": [4], "queries": 200}, "pgd": {"epsilons_255": [1, 8], "steps": 40}}
+    fields = sampled_fields("70%", keys=KEYS | longer, architectures=["0-15"])
+    whole, shared = (sampled(None, folder, **fields) for folder in ("whole", "shared"))
+    run(whole)
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep_fields(results=str(shared.results), **fields)))
+    command = [sys.executable, "-m", "robust201", "run", str(path), "--share"]
+
+    def start() -> list[subprocess.Popen[bytes]]:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return [subprocess.Popen([*command, share], **quiet) for share in ("1/2", "2/2")]  # type: ignore[call-overload]
+
+    def count_shards(config: SweepConfig) -> int:
+        return len([*(config.results / "shards").rglob("*.parquet")])
+
+    prepare_sweep(shared)
+    assert [process.wait() for process in start()] == [3, 3]  # the pilot is there, the samples are not
+    prepare_sweep(shared)
+    assert (shared.results / SAMPLE_FILE).read_bytes() == (whole.results / SAMPLE_FILE).read_bytes()
+    n_before = count_shards(shared)
+    processes = start()
+    while count_shards(shared) < n_before + 4 and all(process.poll() is None for process in processes):
+        time.sleep(0.002)
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    assert [process.wait() for process in processes] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert not StatusReader(load_plan(shared.results)).read(ShardStore.open(shared.results).inventory()).complete
+    assert n_before < count_shards(shared) < count_shards(whole)
+    assert [process.wait() for process in start()] == [0, 0]
+    assert rows_of(shared) == rows_of(whole)
+    found, expected = files_of(shared, tmp_path / "a"), files_of(whole, tmp_path / "b")
+    assert found[ESTIMATES_FILE] == expected[ESTIMATES_FILE]
+    assert found == expected

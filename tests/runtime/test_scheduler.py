@@ -1,4 +1,4 @@
-"""The scheduler against a scripted executor: retries, isolation, draining."""
+"""The scheduler with a scripted executor: retries, isolation and draining."""
 
 from collections import deque
 from dataclasses import replace
@@ -24,7 +24,7 @@ def receipt(part: Part) -> Receipt:
 
 
 class ScriptedExecutor:
-    """Computes bundles in order with a window of two; `deadly` keys kill the worker `deaths` times."""
+    """Computes bundles in order with a window of two; `deadly` units kill the worker the given number of times."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ScriptedExecutor:
             for causes, preempted in ((self.preempting, True), (self.deadly, False)):
                 if causes.get(part.unit.id, 0) > 0:
                     causes[part.unit.id] -= 1
-                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="gone"))
+                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="died"))
                     events.extend(
-                        BundleLost(waiting, started=False, preempted=preempted, reason="gone") for waiting in self.queue
+                        BundleLost(waiting, started=False, preempted=preempted, reason="died") for waiting in self.queue
                     )
                     self.queue.clear()
                     return events
@@ -82,14 +82,14 @@ class ScriptedExecutor:
 ALL = [f"{a}-{k}" for a in range(3) for k in ("clean", "pgd", "fog")]
 
 
-def test_every_part_is_computed_once() -> None:
+def test_scheduler_computes_each_part_once() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL)
     assert (tally.evaluations, tally.failures, tally.drained) == (18, [], False)
 
 
-def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
+def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
     executor = ScriptedExecutor(deadly={"1-pgd": 99})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(set(ALL) - {"1-pgd"})
@@ -98,7 +98,7 @@ def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
 
 
 @pytest.mark.parametrize("n_good", [0, 12])
-def test_many_poison_parts_end_no_run(n_good: int) -> None:
+def test_many_killing_parts_do_not_end_run(n_good: int) -> None:
     poison = {f"{number}-pgd": 99 for number in range(12)}
     bundles = [make_bundle(number, ("pgd",)) for number in range(12)]
     good = [make_bundle(12 + number, ("clean",)) for number in range(n_good)]
@@ -109,21 +109,21 @@ def test_many_poison_parts_end_no_run(n_good: int) -> None:
     assert (tally.deaths, tally.parts, tally.remaining) == (36, n_good, 0)
 
 
-def test_a_part_that_kills_its_worker_once_is_retried() -> None:
+def test_part_that_kills_its_worker_once_is_retried() -> None:
     executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL)
     assert tally.failures == []
 
 
-def test_a_suspect_is_retried_neither_at_once_nor_at_the_end() -> None:
+def test_suspect_part_is_retried_in_middle_of_queue() -> None:
     executor = ScriptedExecutor(deadly={"0-clean": 1})
     Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
     assert 10 < executor.computed.index("0-clean") < 30
 
 
-def test_what_is_left_of_a_bundle_is_estimated_as_what_is_left() -> None:
-    """An executor queues a second bundle behind a short one only."""
+def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
+    """The estimate matters because an executor queues a bundle only behind a short one."""
     whole = replace(make_bundle(0), seconds=600.0)
     assert whole.keep(whole.parts) == whole
     clean, pgd, _ = whole.parts
@@ -131,16 +131,16 @@ def test_what_is_left_of_a_bundle_is_estimated_as_what_is_left() -> None:
 
     seen: list[float] = []
 
-    class Noting(ScriptedExecutor):
+    class Recording(ScriptedExecutor):
         def submit(self, bundle: Bundle) -> None:
             seen.append(bundle.seconds)
             super().submit(bundle)
 
-    Scheduler(Noting(deadly={"0-pgd": 1})).run([whole])
+    Scheduler(Recording(deadly={"0-pgd": 1})).run([whole])
     assert seen == pytest.approx([600, 200, 200])
 
 
-def test_remaining_counts_each_strength_that_is_left() -> None:
+def test_remaining_counts_each_missing_strength() -> None:
     executor = ScriptedExecutor()
     whole, single = make_bundle(0, ("pgd",)), make_bundle(0, ("pgd",))
     halves = [
@@ -154,21 +154,21 @@ def test_remaining_counts_each_strength_that_is_left() -> None:
     assert (tally.evaluations, tally.remaining) == (2, 0)
 
 
-def test_preemptions_are_never_held_against_a_part() -> None:
+def test_preemptions_do_not_count_as_deaths() -> None:
     executor = ScriptedExecutor(preempting={"0-clean": 25})
     tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL)
     assert (tally.preemptions, tally.deaths, tally.failures) == (25, 0, [])
 
 
-def test_an_application_error_is_reported_at_once() -> None:
+def test_application_error_is_not_retried() -> None:
     executor = ScriptedExecutor(failing=frozenset({"2-fog"}))
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
     assert [(f.part.unit.id, f.kind) for f in tally.failures] == [("2-fog", "application")]
     assert tally.evaluations == 16
 
 
-def test_draining_ends_early_and_says_so() -> None:
+def test_draining_stops_early_with_state_drained() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor, should_drain=lambda: len(executor.computed) >= 3).run(
         [make_bundle(a) for a in range(9)]
@@ -178,13 +178,13 @@ def test_draining_ends_early_and_says_so() -> None:
     assert 0 < tally.parts < 27
 
 
-def test_a_request_to_stop_that_came_with_the_last_result_left_nothing_out() -> None:
+def test_end_state_is_finished_if_nothing_remains() -> None:
     assert RunTally(drained=True, remaining=0).end_state == "finished"
     assert RunTally(drained=True, remaining=2).end_state == "drained"
     assert RunTally(drained=False, remaining=0).end_state == "finished"
 
 
-def test_workers_that_always_die_end_the_run() -> None:
+def test_run_ends_if_all_workers_die() -> None:
     class Doomed(ScriptedExecutor):
         def poll(self, timeout: float):
             del timeout
@@ -198,8 +198,8 @@ def test_workers_that_always_die_end_the_run() -> None:
         Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
 
 
-class SpeechlessExecutor(ScriptedExecutor):
-    """A worker that dies takes with it what it had not told yet."""
+class UnreportingExecutor(ScriptedExecutor):
+    """Simulates workers whose receipts are lost if they die in the same poll."""
 
     def __init__(self, deadly: dict[str, int]):
         super().__init__(deadly=deadly)
@@ -212,24 +212,24 @@ class SpeechlessExecutor(ScriptedExecutor):
         return [event for event in events if not (died and isinstance(event, Receipt))]
 
 
-def test_what_a_dead_worker_committed_without_telling_is_neither_computed_again_nor_blamed():
-    executor = SpeechlessExecutor({"1-fog": 99})
-    asked: list[Part] = []
-    heard = []
+def test_unreported_results_of_dead_worker_are_counted():
+    executor = UnreportingExecutor({"1-fog": 99})
+    queried: list[Part] = []
+    events = []
 
     def find_committed(parts):
-        asked.extend(parts)
+        queried.extend(parts)
         ids = {part.unit.id for part in parts}
-        return [found for found in executor.committed if found.unit_id in ids]
+        return [receipt for receipt in executor.committed if receipt.unit_id in ids]
 
     tally = Scheduler(
         executor,
         max_attempts=3,
-        on_event=lambda event, _: heard.append(event),
+        on_event=lambda event, _: events.append(event),
         find_committed=find_committed,
     ).run([make_bundle(1), make_bundle(2)])
     assert sorted(executor.computed) == ["1-clean", "1-pgd", "2-clean", "2-fog", "2-pgd"]
     assert [(failure.part.unit.id, failure.attempt) for failure in tally.failures] == [("1-fog", 3)]
     assert (tally.deaths, tally.parts, tally.remaining) == (3, 5, 0)
-    assert sorted(event.unit_id for event in heard if isinstance(event, Receipt)) == sorted(executor.computed)
-    assert {part.unit.id for part in asked} >= {"1-clean", "1-pgd", "1-fog"}
+    assert sorted(event.unit_id for event in events if isinstance(event, Receipt)) == sorted(executor.computed)
+    assert {part.unit.id for part in queried} >= {"1-clean", "1-pgd", "1-fog"}

@@ -1,4 +1,4 @@
-"""The simulation of a sweep on machines that come and go: it keeps its books, and the scheduler's order pays."""
+"""Simulation of sweeps on machines that come and go: accounting, and utilisation of workers."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ N_IMAGES = 10_000
 
 
 def make_bundle(architecture: int, seconds: list[float]) -> Bundle:
-    """A bundle whose parts cost as many seconds as they have images."""
+    """Return a bundle whose parts cost one second per image."""
     edges = [0]
     for cost in seconds:
         edges.append(edges[-1] + round(cost))
@@ -49,7 +49,7 @@ def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) 
     window=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
-def test_every_part_is_done_once_and_every_hour_is_accounted_for(seed, **changes) -> None:
+def test_simulation_computes_each_part_once_and_accounts_for_all_hours(seed, **changes) -> None:
     machines = Machines(**changes)
     seen: list[tuple[str, int]] = []
     cluster = VirtualCluster(machines, seconds_of, seed)
@@ -72,7 +72,7 @@ def test_every_part_is_done_once_and_every_hour_is_accounted_for(seed, **changes
     assert cluster.now >= max(work / machines.n_gpus, *map(seconds_of, parts))
 
 
-def test_bundles_that_wait_for_a_machine_that_never_comes_are_computed_by_others() -> None:
+def test_bundles_do_not_wait_for_machines_that_never_start() -> None:
     late = dataclasses.replace(CALM, n_gpus=8, preemption_hours=2.0, replacement_seconds=1e6)
     outcome = run(late)
     assert 0 < outcome.preemptions < 8
@@ -102,8 +102,8 @@ class FewNetworks:
     ],
     ids=str,
 )
-def test_a_few_networks_occupy_all_workers_to_the_end(case: FewNetworks) -> None:
-    """Estimates are wrong by a factor that differs from network to network and from key to key."""
+def test_few_networks_keep_all_workers_busy(case: FewNetworks) -> None:
+    """The errors of estimates differ between networks and keys."""
     os.environ.setdefault("ROBUST201_DATA", ".")
     config = load_config(SWEEP, execution={"device": "cpu", "gmacs_per_second": CPU_GMACS})
     changes = {
@@ -112,7 +112,9 @@ def test_a_few_networks_occupy_all_workers_to_the_end(case: FewNetworks) -> None
         "images": config.images.model_copy(update={"count": case.n_images}),
         "engine": case.engine,
     }
-    sweep = Sweep(config.model_copy(update=changes), seed=1, macs_per_second=6e10)  # six times what the plan assumes
+    sweep = Sweep(
+        config.model_copy(update=changes), seed=1, macs_per_second=6e10
+    )  # six times the speed that the plan assumes
     machines = Machines(case.n_workers, start_seconds=6.0, load_seconds=0.4)
     bundles = sweep.bundles(case.n_workers)
     work = sum(sweep.costs.seconds(part) for bundle in bundles for part in bundle.parts)

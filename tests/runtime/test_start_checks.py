@@ -1,4 +1,4 @@
-"""What is wrong with a sweep's weights, workers and files is said before anything is computed."""
+"""Checks of weights, workers and files before anything is computed."""
 
 import os
 from collections.abc import Callable
@@ -52,10 +52,10 @@ def check_workers(**execution: Any) -> None:
         ({"workers": 1_000}, "execution.workers: 2."),
     ],
 )
-def test_more_workers_than_cores_are_rejected(execution: dict[str, Any], changes: str) -> None:
-    with pytest.raises(ConfigError, match="got 2 in all") as caught:
+def test_check_device_rejects_more_workers_than_cores(execution: dict[str, Any], changes: str) -> None:
+    with pytest.raises(ConfigError, match="the machine has 2 in total") as error:
         check_workers(**execution)
-    assert str(caught.value).endswith(f"Set {changes}")
+    assert str(error.value).endswith(f"Set {changes}")
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -70,12 +70,12 @@ def test_more_workers_than_cores_are_rejected(execution: dict[str, Any], changes
         {"workers": 8, "executor": "inline"},
     ],
 )
-def test_workers_that_fit_or_run_elsewhere_are_accepted(execution: dict[str, Any]) -> None:
+def test_check_device_accepts_workers_that_fit_or_are_remote(execution: dict[str, Any]) -> None:
     check_workers(**execution)
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_run_with_too_many_workers_starts_nothing(
+def test_run_with_too_many_workers_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"executor": "ray", "workers": 8})
@@ -92,14 +92,14 @@ def shapes_of(network: torch.nn.Module) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("architecture", [0, 21, 309, 1462, 13714, 15624])
 @pytest.mark.parametrize("space", [CELLS, NasBench201(channels=8, cells=3)], ids=["small", "larger"])
-def test_tensor_shapes_of_a_cell_are_those_of_its_network(space: NasBench201, architecture: int) -> None:
+def test_tensor_shapes_match_built_cell(space: NasBench201, architecture: int) -> None:
     with torch.device("meta"):
         network = space.build(architecture, n_classes=7)
     assert space.tensor_shapes(architecture, n_classes=7) == shapes_of(network)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_shapes_of_a_zoo_network_are_checked_without_its_memory(name: str) -> None:
+def test_check_shapes_of_zoo_network_uses_no_memory(name: str) -> None:
     with torch.device("meta"):
         shapes = shapes_of(SPACES["zoo"].build(name, n_classes=10))
     state = torch.random.get_rng_state()
@@ -127,51 +127,51 @@ def test_shapes_of_a_zoo_network_are_checked_without_its_memory(name: str) -> No
         ),
     ],
 )
-def test_other_shapes_than_those_of_a_cell_are_named(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
+def test_check_shapes_names_wrong_shapes(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
     shapes: dict[str, tuple[int, ...]] = dict(CELLS.tensor_shapes(21, n_classes=10))
     change(shapes)
     with pytest.raises(CheckpointError, match=problem):
         check_shapes(CELLS, 21, shapes, n_classes=10, name="a file", advice="Correct it.")
 
 
-def test_counters_of_batches_may_be_missing_as_in_pytorch() -> None:
+def test_check_shapes_ignores_missing_batch_counters() -> None:
     shapes = {name: shape for name, shape in CELLS.tensor_shapes(21, n_classes=10).items() if "num_batches" not in name}
     check_shapes(CELLS, 21, shapes, n_classes=10, name="a file", advice="Correct it.")
     network = CELLS.build(21, n_classes=10)
     network.load_state_dict({name: torch.zeros(shape) for name, shape in shapes.items()}, strict=True)
 
 
-def test_header_gives_shapes(tmp_path: Path) -> None:
+def test_read_shapes_reads_header(tmp_path: Path) -> None:
     tensors = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
     save_file(tensors, tmp_path / "weights.safetensors", metadata={"format": "pt"})
     assert read_shapes(tmp_path / "weights.safetensors", "weights", "") == {"weight": (2, 3), "count": ()}
 
 
 @pytest.mark.parametrize("verb", ["run", "doctor", "plan"])
-@pytest.mark.parametrize("damage", ["another cell", "other classes", "cut short"])
-def test_wrong_weights_are_found_before_anything_is_computed(
+@pytest.mark.parametrize("damage", ["another cell", "other classes", "truncated"])
+def test_wrong_weights_are_reported_before_anything_is_computed(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, verb: str, damage: str
 ) -> None:
     files = {}
     for architecture in (0, 21):
         is_wrong = architecture == 21
-        built = 0 if is_wrong and damage == "another cell" else architecture
+        built_architecture = 0 if is_wrong and damage == "another cell" else architecture
         n_classes = 9 if is_wrong and damage == "other classes" else 10
         files[str(architecture)] = str(tmp_path / f"{architecture}.safetensors")
-        save_file(CELLS.build(built, n_classes=n_classes).state_dict(), files[str(architecture)])
-    if damage == "cut short":
+        save_file(CELLS.build(built_architecture, n_classes=n_classes).state_dict(), files[str(architecture)])
+    if damage == "truncated":
         os.truncate(files["21"], 2000)
     sweep = write_sweep(architectures=[0, 21], checkpoints=None, weights={"files": files}, keys={"clean": {}})
-    ended = robust201(verb, sweep, *(["--check"] if verb == "plan" else []))
-    assert ended.code == 2, ended.err
-    said = ended.out + ended.err
-    assert "21.safetensors" in said.replace("\n", "")
-    assert "Traceback" not in said
+    result = robust201(verb, sweep, *(["--check"] if verb == "plan" else []))
+    assert result.code == 2, result.err
+    output = result.out + result.err
+    assert "21.safetensors" in output.replace("\n", "")
+    assert "Traceback" not in output
     assert not [*(tmp_path / "results").rglob("*.parquet")]
 
 
 @pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
-def test_wrong_weights_of_a_users_network_are_found_before_anything_is_computed(
+def test_wrong_weights_of_user_network_are_reported_before_anything_is_computed(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str
 ) -> None:
     (tmp_path / "my_models.py").write_text(MODELS)
@@ -187,8 +187,8 @@ def test_wrong_weights_of_a_users_network_are_found_before_anything_is_computed(
         weights={"files": {"narrow": str(tmp_path / "narrow.safetensors")}},
         keys={"clean": {}},
     )
-    ended = robust201("run", sweep, "--executor", executor)
-    assert "Loading weights failed for narrow digits from" in ended.refusal(2)
+    result = robust201("run", sweep, "--executor", executor)
+    assert "Loading weights failed for narrow digits from" in result.refusal(2)
     assert not (tmp_path / "results").exists()
-    # Neither planning nor doctor executes a file.
+    # Planning and doctor do not execute the file.
     assert robust201("plan", "--check", sweep).code == 0

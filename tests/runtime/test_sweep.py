@@ -1,4 +1,4 @@
-"""Whole sweeps over tiny networks: complete, resumed, narrowed, damaged, contended; inline and Ray alike."""
+"""Sweeps over tiny networks: completion, resumption, filters, damage and concurrent drivers; inline and on Ray."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from robust201.core.errors import StorageFullError
 from robust201.core.records import Bundle, Part
 from robust201.export import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
-from robust201.planning.bundles import FLOOR_SECONDS
+from robust201.planning.bundles import MIN_SECONDS
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import Filters
 from robust201.planning.plan import Plan, assumed_facts, make_plan
@@ -47,18 +47,18 @@ def shards(config: SweepConfig) -> list[Path]:
     return sorted((config.results / "shards").rglob("*.parquet"))
 
 
-def test_a_sweep_completes_and_running_it_again_does_nothing(make_sweep: MakeSweep) -> None:
+def test_rerun_of_complete_sweep_computes_nothing(make_sweep: MakeSweep) -> None:
     config = make_sweep()
     tally, preview = run(config)
     assert tally.complete
     assert (preview.done, preview.plan.n_evaluations, tally.evaluations) == (0, 2 * 13, 2 * 13)
-    again, preview = run(config)
-    assert (preview.missing, preview.done, again.evaluations) == ((), 2 * 13, 0)
+    rerun, preview = run(config)
+    assert (preview.missing, preview.done, rerun.evaluations) == ((), 2 * 13, 0)
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
-def test_ray_and_inline_export_the_same_bytes(
+def test_ray_and_inline_runs_export_same_bytes(
     make_sweep: MakeSweep, tmp_path: Path, engine: str, ray_address: str
 ) -> None:
     inline = make_sweep(engine=engine, results=str(tmp_path / "inline"))
@@ -73,22 +73,22 @@ def test_ray_and_inline_export_the_same_bytes(
 
 
 @pytest.mark.parametrize(("engine", "seed"), [("reference", 0), pytest.param("fused", 1, marks=pytest.mark.slow)])
-def test_no_cut_and_no_order_changes_results(
+def test_cuts_and_order_of_parts_do_not_change_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
-    """Bundles as no rule would make them: cut anywhere, in any order, and what is lost is cut in other ways."""
+    """Bundles are cut and ordered at random; after shards are lost, missing parts are cut differently."""
     rng = random.Random(seed)
 
     def cut(part: Part) -> list[Part]:
-        step = 4 if engine == "reference" else 1  # images that share their draws stay together
+        step = 4 if engine == "reference" else 1  # a batch shares its random numbers and must not be cut
         strengths = list(part.strengths)
         rng.shuffle(strengths)
         pieces = []
-        for chosen in (strengths[:1], strengths[1:]):
-            places = [place for place in range(part.start + 1, part.stop) if place % step == 0]
-            cuts = sorted(rng.sample(places, min(len(places), rng.randrange(3))))
+        for selected in (strengths[:1], strengths[1:]):
+            positions = [position for position in range(part.start + 1, part.stop) if position % step == 0]
+            cuts = sorted(rng.sample(positions, min(len(positions), rng.randrange(3))))
             edges = itertools.pairwise([part.start, *cuts, part.stop])
-            pieces += [Part(part.unit, tuple(sorted(chosen)), a, b) for a, b in edges if chosen]
+            pieces += [Part(part.unit, tuple(sorted(selected)), a, b) for a, b in edges if selected]
         return pieces
 
     def make_bundles(_plan: Plan, parts: Sequence[Part], **_options: object) -> list[Bundle]:
@@ -110,12 +110,10 @@ def test_no_cut_and_no_order_changes_results(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_number_of_workers_decides_the_cut_and_no_result(
-    make_sweep: MakeSweep, tmp_path: Path, engine: str
-) -> None:
+def test_number_of_workers_changes_cuts_but_not_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
     (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
-    speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * FLOOR_SECONDS)
+    speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * MIN_SECONDS)
     exports, n_shards = [], []
     for n_workers in (1, 16):
         name = f"{n_workers} workers"
@@ -135,7 +133,9 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
 
 
 @pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
-def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_epsilons_evaluated_together_or_separately_give_same_results(
+    make_sweep: MakeSweep, tmp_path: Path, engine: str
+) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {
             key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
@@ -151,22 +151,22 @@ def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep
     assert export(together, tmp_path / "together-json") == export(apart, tmp_path / "apart-json")
 
 
-def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sweep: MakeSweep) -> None:
+def test_changed_protocol_is_recomputed_and_difference_reported(make_sweep: MakeSweep) -> None:
     run(make_sweep())
     tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
     assert tally.evaluations == 4
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 
 
-def test_unused_evaluations_are_reported_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
+def test_unused_evaluations_are_reported_in_order_of_keys(make_sweep: MakeSweep) -> None:
     keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
-    told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
-    assert [match[1] for match in told if match] == [key for key in TASKS if key in keys]
+    matches = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
+    assert [match[1] for match in matches if match] == [key for key in TASKS if key in keys]
 
 
-def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> None:
+def test_status_is_running_while_lease_is_fresh(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}})
     run(config)
     progress = config.results / "progress.json"
@@ -182,7 +182,7 @@ def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> Non
         assert not running()
 
 
-def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep) -> None:
+def test_status_is_running_before_first_event(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}})
     run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
     seen: list[SweepStatus] = []
@@ -205,15 +205,15 @@ def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep
     assert str(os.getpid()) in seen[0].driver
 
 
-def test_a_run_whose_end_cannot_be_written_does_not_go_on_saying_that_it_runs(
+def test_status_is_not_running_if_final_state_cannot_be_written(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
+    def raise_full(*_arguments: object, **_options: object) -> None:
         raise StorageFullError("full")
 
     def fill_the_disk(_progress: RunProgress, event: Event | None) -> None:
         if event is not None:
-            monkeypatch.setattr(progress_module, "write_text", refuse)
+            monkeypatch.setattr(progress_module, "write_text", raise_full)
             raise StorageFullError("full")
 
     config = make_sweep(keys={"clean": {}})

@@ -14,8 +14,8 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
 COSTS = {"clean": (1, 40), "fgsm": (5, 12), "pgd": (17, 19), "square": (17, 60), "apgd": (33, 18)}
-"""Multiply-accumulates of an evaluation in units of a forward pass, and worker seconds per 10^11 of them, about those
-of the demo's keys; the corruptions are like clean images."""
+"""Multiply-accumulates per evaluation in forward passes, and worker seconds per 10^11 of them, similar to the demo's
+keys; corruptions cost as much as clean images."""
 CORRUPTIONS = [f"corruption{number}" for number in range(15)]
 NETWORKS = range(16)
 
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Work:
-    """A plan whose units are all known: multiply-accumulates per evaluation by key and network."""
+    """Plan with given multiply-accumulates per evaluation, by key and network."""
 
     def __init__(self, macs: Callable[[Unit], float]) -> None:
         self._macs = macs
@@ -67,7 +67,7 @@ def demo_seconds(part: Part) -> float:
 
 
 def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int = 2) -> Iterator[RunProgress]:
-    """Let workers finish parts in order, and yield the progress after each."""
+    """Simulate workers that finish parts in order; yield the progress after each part."""
     busy = [(clock.now, -1)] * workers
     waiting = list(enumerate(parts))
     while busy:
@@ -81,8 +81,8 @@ def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int
             heapq.heappush(busy, (clock.now + demo_seconds(part), number))
 
 
-def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Clock) -> None:
-    """The corruptions come last, after a pause, and take far longer than their multiply-accumulates say."""
+def test_seconds_left_of_demo_is_accurate_within_quarter(tmp_path: Path, clock: Clock) -> None:
+    """Corruptions come last, after a pause, and take much longer than their multiply-accumulates suggest."""
     attacks = [make_part(key, network) for network in NETWORKS for key in COSTS]
     corruptions = [make_part(key, network) for network in NETWORKS for key in CORRUPTIONS]
     parts, work = [*attacks, *corruptions], Work(demo_macs)
@@ -91,7 +91,7 @@ def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Cl
     idle, readings = 0.0, []
     for stage in (attacks, corruptions):
         tracker.attach(metrics=Metrics(), gpus_per_worker=0)
-        clock.now += 17.0  # images are made, workers start
+        clock.now += 17.0  # images are generated, and workers start
         idle += 17.0
         for progress in run_parts(stage, tracker, clock):
             if progress.is_settled and progress.remaining_macs:
@@ -104,7 +104,7 @@ def test_time_left_of_a_demo_is_right_within_a_quarter(tmp_path: Path, clock: Cl
     assert tracker.progress.seconds_left == 0.0
 
 
-def test_slowness_of_unmeasured_keys_is_that_of_the_most_similar_key() -> None:
+def test_slowness_of_unmeasured_key_equals_most_similar_key() -> None:
     costs = KeyCosts()
     costs.expect(("digits", "clean"), 10.0, 10.0)
     costs.expect(("digits", "pgd"), 4000.0, 10.0)
@@ -124,8 +124,8 @@ def beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0)
     return LastBeat(age, None, part.unit.id, part.strengths, (0, 1), seconds, part.label, training)
 
 
-def test_steps_of_trainings_give_the_time_left_before_a_snapshot(tmp_path: Path, clock: Clock) -> None:
-    """Two workers make ten steps per second each; one of four trainings is resumed after half of its steps."""
+def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, clock: Clock) -> None:
+    """Two workers compute ten steps per second each; one of four trainings is resumed after 250 steps."""
     parts = [make_part("plain", network, (500.0, 1000.0)) for network in range(4)]
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 8
@@ -144,10 +144,10 @@ def test_steps_of_trainings_give_the_time_left_before_a_snapshot(tmp_path: Path,
         if seconds == 20.0:
             assert tracker.progress.seconds_left == pytest.approx((4000 - 250 - 2 * steps) / 20)
     assert tracker.progress.done_evaluations == 0
-    assert [one.unit for one in tracker.progress.trainings] == [parts[0].unit.id]
+    assert [beat.unit for beat in tracker.progress.trainings] == [parts[0].unit.id]
 
 
-def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: Clock) -> None:
+def test_steps_are_not_counted_twice_with_snapshot(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 2
@@ -165,7 +165,7 @@ def test_steps_are_not_counted_again_with_their_snapshot(tmp_path: Path, clock: 
     assert tracker.progress.steps_macs == 100e6
 
 
-def test_late_heartbeat_of_a_resumed_training_does_not_shorten_the_time_left(tmp_path: Path, clock: Clock) -> None:
+def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 2

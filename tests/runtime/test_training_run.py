@@ -1,4 +1,4 @@
-"""Runs of trainings: complete, resumable to the byte, drained; each failure is one line."""
+"""Runs of trainings: completion, resumption to the same bytes, draining, and one-line errors."""
 
 import json
 import os
@@ -37,9 +37,9 @@ TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Weights of the two recipes, of a run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the weights of both recipes from an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     assert run_trainings(both_recipes(folder)).complete
     return weight_files(folder / "store")
 
@@ -52,42 +52,42 @@ def records(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
     return {(record.recipe, record.steps_done): record for record in CheckpointStore(config.store).records()}
 
 
-def test_all_snapshots_are_stored_once_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     seen = []
     tally = run_trainings(config, on_preview=seen.append)
     assert tally.complete
     assert (tally.evaluations, tally.computed, tally.failures) == (3, 3, [])
     assert (seen[0].n_evaluations, seen[0].n_done) == (3, 0)
-    found = records(config)
-    assert sorted(found) == [("plain", step) for step in STEPS]
-    assert [(found["plain", step].epochs, found["plain", step].steps) for step in STEPS] == [
+    stored = records(config)
+    assert sorted(stored) == [("plain", step) for step in STEPS]
+    assert [(stored["plain", step].epochs, stored["plain", step].steps) for step in STEPS] == [
         (0, 2),
         (1, None),
         (2, None),
     ]
-    assert all(0 <= record.recorded_accuracy <= 1 for record in found.values())
-    assert len({record.sha256 for record in found.values()}) == 3
-    for record in found.values():
+    assert all(0 <= record.recorded_accuracy <= 1 for record in stored.values())
+    assert len({record.sha256 for record in stored.values()}) == 3
+    for record in stored.values():
         CheckpointStore(config.store).load(record)
     assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
     assert not (config.results / "lease.json").exists()
     progress = read_progress(config.results)
     assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
-    again = run_trainings(config)
-    assert (again.complete, again.evaluations) == (True, 0)
+    rerun = run_trainings(config)
+    assert (rerun.complete, rerun.evaluations) == (True, 0)
     assert preview_trainings(config).n_done == 3
 
 
-def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(tmp_path: Path) -> None:
+def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
-    found = records(config)
-    (config.store / found["plain", 2].file).unlink()
-    path = config.store / found["plain", 6].file
+    stored = records(config)
+    (config.store / stored["plain", 2].file).unlink()
+    path = config.store / stored["plain", 6].file
     path.write_bytes(path.read_bytes()[:-1])
-    flipped = config.store / found["plain", 3].file
+    flipped = config.store / stored["plain", 3].file
     content = bytearray(flipped.read_bytes())
     content[-1] ^= 1
     flipped.write_bytes(content)
@@ -96,7 +96,7 @@ def test_weights_that_are_lost_cut_short_or_changed_are_made_again_to_the_byte(t
     assert weight_files(config.store) == before
 
 
-def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     config = make_trainings(tmp_path, recipes={"tuned": TUNED})
     path = config.store / records(config)["plain", 6].file
@@ -107,7 +107,7 @@ def test_a_start_whose_bytes_changed_is_refused_before_anything_is_trained(tmp_p
         run_trainings(config)
 
 
-def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) -> None:
+def test_additional_snapshot_retrains_to_same_end(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     before = weight_files(tmp_path / "store")
     more = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
@@ -118,55 +118,59 @@ def test_one_more_snapshot_is_one_more_training_to_the_same_end(tmp_path: Path) 
     assert {name.split("-")[-2] for name in after.keys() - before.keys()} == {"e0", "i4"}
 
 
-def test_a_training_begins_with_the_last_weights_of_another(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_training_starts_from_final_weights_of_another(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.evaluations) == (True, 4)
-    assert weight_files(config.store) == undisturbed
-    found = records(config)
-    tuned = found["tuned", 3]
-    assert tuned.training["inputs"]["start"] == found["plain", 6].sha256
-    # Begun anew by the same recipe, the weights are others.
+    assert weight_files(config.store) == uninterrupted
+    stored = records(config)
+    tuned = stored["tuned", 3]
+    assert tuned.training["inputs"]["start"] == stored["plain", 6].sha256
+    # The same recipe from initial weights gives different weights.
     fresh = make_trainings(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
     run_trainings(fresh)
     assert records(fresh)["tuned", 3].sha256 != tuned.sha256
 
 
-def test_a_start_may_lie_in_the_store_already_and_must_be_somewhere(tmp_path: Path) -> None:
+def test_start_weights_may_come_from_store_but_must_exist(tmp_path: Path) -> None:
     alone = make_trainings(tmp_path, recipes={"tuned": TUNED})
-    with pytest.raises(CheckpointError, match=r"tuned seed 0: expected the weights of #309 bright plain seed 0 in "):
+    with pytest.raises(
+        CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, which "
+    ):
         run_trainings(alone)
     assert not (tmp_path / "store").exists()
     run_trainings(make_trainings(tmp_path))
     assert run_trainings(alone).complete
 
 
-def test_a_start_is_the_end_of_a_training_and_no_snapshot_before(tmp_path: Path) -> None:
+def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
     both, alone = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
     run_trainings(make_trainings(tmp_path))
-    found = records(both)
+    stored = records(both)
     manifest = both.store / "manifest.jsonl"
     lines = manifest.read_bytes().splitlines(keepends=True)
-    manifest.write_bytes(b"".join(line for line in lines if found["plain", 6].sha256.encode() not in line))
+    manifest.write_bytes(b"".join(line for line in lines if stored["plain", 6].sha256.encode() not in line))
     for config, selection in ((both, TrainingSelection(("tuned",))), (alone, ALL_TRAININGS)):
-        with pytest.raises(CheckpointError, match=r"tuned seed 0: expected .* of #309 bright plain seed 0 in .*end"):
+        with pytest.raises(
+            CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, "
+        ):
             run_trainings(config, selection=selection)
     assert run_trainings(both).complete
-    assert records(both)["tuned", 3].training["inputs"]["start"] == found["plain", 6].sha256
+    assert records(both)["tuned", 3].training["inputs"]["start"] == stored["plain", 6].sha256
 
 
-def test_another_training_of_the_same_name_is_refused(tmp_path: Path) -> None:
+def test_different_training_with_same_name_is_rejected(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     before = weight_files(tmp_path / "store")
     changed = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
     with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Rename the recipe"):
         run_trainings(changed)
-    with pytest.raises(CheckpointError, match=r"got a different one \(threads: 1 → 2\)"):
+    with pytest.raises(CheckpointError, match=r"has a different training under this name \(threads: 1 → 2\)"):
         run_trainings(make_trainings(tmp_path, execution={"threads": 2}))
     assert weight_files(tmp_path / "store") == before
 
 
-def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand) -> None:
+def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
     run_trainings(make_trainings(tmp_path))
     sweep = tmp_path / "sweep.yaml"
     fields = {
@@ -180,26 +184,26 @@ def test_snapshots_are_weights_of_a_sweep(tmp_path: Path, robust201: RunCommand)
         "execution": {"executor": "inline", "device": "cpu"},
     }
     sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("run", sweep)
-    assert ended.code == 0, ended.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
     assert exported.code == 0, exported.err
     recorded = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
-    assert [(name, one["epochs"], one["steps"]) for name, one in recorded.items()] == [
+    assert [(name, state["epochs"], state["steps"]) for name, state in recorded.items()] == [
         ("plain-i2-s0", None, 2),
         ("plain-e1-s0", 1, 3),
         ("plain-e2-s0", 2, 6),
     ]
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------
 
 
-def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> None:
+def test_diverging_training_fails_alone_with_one_line_error(tmp_path: Path) -> None:
     recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_trainings(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
-    said: list[str] = []
-    tally = run_trainings(config, say=said.append)
+    output: list[str] = []
+    tally = run_trainings(config, say=output.append)
     assert not tally.complete
     assert sorted(step for recipe, step in records(config) if recipe == "plain") == list(STEPS)
     (failure,) = tally.failures
@@ -207,14 +211,12 @@ def test_a_training_that_diverges_fails_alone_in_one_line(tmp_path: Path) -> Non
     assert failure.message.count("\n") == 0
     assert "Training failed for #309 on bright: expected" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
-    assert tally.remaining == 1  # what was to begin with it
-    assert any("start from are missing: 1, such as #309 bright tuned seed 0" in line for line in said)
+    assert tally.remaining == 1  # the training that starts from it
+    assert any("start weights are missing: 1, such as #309 bright tuned seed 0" in line for line in output)
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut", "label"])
-def test_bad_images_are_refused_in_one_line_before_anything_is_written(
-    tmp_path: Path, robust201: RunCommand, damage: str
-) -> None:
+def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunCommand, damage: str) -> None:
     fields = training_fields(tmp_path)
     path = Path(fields["datasets"]["bright"]["path"]) / "train.npz"
     if damage == "absent":
@@ -230,7 +232,7 @@ def test_bad_images_are_refused_in_one_line_before_anything_is_written(
     assert not (tmp_path / "store").exists()
 
 
-def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) -> None:
+def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
     few = write_images(tmp_path, "few") | {"train": False}
     with np.load(tmp_path / "few/train.npz") as stored:
         whole = dict(stored)
@@ -244,24 +246,24 @@ def test_too_few_robust_images_and_late_snapshots_are_refused(tmp_path: Path) ->
         run_trainings(make_trainings(tmp_path, recipes={"late": late}))
 
 
-def test_a_mixture_and_a_blend_are_training_data(tmp_path: Path) -> None:
+def test_training_on_mixture_and_fusion(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
         "blended": {"fusion": {"first": "bright", "second": "more", "label": "second"}},
     }
-    recipes = {name: RECIPE | {"snapshots": {}, "epochs": 1, "data": given} for name, given in data.items()}
+    recipes = {name: RECIPE | {"snapshots": {}, "epochs": 1, "data": section} for name, section in data.items()}
     config = make_trainings(tmp_path, datasets=datasets, recipes=recipes)
     assert run_trainings(config).complete
-    found = CheckpointStore(config.store).records()
-    assert [record.recipe for record in found] == ["blended", "mixed"]
-    assert [{*record.training["inputs"]["data"]} for record in found if record.training] == [
+    stored = CheckpointStore(config.store).records()
+    assert [record.recipe for record in stored] == ["blended", "mixed"]
+    assert [{*record.training["inputs"]["data"]} for record in stored if record.training] == [
         {"fusion", "normalisation"},
         {"mixture", "normalisation"},
     ]
 
 
-def test_one_driver_at_a_time(tmp_path: Path) -> None:
+def test_run_trainings_requires_lease(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     config.results.mkdir(parents=True)
     with Lease.acquire(config.results), pytest.raises(LeaseHeldError):
@@ -278,25 +280,25 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
     return {"executor": "ray", "workers": 1, "ray_address": request.getfixturevalue("ray_address")}
 
 
-def test_a_drain_keeps_the_state_and_the_rest_is_resumed_to_the_byte(
-    tmp_path: Path, undisturbed: dict[str, str], execution: dict[str, object]
+def test_drained_training_resumes_to_same_bytes(
+    tmp_path: Path, uninterrupted: dict[str, str], execution: dict[str, object]
 ) -> None:
-    asked: list[Event] = []
+    signalled: list[Event] = []
 
     def interrupt(_progress: RunProgress, event: Event | None) -> None:
-        if isinstance(event, Receipt) and not asked:
-            asked.append(event)
+        if isinstance(event, Receipt) and not signalled:
+            signalled.append(event)
             signal.raise_signal(signal.SIGTERM)
 
-    # Long enough to be in the middle when the drain comes.
+    # The signal arrives in the middle of a training.
     drained = run_trainings(both_recipes(tmp_path, execution=execution), on_progress=interrupt)
     assert drained.drained
     assert not drained.complete
     assert run_trainings(both_recipes(tmp_path)).complete
-    assert weight_files(tmp_path / "store") == undisturbed
+    assert weight_files(tmp_path / "store") == uninterrupted
 
 
-def test_a_signal_within_the_last_training_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drain, is_draining = TrainingWorker.drain, threading.Event()
 
     def note(worker: TrainingWorker) -> None:
@@ -315,16 +317,16 @@ def test_a_signal_within_the_last_training_ends_the_run(tmp_path: Path, monkeypa
 
 
 def run_in_child(work: Callable[[], object]) -> None:
-    """Do something in a copy of this process, where pytest must not go on, and end it."""
+    """Call `work` in a forked process and end the process, so that pytest does not continue in it."""
     try:
         work()
-    except BaseException:  # noqa: BLE001 - by its exit code alone
+    except BaseException:  # noqa: BLE001 - reported by the exit code
         os._exit(1)
     os._exit(0)
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Do something in a copy of this process; give its exit code, negative for a signal."""
+    """Call `work` in a forked process and return its exit code, negative for a signal."""
     child = os.fork()
     if not child:
         run_in_child(work)
@@ -332,7 +334,7 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 def run_and_die(config: TrainingConfig, flushes: int) -> None:
-    """Train, and die of kill -9 before so many flushes to the disk: before or after a file has its name."""
+    """Train, and be killed at the given call of fsync, that is, before or after a file is renamed."""
 
     def flush(_descriptor: int) -> None:
         nonlocal flushes
@@ -344,7 +346,7 @@ def run_and_die(config: TrainingConfig, flushes: int) -> None:
     assert run_trainings(config).complete
 
 
-def test_a_run_that_is_killed_anywhere_gives_the_same_bytes(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_training_run_killed_anywhere_gives_same_bytes(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
     draws = random.Random(1)
     config = both_recipes(tmp_path)
     codes = []
@@ -355,12 +357,12 @@ def test_a_run_that_is_killed_anywhere_gives_the_same_bytes(tmp_path: Path, undi
         assert len(codes) < 30
     assert codes.count(-signal.SIGKILL) > 2
     assert run_trainings(config).evaluations == 0
-    assert weight_files(config.store) == undisturbed
+    assert weight_files(config.store) == uninterrupted
     assert list((config.results / "finished").glob("*.json")) == []
 
 
 class LosingExecutor(InlineExecutor):
-    """Its worker dies once, after it has stored a snapshot and before it tells."""
+    """Simulates a worker that dies once, after storing a snapshot and before reporting it."""
 
     def __init__(self, work: TrainingWork, losses: list[Receipt]) -> None:
         super().__init__(TrainingWorker(work).run)
@@ -375,7 +377,7 @@ class LosingExecutor(InlineExecutor):
         return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
 
 
-def test_what_a_lost_worker_had_stored_is_not_trained_again(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
     losses: list[Receipt] = []
     written: list[str] = []
@@ -387,14 +389,14 @@ def test_what_a_lost_worker_had_stored_is_not_trained_again(tmp_path: Path, undi
     assert (tally.complete, tally.deaths, tally.evaluations) == (True, 1, 4)
     assert losses[0].shard in written
     assert len(written) == len(set(written)) == 4
-    assert weight_files(config.store) == undisturbed
+    assert weight_files(config.store) == uninterrupted
 
 
-def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> None:
+def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
     before = weight_files(config.store)
-    # As a driver leaves it that is killed between the second receipt and the manifest.
+    # State after a driver was killed between the second receipt and the manifest.
     lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
     (config.store / "manifest.jsonl").write_bytes(b"".join(lines[:2]))
     finished = config.results / "finished"
@@ -404,39 +406,39 @@ def test_what_a_killed_driver_had_not_entered_is_recovered(tmp_path: Path) -> No
     torn.write_bytes(lines[3][:50])
     gone = json.loads(lines[2]) | {"file": "bright/absent.safetensors"}
     (finished / "3.json").write_text(json.dumps(gone) + "\n")
-    said: list[str] = []
-    assert run_trainings(config, say=said.append).evaluations == 0
-    assert any("in the manifest: 2" in line for line in said)
+    output: list[str] = []
+    assert run_trainings(config, say=output.append).evaluations == 0
+    assert any("to the manifest: 2" in line for line in output)
     assert weight_files(config.store) == before
     assert sorted(step for _, step in records(config) if step is not None) == list(STEPS)
     assert list(finished.iterdir()) == []
 
 
-def test_a_narrowed_run_makes_its_part(tmp_path: Path) -> None:
+def test_training_selection_limits_run(tmp_path: Path) -> None:
     config = both_recipes(tmp_path, seeds=[0, 1])
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
     assert (tally.complete, tally.evaluations) == (True, 3)
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
 
 
-def test_the_status_of_trainings(tmp_path: Path, robust201: RunCommand) -> None:
+def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     path = tmp_path / "train.yaml"
     wild = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
     assert "expected a checkpoint store with trainings" in robust201("status", path).refusal(2)
-    ended = robust201("train", path)
-    assert ended.code == 3
-    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in ended.err
-    for place, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
-        ended = robust201("status", place)
-        assert ended.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
-        assert "failed: EvaluationError: Training failed for #309 on bright" in ended.err
+    result = robust201("train", path)
+    assert result.code == 3
+    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in result.err
+    for target, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
+        result = robust201("status", target)
+        assert result.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
+        assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
     state = json.loads(robust201("status", path, "--json").out)
     assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
     assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
 
 
-def test_the_status_shows_steps_of_a_training_before_its_first_snapshot(
+def test_status_reports_steps_before_first_snapshot(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
@@ -473,7 +475,7 @@ def test_the_status_shows_steps_of_a_training_before_its_first_snapshot(
     assert read_training_status(tmp_path / "store").in_progress == ()
 
 
-def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
+def test_status_watch_waits_for_all_trainings_of_yaml(
     tmp_path: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.yaml"
@@ -484,7 +486,7 @@ def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
     assert "not started: 0 of 0 snapshots; 0 of 2 trainings complete; 0 active workers" in queued.out
     assert "No worker has been active for 0 minutes." in queued.err
     assert robust201("train", path, "--limit", "1").code == 0
-    # Of a store alone only the last run is known, which was of one training.
+    # A store alone has only the last run, which had one training.
     assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
     assert robust201("status", path, "--watch", "--patience", "0").code == 3
 
@@ -497,7 +499,7 @@ def test_trainings_are_watched_until_all_of_the_yaml_are_complete(
     assert "finished: 6 of 6 snapshots; 2 of 2 trainings complete" in watched.out.splitlines()[-1]
 
 
-def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path) -> None:
+def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
 
     def look(_progress: RunProgress, _event: Event | None) -> None:
@@ -517,7 +519,7 @@ def test_a_run_of_trainings_is_seen_and_so_is_that_it_was_killed(tmp_path: Path)
     killed_config = make_trainings(tmp_path / "killed")
     assert in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
     for beat in (tmp_path / "killed/store/training/heartbeats").glob("*"):
-        os.utime(beat, (0, 0))  # the killed worker has been silent for long
+        os.utime(beat, (0, 0))  # the killed worker has been silent for a long time
     killed = read_training_status(tmp_path / "killed/store")
     assert (tmp_path / "killed/store/training/lease.json").exists()
     assert (killed.state, killed.driver) == ("interrupted", None)

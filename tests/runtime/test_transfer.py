@@ -1,4 +1,4 @@
-"""Transfers: adversarial images are made once on their source, shown to every network, and decide what a result is."""
+"""Transfer attacks: images are generated once on the source, evaluated on all networks, and part of the identity."""
 
 import json
 import shutil
@@ -45,8 +45,14 @@ WRONG = [
     ({"source": 0, "key": "pgb"}, r"Did you mean 'pgd'"),
     ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
     ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
-    ({"source": [0, 0.0], "key": "pgd"}, r"expected one or more different architectures, got \[0, 0.0\]"),
-    ({"source": [0, cells.specs()[0]], "key": "pgd"}, r"in a list of sources, got #0 twice, as shown_0 too"),
+    (
+        {"source": [0, 0.0], "key": "pgd"},
+        r"expected one or more different architectures, got \[0, 0.0\]",
+    ),
+    (
+        {"source": [0, cells.specs()[0]], "key": "pgd"},
+        r"in a list of sources, got #0 twice \(also shown_0\)",
+    ),
     ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
     ({"source": 0, "key": "shown"}, r"keys.shown.key: expected an attack, such as pgd, got 'shown'"),
 ]
@@ -63,10 +69,10 @@ def export(config: SweepConfig, out: Path) -> RobustnessDataset:
 
 
 def read(data: RobustnessDataset, key: str, what: str) -> dict[str, Any]:
-    """What is exported of a key, by architecture."""
+    """Return the exported values of a key, by architecture."""
     path = data.path / "digits" / f"{key}_{what}.json"
-    found: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
-    return found
+    values: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
+    return values
 
 
 def images_of(config: SweepConfig) -> list[str]:
@@ -74,29 +80,29 @@ def images_of(config: SweepConfig) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
 
 
-@pytest.mark.parametrize(("given", "message"), WRONG)
-def test_what_cannot_be_transferred_is_refused(make_sweep: MakeSweep, given: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("fields", "message"), WRONG)
+def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_sweep(keys={"clean": {}, "shown": given})
+        make_sweep(keys={"clean": {}, "shown": fields})
 
 
-@pytest.mark.parametrize("given", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
-def test_a_name_too_long_for_files_is_refused(make_sweep: MakeSweep, given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="of up to 100 bytes, for a t"):
-        make_sweep(keys={"clean": {}, "é".join("a" * 61): given})
+@pytest.mark.parametrize("fields", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
+def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="of up to 100 bytes, for a"):
+        make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})
 
 
-def test_a_narrowed_run_attacks_a_source_that_it_leaves_out(make_sweep: MakeSweep) -> None:
+def test_filtered_run_attacks_excluded_source(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     assert run(config, filters=Filters(architectures=(21,))).computed == 1
     assert run(config).computed == 1
 
 
-def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     tally = run(config)
     assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
-    assert len(images_of(config)) == 2 * 2  # one block per source and strength, whatever it is shown to
+    assert len(images_of(config)) == 2 * 2  # one block per source and strength, for all networks
     data = export(config, tmp_path / "out")
     assert data.data == ["digits"]
     for what in ("accuracy", "cm", "confidence"):
@@ -104,12 +110,14 @@ def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep
         for source, other in (("0", "21"), ("21", "0")):
             shown = read(data, f"transfer_{source}", what)
             assert shown[source] == white_box[source]
-            assert what != "confidence" or shown[other] != white_box[other]  # untrained networks answer alike
+            assert (
+                what != "confidence" or shown[other] != white_box[other]
+            )  # untrained networks may have equal predictions
     assert {data.files.kind_of(key) for key in ("transfer_0", "transfer_21")} == {"attack"}
     assert list(data.strengths("digits", "transfer_0")) == [1, 8]
     sweep = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
-    of_attack = config.parameters["pgd"].model_dump(mode="json")
-    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | of_attack
+    attack_fields = config.parameters["pgd"].model_dump(mode="json")
+    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | attack_fields
     assert run(config).evaluations == 0
 
 
@@ -123,7 +131,7 @@ def test_a_transfer_to_its_own_source_is_the_attack_itself(make_sweep: MakeSweep
         ("reference", "fgsm"),
     ],
 )
-def test_any_attack_can_be_transferred(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
+def test_transfer_supports_attack(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
     few = {
         "fgsm": {"epsilons_255": [2]},
         "aa_square_l2": {"epsilons": [0.5], "queries": 3},
@@ -138,7 +146,7 @@ def test_any_attack_can_be_transferred(make_sweep: MakeSweep, tmp_path: Path, en
         assert read(data, "shown", what) == read(data, key, what)
 
 
-def test_another_strength_is_made_and_evaluated_alone(make_sweep: MakeSweep) -> None:
+def test_additional_strength_generates_only_its_images(make_sweep: MakeSweep) -> None:
     def sweep(*epsilons: float) -> SweepConfig:
         return make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
 
@@ -148,7 +156,7 @@ def test_another_strength_is_made_and_evaluated_alone(make_sweep: MakeSweep) -> 
     assert set(before) < set(images_of(sweep(1, 4)))
 
 
-def test_results_outlive_the_images_and_lost_ones_are_computed_on_images_made_again(make_sweep: MakeSweep) -> None:
+def test_lost_transfer_results_are_recomputed_on_regenerated_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run(config)
     before = images_of(config)
@@ -160,7 +168,7 @@ def test_results_outlive_the_images_and_lost_ones_are_computed_on_images_made_ag
     assert len(images_of(config)) == 2
 
 
-def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep: MakeSweep) -> None:
+def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -> None:
     def protocol(**changes: Any) -> str:
         config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", **ATTACK} | changes})
         return make_plan(config, facts_of(config)).units[0].protocol
@@ -171,13 +179,11 @@ def test_other_weights_or_parameters_of_the_source_are_other_results(make_sweep:
         return replace(facts, weights={"digits": states})
 
     base = protocol()
-    assert base == protocol(epsilons_255=[3])  # a strength names an evaluation, as of any key
+    assert base == protocol(epsilons_255=[3])  # strengths are not part of a protocol
     assert len({base, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
 
 
-def test_a_failed_source_fails_what_needs_it_and_nothing_else(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_source_fails_only_its_transfer(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_on_21(context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **options: Any) -> Any:
         if part.unit.architecture == 21:
             raise RuntimeError("no such luck")
@@ -194,10 +200,10 @@ def test_a_failed_source_fails_what_needs_it_and_nothing_else(
     assert run(config).computed == 4
 
 
-def test_shares_make_no_images(make_sweep: MakeSweep) -> None:
+def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "transfer_0")))
-    with pytest.raises(InputError, match=r"expected adversarial images of transfer_21, got none.+plan --save"):
+    with pytest.raises(InputError, match=r"prepared without the adversarial images of transfer_21.+plan --save"):
         run_share(config, Share(1, 1), make_executor)
     assert run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "transfer_0"))).computed == 6
     prepare_sweep(config)
@@ -205,7 +211,7 @@ def test_shares_make_no_images(make_sweep: MakeSweep) -> None:
     assert run(config).evaluations == 0
 
 
-def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
+def test_damaged_adversarial_block_is_named(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     prepare_sweep(config)
     (block,) = config.results.glob("adversarial/*/*.npy")
@@ -220,12 +226,12 @@ def test_a_damaged_block_is_named(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shape", "folder", "link"])
-def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
+def test_invalid_adversarial_block_is_named(tmp_path: Path, damage: str) -> None:
     store = AdversarialStore(tmp_path, np.arange(20), batch_size=10)
     store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
     (block,) = tmp_path.glob("*.npy")
     block.unlink()
-    if damage == "shape":  # a hash that is right, of other images
+    if damage == "shape":  # a valid block of fewer images
         store.write(4.0, 0, np.zeros((5, 3, 2, 2), np.float32))
         (block,) = tmp_path.glob("*.npy")
         block.rename(tmp_path / block.name.replace("000005", "000020"))
@@ -237,9 +243,9 @@ def test_what_is_no_block_is_named(tmp_path: Path, damage: str) -> None:
         store(4.0, np.arange(20))
 
 
-def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
+def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: Path) -> None:
     indices = np.arange(0, 1400, 2)
-    store = AdversarialStore(tmp_path / "held", indices, batch_size=120)
+    store = AdversarialStore(tmp_path / "store", indices, batch_size=120)
     pixels = np.random.default_rng(0).random((len(indices), 3, 2, 2), dtype=np.float32)
     assert list(store.missing([1.0, 2.0])) == [((1.0, 2.0), start, min(start + 360, 700)) for start in (0, 360)]
     for start in (0, 360):
@@ -251,13 +257,13 @@ def test_blocks_are_cut_at_batches_and_read_across(tmp_path: Path) -> None:
         store(1.0, rows)
 
 
-def test_a_source_of_one_set_of_weights_takes_no_name(make_sweep: MakeSweep) -> None:
+def test_transfer_rejects_weights_name_if_source_has_single_weights(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", "weights": "nope"}})
-    with pytest.raises(ConfigError, match=r"expected no `weights`.*got 'nope'\. Leave the field out"):
+    with pytest.raises(ConfigError, match=r"unnamed set of weights, but `weights` is 'nope'\. Remove the field"):
         run(config)
 
 
-def test_the_source_of_several_weights_is_chosen_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_transfer_source_weights_are_selected_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
     def sweep(**fields: Any) -> SweepConfig:
         keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}
         weights = {"random": {"seeds": [3, 4]}}

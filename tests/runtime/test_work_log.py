@@ -1,4 +1,4 @@
-"""Logs of workers: whole lines, the unit on each, bounded, and never a reason for a run to fail."""
+"""Logs of workers: complete lines with units, bounded size, and no effect on the run."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_says_when_who_and_which_unit(tmp_path: Path) -> None:
+def test_log_line_has_time_process_and_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, clock=lambda: 1_000_000_000.25)
     log.write("worker_started")
     with log.about(PART):
@@ -39,7 +39,7 @@ def test_a_line_says_when_who_and_which_unit(tmp_path: Path) -> None:
     assert about["worker"] == log.path.stem
 
 
-def test_what_libraries_warn_of_is_logged_with_the_unit(tmp_path: Path) -> None:
+def test_library_warnings_are_logged_with_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path)
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
@@ -48,28 +48,28 @@ def test_what_libraries_warn_of_is_logged_with_the_unit(tmp_path: Path) -> None:
             logging.getLogger("some.library").warning("%s is odd", "this")
             logging.getLogger("some.library").info("nothing to see")
         logging.getLogger("some.library").warning("after the part")
-    found = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
-    assert found == [
+    logged = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
+    assert logged == [
         ("library_warning", "FutureWarning: old function", UNIT.id),
         ("library_log", "this is odd", UNIT.id),
     ]
-    assert [str(one.message) for one in shown] == ["old function"]
+    assert [str(warning.message) for warning in shown] == ["old function"]
 
 
-def test_a_file_is_bounded_and_the_last_lines_stay(tmp_path: Path) -> None:
+def test_log_file_size_is_bounded(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, max_bytes=2_000)
     for number in range(100):
         log.write("part_started", f"line {number}")
     first, second = sorted((tmp_path / "logs").iterdir())
     assert {first.stem, second.stem} == {f"{log.worker}.1", log.worker}
     assert all(path.stat().st_size <= 2_000 for path in (first, second))
-    kept = [line["message"] for line in (*lines_of(first), *lines_of(second))]
-    assert kept == [f"line {number}" for number in range(100 - len(kept), 100)]
+    texts = [line["message"] for line in (*lines_of(first), *lines_of(second))]
+    assert texts == [f"line {number}" for number in range(100 - len(texts), 100)]
     log.write("part_failed", "x" * 50_000, traceback="y" * 50_000)
     assert len(lines_of(log.path)[-1]["message"]) == 20_000
 
 
-def test_logs_that_are_deleted_silence_nobody(tmp_path: Path) -> None:
+def test_logging_continues_after_deletion(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, max_bytes=1_000)
     for number in range(20):
         log.write("part_started", f"line {number}")
@@ -78,7 +78,7 @@ def test_logs_that_are_deleted_silence_nobody(tmp_path: Path) -> None:
     assert [line["event"] for line in lines_of(log.path)] == ["last"]
 
 
-def test_a_line_that_a_full_disk_tears_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torn_log_line_does_not_damage_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = WorkLog(tmp_path)
     log.write("first")
     with monkeypatch.context() as full:
@@ -91,13 +91,13 @@ def test_a_line_that_a_full_disk_tears_spoils_no_other(tmp_path: Path, monkeypat
     assert [json.loads(line)["event"] for line in (lines[0], lines[2])] == ["first", "last"]
 
 
-def test_a_folder_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+def test_log_ignores_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     WorkLog(tmp_path).write("worker_started")
     assert (tmp_path / "logs").read_text() == "a file"
 
 
-def test_the_oldest_files_go_but_none_that_is_written(tmp_path: Path) -> None:
+def test_remove_old_logs_keeps_recent_files(tmp_path: Path) -> None:
     for number in range(5):
         path = tmp_path / f"2026010{number}T000000Z-host-1-abc.jsonl"
         path.write_text("{}\n")
@@ -108,7 +108,7 @@ def test_the_oldest_files_go_but_none_that_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("failing_fgsm")
-def test_a_run_logs_each_part_with_what_came_of_it(make_sweep: MakeSweep) -> None:
+def test_run_logs_parts_and_outcomes(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     tally = run_sweep(config, make_executor)
     assert (tally.computed, len(tally.failures)) == (1, 1)

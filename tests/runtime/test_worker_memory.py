@@ -1,4 +1,4 @@
-"""What a worker shows a network at once, and what it does when memory runs out. Devices are simulated."""
+"""Batch sizes of workers, and halving of micro-batches when memory runs out. Devices are simulated."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -40,13 +40,13 @@ def results_of(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """Let memory run out above a number of images in a network; gives the sizes that the network was shown."""
+    """Simulate running out of memory above a number of images; return the list of batch sizes seen by the network."""
 
     def make(limit: int) -> list[int]:
         sizes: list[int] = []
-        network.usable_library()  # its proof is no part of what is watched here
+        network.usable_library()  # loaded first, so that its self-test is not recorded
 
-        def watched(compute):
+        def recording(compute):
             def compute_in_small_memory(self, pixels, *arguments):
                 sizes.append(len(pixels))
                 if len(pixels) > limit:
@@ -55,11 +55,11 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
             return compute_in_small_memory
 
-        # Nor are the few images that come first.
+        # The checks' batches are not recorded either.
         monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_named: None)
         monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_named: None)
-        monkeypatch.setattr(Classifier, "_logits", watched(Classifier._logits))
-        monkeypatch.setattr(InferenceNetwork, "_forward", watched(InferenceNetwork._forward))
+        monkeypatch.setattr(Classifier, "_logits", recording(Classifier._logits))
+        monkeypatch.setattr(InferenceNetwork, "_forward", recording(InferenceNetwork._forward))
         return sizes
 
     return make
@@ -67,18 +67,18 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let the CPU say that it has some gigabytes, as a GPU does."""
+    """Make the CPU report a limited memory, as a GPU does."""
 
     def make(gigabytes: float) -> None:
-        found = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
-        monkeypatch.setattr(networks, "device_memory", lambda _: found)
+        free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
+        monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
         monkeypatch.setattr(network, "CPU_CHUNK", None)
 
     return make
 
 
-def falling(sizes: list[int]) -> list[int]:
-    """The sizes at which a smaller one than ever before was shown."""
+def decreasing(sizes: list[int]) -> list[int]:
+    """Return the sizes that are smaller than all sizes before them."""
     return [size for i, size in enumerate(sizes) if size < min(sizes[:i], default=size + 1)]
 
 
@@ -100,7 +100,7 @@ def end_a_capture_after(error: Exception) -> None:
         torch.AcceleratorError("CUDA error: out of memory"),
     ],
 )
-def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> None:
+def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -> None:
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="not ended") as masked:
@@ -111,7 +111,7 @@ def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> N
 @pytest.mark.parametrize(
     "error", [torch.AcceleratorError("CUDA error: an illegal memory access"), torch.OutOfMemoryError()]
 )
-def test_a_failing_device_is_not_called_a_bad_network(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_network_raises_device_errors_unchanged(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments: object) -> torch.Tensor:
         raise error
 
@@ -121,33 +121,33 @@ def test_a_failing_device_is_not_called_a_bad_network(error: Exception, monkeypa
         check_network(classifier, torch.zeros(2, 3, 8, 8), name="tiny")
 
 
-def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
-    assert falling(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
+    assert decreasing(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
-def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(8)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
     assert tally.complete
-    # No fewer than eight images go through an inference network.
-    assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+    # The minimum batch size of an inference network is eight.
+    assert decreasing(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
-def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)
-    told: list[tuple[str, dict[str, str]]] = []
-    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
+    records: list[tuple[str, dict[str, str]]] = []
+    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: records.append((name, tags)))
     facts = load_plan(config.results).facts
     halving = worker.Worker(config, facts, metrics)
     assert (
         len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
     )
-    assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
+    assert records == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["event"] for line in lines] == [
@@ -159,47 +159,45 @@ def test_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_me
 
 
 @pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])
-def test_a_device_halves_the_bucket_that_it_showed(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
+def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
     device_memory(0.001)
     sizes = small_memory(40)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
-    assert falling(sizes) == [256, 128, 64, 32]
+    assert decreasing(sizes) == [256, 128, 64, 32]
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_a_part_that_needed_less_memory_leaves_the_next_one_its_batch(
+def test_micro_batch_is_reset_for_next_part(
     make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
 ) -> None:
     sizes = small_memory(8)
-    begun: list[tuple[str, int]] = []
+    started: list[tuple[str, int]] = []
 
-    def noted(context, row, *arguments, **options) -> Iterator:
-        begun.append((row.key, len(sizes)))
+    def recorded(context, row, *arguments, **options) -> Iterator:
+        started.append((row.key, len(sizes)))
         return evaluate_part(context, row, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate_part", noted)
+    monkeypatch.setattr(worker, "evaluate_part", recorded)
     config = make_sweep(
         architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
     )
     assert run_sweep(config, make_executor).complete
-    assert sorted({key for key, _ in begun}) == ["clean", "fgsm"]
+    assert sorted({key for key, _ in started}) == ["clean", "fgsm"]
     for key in ("clean", "fgsm"):
-        first = next(position for name, position in begun if name == key)
+        first = next(position for name, position in started if name == key)
         assert sizes[first] == N_IMAGES
 
 
 @pytest.mark.parametrize(("engine", "attempts"), [("reference", 4), ("fused", 3)])
-def test_memory_that_no_smaller_batch_saves_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
+def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
     small_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
     # 10, 5, 2 and 1 images; 20, 10 and 8 samples.
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", attempts)]
 
 
-def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_before_first_batch_is_reported(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_arguments, **_options):
         raise torch.OutOfMemoryError("no room for weights")
 
@@ -208,7 +206,7 @@ def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
 
 
-def test_batches_planned_by_memory_leave_no_trace(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
+def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
     exports = []
     for name, gigabytes, execution in (("cpu", None, {}), ("large", 24, {}), ("small", 24, {"micro_batch": 12})):
         if gigabytes is not None:
@@ -220,57 +218,57 @@ def test_batches_planned_by_memory_leave_no_trace(make_sweep: MakeSweep, device_
     assert exports[0] == exports[1] == exports[2]
 
 
-def test_networks_that_are_left_give_their_memory_back(
+def test_network_is_released_before_next_is_loaded(
     make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device_memory(1)
     events: list[tuple[str, int]] = []
     release, start = Bucketed.release, Bucketed.__init__
 
-    def noted_release(self):
+    def recorded_release(self):
         events.append(("release", id(self)))
         release(self)
 
-    def noted_start(self, *arguments, **options):
+    def recorded_start(self, *arguments, **options):
         events.append(("start", id(self)))
         start(self, *arguments, **options)
 
-    monkeypatch.setattr(Bucketed, "release", noted_release)
-    monkeypatch.setattr(Bucketed, "__init__", noted_start)
+    monkeypatch.setattr(Bucketed, "release", recorded_release)
+    monkeypatch.setattr(Bucketed, "__init__", recorded_start)
     assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
-    (first, one), (second, other), (third, _) = events
+    (first, started_id), (second, released_id), (third, _) = events
     assert (first, second, third) == ("start", "release", "start")
-    assert one == other
+    assert started_id == released_id
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-def test_workers_that_share_a_device_share_its_memory(
+def test_device_memory_is_divided_among_its_workers(
     make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     device_memory(8)
     shares = []
     choose = networks.choose_capacity
 
-    def noted(**options):
+    def recorded(**options):
         shares.append((options["share"], options["image_size"]))
         return choose(**options)
 
-    monkeypatch.setattr(networks, "choose_capacity", noted)
+    monkeypatch.setattr(networks, "choose_capacity", recorded)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
     assert run_sweep(config, make_executor).complete
     assert shares == [(share, 32)]
 
 
-def test_images_are_copied_to_the_device_once_a_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
+def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
     copies = []
     resident = worker.resident
 
-    def noted(images, device):
+    def recorded(images, device):
         copies.append(images.dataset)
         return resident(images, device)
 
-    monkeypatch.setattr(worker, "resident", noted)
+    monkeypatch.setattr(worker, "resident", recorded)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
     assert copies == ["digits"]

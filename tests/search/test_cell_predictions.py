@@ -1,6 +1,7 @@
 """Predictions on the planted dataset, of which some cells are evaluated."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy.stats import kendalltau
 from robust201 import RobustnessDataset
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError
+from robust201.figures.regret_curves import save_regret_curves
 from robust201.search.blackbox import write_blackbox
 from robust201.search.cell_features import cell_features
 from robust201.search.cell_predictions import (
@@ -28,6 +30,7 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import evaluated_indices
 from tests.conftest import RunCommand
 from tests.support.planted import planted_accuracy, write_planted
+from tests.support.small_results import write_results, write_sweep_json
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +137,8 @@ def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: Cel
     )
     assert (search.n_members, search.n_predicted) == (15_625, 6406)
     assert search.to_payload()["n_predicted"] == 6406
+    figure = save_regret_curves([search], tmp_path / "regret.svg").read_text()
+    assert ">pgd:1 (partly predictions)<" in figure
     write_blackbox(reader, tmp_path / "blackbox", predictions=path)
     names = json.loads((tmp_path / "blackbox" / "metadata.json").read_text())["objectives_names"]
     assert names[:1] == ["metric_predicted_error_clean"]
@@ -182,7 +187,7 @@ def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust20
     rows = json.loads(path.read_text())
     rows["cifar10"]["clean"]["accuracy"] = dict.fromkeys(rows["cifar10"]["clean"]["accuracy"], 0.5)
     path.write_text(json.dumps(rows))
-    assert "got 0.5 for all" in robust201("predict", folder, "--keys", "clean").refusal(2)
+    assert "got 0.5 of clean for all" in robust201("predict", folder, "--keys", "clean").refusal(2)
 
 
 def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCommand) -> None:
@@ -197,3 +202,68 @@ def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCo
     assert ended.code == 0
     assert "predictions are weak" in ended.err
     assert json.loads(robust201("predict", folder, "--keys", "clean", "--json").out)["is_weak"] is True
+
+
+def set_accuracies(folder: Path, key: str, values: list[Any]) -> None:
+    """Replace the accuracies of a key of a planted folder."""
+    path = folder / "cifar10" / f"{key}_accuracy.json"
+    payload = json.loads(path.read_text())
+    rows = payload["cifar10"][key]["accuracy"]
+    payload["cifar10"][key]["accuracy"] = dict(zip(rows, values, strict=True))
+    path.write_text(json.dumps(payload))
+
+
+def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunCommand) -> None:
+    folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:20])
+    payload = json.loads((folder / "cifar10" / "pgd@Linf_accuracy.json").read_text())
+    rows = payload["cifar10"]["pgd@Linf"]["accuracy"].values()
+    set_accuracies(folder, "pgd@Linf", [[*row[:-1], 0.0] for row in rows])
+    ended = robust201("predict", folder, "--keys", "pgd", "--out", tmp_path / "p.csv")
+    assert ended.code == 0, ended.err
+    assert "Not predicted, since all evaluated cells have the same accuracy: pgd:4 0" in ended.err
+    assert set(pd.read_csv(tmp_path / "p.csv")["strength"]) == {0.5, 1.0}
+    shown = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
+    assert shown["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]
+    assert [one["strength"] for one in shown["quality"]] == [0.5, 1.0]
+    assert "got 0 of pgd:4 for all" in robust201("predict", folder, "--keys", "pgd:4").refusal(2)
+
+
+def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
+    names = evaluated_indices()
+    numbers = np.random.default_rng(0).uniform(0.2, 0.8, len(names)).round(6)
+    folder = write_planted(tmp_path / "few", cells=names[::100])
+    set_accuracies(folder, "clean", numbers[::100].tolist())
+    measured = {str(name): float(np.exp(9 * value)) for name, value in zip(names, numbers, strict=True)}
+    protocol = {"dataset": "cifar10", "key": "jacobian", "images": {"sha256": "0"}, "parameters": {"columns": ["norm"]}}
+
+    def write_measures(place: Path, values: dict[str, float]) -> Path:
+        write_results(place, {"jacobian": values}, measure="norm")
+        return write_sweep_json(place, {"cifar10": {"jacobian": [0]}}, {"protocols": [protocol]})
+
+    def tau(*options: object) -> float:
+        ended = robust201("predict", folder, "--keys", "clean", *options, "--json")
+        assert ended.code == 0, ended.err
+        return float(json.loads(ended.out)["quality"][0]["kendall"])
+
+    assert tau() < 0.4
+    assert tau("--measures", write_measures(tmp_path / "measures", measured)) > 0.8
+    few = write_measures(tmp_path / "too-few", dict([*measured.items()][:100]))
+    refused = robust201("predict", folder, "--keys", "clean", "--measures", few).refusal(2)
+    assert "got those of 100 of 6,466 cells" in refused
+    assert "got none" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
+
+
+def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:
+    clean = ("clean", 0.0)
+    rng = np.random.default_rng(1)
+    accuracies = results.accuracies.copy()
+    uncertain = rng.permutation(accuracies.index)[:25]
+    errors = pd.DataFrame({clean: 0.0}, index=accuracies.index)
+    errors.loc[uncertain, [clean]] = 0.1
+    accuracies[clean] = np.clip(accuracies[clean] + rng.normal(0, 1, len(accuracies)) * errors[clean], 0.01, 0.99)
+    noisy = replace(results, accuracies=accuracies)
+    frames = [predict_cells(noisy, ["clean"], standard_errors=one).frame for one in (None, 0 * errors, errors)]
+    true = planted_accuracy("clean", 0.0)[frames[0]["architecture"]]
+    plain, without_errors, weighted = (float(np.abs(one["predicted_accuracy"] - true).mean()) for one in frames)
+    assert without_errors == pytest.approx(plain, rel=1e-6)
+    assert weighted < 0.7 * plain

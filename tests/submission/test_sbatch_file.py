@@ -269,10 +269,10 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         ("slurm", ("--max-parallel", "2"), "--max-parallel: expected it only with a sweep"),
         ("slurm", ("--keys", "clean"), "--keys: expected it only with a sweep"),
         ("slurm", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
-        ("slurm", (), "expected execution.device cpu or cuda"),
+        ("slurm", (), "execution.device must be cpu or cuda"),
         ("ray", ("--datasets", "digits"), "--datasets: expected it only with a sweep"),
         ("ray", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
-        ("ray", (), "expected execution.device cpu or cuda"),
+        ("ray", (), "execution.device must be cpu or cuda"),
     ],
 )
 def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(

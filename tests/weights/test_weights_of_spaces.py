@@ -22,7 +22,7 @@ from robust201.submission.shipment import _paths
 from robust201.weights.manifest import hash_recipe
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_widened import write_parquet
+from tests.runtime.test_extended_sweeps import write_parquet
 
 OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
 STATE = {"weight": torch.arange(4.0)}
@@ -311,7 +311,7 @@ def test_weight_files_by_network_are_used_for_every_dataset(
         ),
         (
             {"digits": {"tiny": "a"}, "mine": "b"},
-            "weights.files: expected a file for each network, or for each dataset",
+            "weights.files: expected either a file for each network, or a mapping of files for each dataset",
         ),
         ({"wide": "a"}, "expected a file for each architecture, got none for tiny on digits"),
         ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny: expected a path"),

@@ -108,3 +108,15 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
         "networks); their errors weaken correlations."
     )
     return replace(results, accuracies=frame), said
+
+
+def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
+    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for counts."""
+    errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
+    for evaluation in results.columns:
+        estimates = find_estimates(results, [evaluation])
+        if estimates is not None:
+            is_missing = results.accuracies[evaluation].loc[estimates.value.index].isna()
+            names = estimates.value.index[is_missing.to_numpy()]
+            errors.loc[names, evaluation] = estimates.standard_error.loc[names]
+    return errors

@@ -131,7 +131,7 @@ def show_preview(preview: RunPreview) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
     total = preview.plan.n_evaluations
     say(
-        f"Planned {show_count(total, 'evaluation')} of {show_count(preview.plan.n_units, 'network-key pair')}: "
+        f"Planned {show_count(total, 'evaluation')} of {show_count(preview.plan.n_network_keys, 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
     say_each([f"Damaged result file set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 from robust201.core.errors import ConfigError
@@ -44,6 +45,7 @@ def metrics(
     from robust201.reader.dataset import RobustnessDataset
 
     data = RobustnessDataset(dataset, weights=weights)
+    say_unused_estimates(data.files, "metrics use")
     if worst_case is not None:
         _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
         return

@@ -129,6 +129,10 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *
         console.say(f"The whole sweep fits the budget {budget}: it takes {console.show_hours(whole)} worker-hours.")
         return
     _show_designs(f"Designs for {budget}", designs, whole, has_pilot=has_pilot)
+    if all(design["over_budget"] for design in designs):
+        console.say(f"No design fits the budget {budget}; these are the cheapest.")
+    elif designs[0]["over_budget"]:
+        console.say(f"The budget {budget} is too small to sample images: the cheapest such design is shown.")
     for design in designs:
         console.out.print(f"\n# {design['design']}", markup=False, highlight=False)
         for line in yaml_lines(design["yaml"]):
@@ -138,7 +142,7 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *
 def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *, has_pilot: bool) -> None:
     rows = [
         (
-            design["design"],
+            design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.show_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / whole):.1f}%" if whole else "-",
             _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),

@@ -7,6 +7,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.analyse import Folders
+from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import WeightsName, split_names
 from robust201.core.files import check_output_file
@@ -42,12 +43,21 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the predictions to this file: .parquet or .csv.")
     ] = None,
+    estimates: Annotated[
+        bool,
+        typer.Option(
+            "--estimates",
+            help="Use estimates from samples where cells lack counts, weighted by standard errors. Default: counts "
+            "only.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict the accuracies of cells that were not evaluated, with intervals, and show how good predictions are.
 
     Each fifth of the evaluated cells is predicted from the others. `search` takes the file of predictions.
     """
+    from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.analysis.measure_folders import read_measure_folders
     from robust201.reader.dataset import RobustnessDataset
     from robust201.search.cell_predictions import check_prediction_file, predict_cells, write_predictions
@@ -56,10 +66,18 @@ def predict(
         check_output_file(out)
         check_prediction_file(out)
     results = read_one(folders, data, weights)
+    standard_errors = None
+    if estimates:
+        standard_errors = read_standard_errors(results)
+        results, note = fill_in_estimates(results)
+        console.say(note or f"{folders[0]} has no estimates: predictions are from counts.")
+    else:
+        say_unused_estimates(results.reader.files, "predictions use")
     table = None
     if measures is not None:
         table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
-    found = predict_cells(results, split_names(keys), measures=table, level=level, seed=seed)
+    names = split_names(keys)
+    found = predict_cells(results, names, measures=table, standard_errors=standard_errors, level=level, seed=seed)
     if out is not None:
         write_predictions(out, found.frame)
         console.say(f"Wrote {out}.")
@@ -86,6 +104,9 @@ def _payload(found: "CellPredictions") -> dict[str, Any]:
         "level": found.level,
         "is_weak": found.is_weak,
         "quality": [_nulls(one._asdict()) for one in found.quality],
+        "constant": [
+            {"key": key, "strength": strength, "accuracy": accuracy} for key, strength, accuracy in found.constant
+        ],
     }
 
 
@@ -105,6 +126,9 @@ def _show(found: "CellPredictions") -> None:
     console.show_table(title, columns, [_cells(one) for one in found.quality[:_SHOWN_ROWS]])
     if len(found.quality) > _SHOWN_ROWS:
         console.say(f"and {len(found.quality) - _SHOWN_ROWS:,} more; --json lists all")
+    if found.constant:
+        shown = ", ".join(f"{_name(key, strength)} {accuracy:g}" for key, strength, accuracy in found.constant)
+        console.say(f"Not predicted, since all evaluated cells have the same accuracy: {shown}")
     if found.is_weak:
         console.say(
             f"warning: predictions are weak: from {found.n_evaluated:,} evaluated cells, the order of cells left out "
@@ -113,12 +137,15 @@ def _show(found: "CellPredictions") -> None:
         )
 
 
-def _cells(one: "Quality") -> tuple[str, ...]:
+def _name(key: str, strength: float) -> str:
     from robust201.reader.result_files import evaluation_names
 
-    name = "clean" if one.key == "clean" else evaluation_names([(one.key, one.strength)])[0]
+    return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
+
+
+def _cells(one: "Quality") -> tuple[str, ...]:
     return (
-        name,
+        _name(one.key, one.strength),
         f"{one.kendall:.2f}",
         f"{one.r_squared:.2f}",
         f"{100 * one.coverage:.0f}%",

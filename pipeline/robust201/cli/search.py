@@ -103,7 +103,8 @@ def search(
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
-        for path in write_blackbox(reader, blackbox, as_fidelity(fidelity), data, predictions):
+        kind = as_fidelity(fidelity)
+        for path in write_blackbox(reader, blackbox, kind, data, predictions, estimates=estimates):
             typer.echo(path)
         return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
@@ -176,7 +177,7 @@ def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "
 
 def _check_no_search(given: Mapping[str, str]) -> None:
     for name, option in given.items():
-        if name not in ("folders", "data", "blackbox", "fidelity", "predictions", "weights"):
+        if name not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
                 "--blackbox exports all cells and does not search. Leave one out."

@@ -43,7 +43,7 @@ from robust201.reader.result_files import (
 )
 from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
-from robust201.runtime.preview import count_coverage
+from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
 from robust201.statistics.weights_check import WeightsCheck
@@ -136,7 +136,7 @@ def verify_results(
     export_problems: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
-        plan = load_plan(results) if (results / PLAN_FILE).is_file() else None
+        plan = load_plan(results) if (results / PLAN_FILE).exists() else None
         if plan is not None:
             _check_protocol_files(plan, store, inventory)
         findings = store.verify(inventory, on_progress=on_progress)
@@ -225,15 +225,14 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 
     An evaluation is complete if it has all images and measurements.
     """
-    n_missing, gaps = 0, []
+    gaps = []
     for covered in count_coverage(plan, inventory):
-        n_missing += covered.planned.n_evaluations - int(covered.complete.sum())
         for position in covered.unfinished:
             if covered.complete[position]:
                 unit = covered.planned.unit(position)
                 lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
                 gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
-    return n_missing, tuple(gaps)
+    return plan.n_evaluations - count_done(plan, inventory).total(), tuple(gaps)
 
 
 def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:

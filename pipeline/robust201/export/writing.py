@@ -7,6 +7,7 @@ strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep
 listing of `export.folder` and, in a partial export, ``missing.json``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from robust201.export.published_layout import ParquetColumn, describe_strength, 
 from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
+from robust201.planning.identity import is_drawn
 from robust201.planning.plan import Plan, counted_plan
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
@@ -143,10 +145,11 @@ def export_dataset(
     if outcomes is not None:
         _check_predictions(out, plan, formats)
     sampled = _estimate(plan, store, inventory, images_of)
+    counted = counted_plan(plan)
+    groups = group_units(counted, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
-        raise IncompleteError(_describe_missing_samples(out, sampled))
-    plan = counted_plan(plan)
-    groups = group_units(plan, inventory, weights)
+        raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
+    plan = counted
     _check_single_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
@@ -222,10 +225,16 @@ def export_dataset(
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
-        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-        | ({} if sampled is None else dict(sampled.missing)),
+        missing=_count_missing(groups, {} if sampled is None else sampled.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
+
+
+def _count_missing(groups: Iterable[Group], estimates: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Count the missing evaluations on all images and missing estimates by dataset and key."""
+    counts = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
+    counts.update(estimates)
+    return dict(counts)
 
 
 def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
@@ -235,12 +244,21 @@ def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: Im
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
-def _describe_missing_samples(out: Path, sampled: SampledResults) -> str:
-    counts = ", ".join(f"{dataset} {key} {count:,}" for (dataset, key), count in sampled.missing.items())
+def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
+    """Return the error message of a sampled sweep with missing evaluations on all images or missing estimates."""
+    counts = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    lacking = [
+        f"{sum(missing.values()):,} {noun} "
+        f"({', '.join(f'{dataset} {key} {count:,}' for (dataset, key), count in missing.items())})"
+        for missing, noun in ((counts, "evaluations on all images"), (sampled.missing, "estimates"))
+        if missing
+    ]
+    undrawn = sorted({p.key for p in plan.planned_keys if not is_drawn(plan.protocols[p.protocol])})
+    reason = f"; no sample is drawn yet for {', '.join(undrawn)}" if undrawn else ""
     return (
-        f"Exporting failed for {out}: {sum(sampled.missing.values()):,} estimates lack results on their samples; "
-        f"missing {counts}. Run the whole sweep again, without a selection, to compute only these, or export the "
-        "finished part with --partial."
+        f"Exporting failed for {out}: the sweep lacks {' and '.join(lacking)}{reason}. Run the whole sweep again, "
+        "without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished part with "
+        "--partial."
     )
 
 

@@ -68,7 +68,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL)
-            axes.set_title(search.objective, fontsize=TITLE, color=INK, parse_math=False)
+            axes.set_title(_title(search), fontsize=TITLE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT, color=INK)
             regret = "regret (percentage points)" if in_points else "regret"
             label = "share of volume missed" if search.is_front else regret
@@ -80,3 +80,10 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             kind = out.suffix.lstrip(".")
             figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=METADATA[kind])
     return out
+
+
+def _title(search: RepeatedSearch) -> str:
+    """Name the objective, and say that not all of its values are counts."""
+    found = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
+    words = " and ".join(word for is_used, word in found if is_used)
+    return f"{search.objective} (partly {words})" if words else search.objective

@@ -215,7 +215,7 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
     from robust201.reader.weights_check import check_clean_accuracy
     from robust201.shards import ShardStore
 
-    if not (config.results / PLAN_FILE).is_file():
+    if not (config.results / PLAN_FILE).exists():
         return
     store = ShardStore.open(config.results)
     check = check_clean_accuracy(load_plan(config.results), store, store.inventory(on_damage="report"))

@@ -13,7 +13,7 @@ from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
 from robust201.runtime.heartbeat import read_file_time
-from robust201.runtime.preview import count_coverage
+from robust201.runtime.preview import count_coverage, count_done
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
 
@@ -164,9 +164,6 @@ class StatusReader:
         self._done: Counter[tuple[str, str]] = Counter()
         self._stale = 0
         self._macs_left = 0.0
-        self._total: Counter[tuple[str, str]] = Counter()
-        for planned in plan.planned_keys:
-            self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
         plan = self._plan
@@ -182,7 +179,7 @@ class StatusReader:
         return SweepStatus(
             name=plan.config.name,
             keys=tuple(
-                KeyStatus(dataset, key, self._done[dataset, key], self._total[dataset, key])
+                KeyStatus(dataset, key, self._done[dataset, key], plan.evaluations_by_key[dataset, key])
                 for dataset in plan.datasets
                 for key in plan.keys(dataset)
             ),
@@ -206,11 +203,10 @@ class StatusReader:
     def _count(self, inventory: Inventory) -> None:
         """Count finished and unused evaluations, and estimate the multiply-accumulates of the missing ones."""
         plan = self._plan
-        self._done, self._macs_left = Counter(), 0.0
+        self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._stale = sum(inventory.foreign(plan.useful_ids).values())
         for covered in count_coverage(plan, inventory):
             planned, unfinished = covered.planned, covered.unfinished
-            self._done[planned.dataset, planned.key] += int(covered.complete.sum())
             macs = plan.unit_macs(planned) if unfinished else []
             for position in unfinished:
                 if covered.held[position]:

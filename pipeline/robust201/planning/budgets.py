@@ -52,6 +52,11 @@ def smallest_sample(n_images: int) -> int:
     return min(n_images, MIN_PER_STRATUM * N_STRATA)
 
 
+def smallest_cost(costs: SampleCosts) -> float:
+    """Cost of the smallest samples of all keys, with the pilot and the keys that are not sampled."""
+    return costs.of_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
+
+
 def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledKey, int]:
     """Divide a budget among keys; a larger budget gives none of them fewer images.
 
@@ -63,17 +68,24 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
     allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.whole
     least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
-    needed = costs.of_sizes(least)
+    needed = smallest_cost(costs)
+    enough = _show(costs, needed, round_up=True)
+    if least == dict(costs.n_images) and allowed < costs.whole * (1 - _ROUNDING):
+        raise ConfigError(
+            f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, as a sample has "
+            f"{MIN_PER_STRATUM} of each of {N_STRATA} strata, got {max(least.values())}. Take more images, or remove "
+            "the section sampling."
+        )
     if allowed < costs.fixed:
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, since the pilot and "
+            f"Sampling failed for {name}: expected a budget of at least {enough}, since the pilot and "
             f"the keys that are not sampled take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the "
             "budget, or choose a smaller pilot."
         )
     if allowed < needed * (1 - _ROUNDING):
         (dataset, key), count = next(iter(least.items()))
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {_show(costs, needed)}, for {count} images of "
+            f"Sampling failed for {name}: expected a budget of at least {enough}, for {count} images of "
             f"{key} on {dataset} and likewise of other keys, {MIN_PER_STRATUM} for each stratum, got "
             f"{_show(costs, allowed)}. Raise the budget, or choose a smaller pilot."
         )
@@ -98,6 +110,14 @@ def _divide(costs: SampleCosts, least: Mapping[SampledKey, int], allowed: float)
     return sizes_at(low)
 
 
-def _show(costs: SampleCosts, macs: float) -> str:
-    hours = macs / costs.macs_per_hour
-    return f"{hours:.3g} worker-hours ({100 * macs / costs.whole:.3g}% of the whole sweep)"
+def _show(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
+    hours, percent = (_round(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.whole))
+    return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the whole sweep)"
+
+
+def _round(value: float, *, up: bool) -> str:
+    """Round to three digits, and up where a smaller number would not do; without an exponent."""
+    digits = 0 if not value else max(0, 2 - math.floor(math.log10(value)))
+    scale: float = 10**digits
+    text = f"{math.ceil(value * scale * (1 - _ROUNDING)) / scale if up else value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text

@@ -1,10 +1,10 @@
-"""From parts to bundles: parts of one network travel together, and bundles become smaller towards the end of a run.
+"""Grouping of parts into bundles: each has parts of one network, and bundles become smaller towards the end of a run.
 
-Workers take bundles in order, each when it has room. A bundle is a share of the work that is then left to give out
-(guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987): long at first, which
-saves loading, and short at the end, where all workers must end together although the estimates are wrong. The sizes
-follow from the work and the number of workers, not from who is idle when, so all is cut before anything is computed,
-and the same run on the same machines is cut in the same way.
+Workers take bundles in order as they become free. The size of a bundle is a fraction of the work that has not been
+assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987): bundles are
+long at first, which saves loading networks, and short at the end, so that all workers finish at about the same time
+even if estimates are wrong. Sizes depend on the work and the number of workers, not on when workers become free. So
+bundles are made before anything is computed, and the same run on the same machines has the same bundles.
 """
 
 import math
@@ -16,22 +16,22 @@ from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
-"""Estimated time at which a part is cut that a worker commits as a whole."""
+"""Maximum estimated time of a part that a worker commits as a whole; longer parts are cut."""
 
-FLOOR_SECONDS = 5.0
-"""Estimated time below which nothing is cut for the sake of balance: a bundle may cost a worker the loading of a
-network, and a part a shard."""
+MIN_SECONDS = 5.0
+"""Estimated time below which nothing is cut for load balancing: a bundle may require loading a network, and each part
+writes a shard."""
 
 BUNDLES_AHEAD = 4
-"""Bundles a worker into which the work that is left is divided whenever a bundle is cut. A worker holds two, whose
-estimates may be wrong by a factor."""
+"""Number of bundles per worker into which the remaining work is divided when the size of the next bundle is chosen. A
+worker has two bundles at a time, and their estimates may be wrong by a factor."""
 
 ANY_GMACS = 100.0
-"""Billion multiply-accumulates per second of a worker of any kind: between a CPU's and a GPU's."""
+"""Billion multiply-accumulates per second of a worker on an unknown device, between a CPU's and a GPU's."""
 
 CPU_SLICE_SAMPLES = 64
-"""(image, strength) pairs in the smallest slice of images on a CPU: a batch of the fused engine. Batches of half the
-size, as those of the images that resist, take a tenth to a fifth more time per image, of an eighth twice as much."""
+"""Minimum number of (image, strength) pairs per slice of images on a CPU: a batch of the fused engine. Batches of half
+that size take 10% to 20% more time per image, and batches of an eighth take twice as much."""
 
 
 def make_bundles(
@@ -42,13 +42,14 @@ def make_bundles(
     has_gpu: bool | None = None,
     slice_seconds: float = SLICE_SECONDS,
 ) -> tuple[Bundle, ...]:
-    """Group parts by network and dataset, and cut those that are too long; in the order in which they should begin.
+    """Group parts by network and dataset, and cut long ones; the result is in the order of execution.
 
-    That is network by network, but for bundles that would be too long so late; the one with least work first, since
-    light networks take longer than their multiply-accumulates say, and what is underestimated must not come last.
+    Networks follow one another, those with the least work first: small networks take longer than their number of
+    multiply-accumulates suggests, and underestimated work must not come last. Bundles that would be too long for their
+    position are moved forward.
 
-    By estimate a bundle takes `execution.part_minutes` at most and, with several workers, at most its share of the work
-    that is left; unless it is one part that cannot be cut.
+    A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
+    remaining work, unless it consists of one part that cannot be cut.
     """
     longest = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
@@ -58,47 +59,48 @@ def make_bundles(
         network = part.unit.dataset, part.unit.architecture, part.unit.checkpoint_sha256
         grouped[network].append(part)
         work[network] += cutter.seconds(part)
-    left = sum(work.values())
+    remaining_work = sum(work.values())
 
-    def size_of(left: float) -> float:
-        return longest if n_workers == 1 else min(longest, max(FLOOR_SECONDS, left / (BUNDLES_AHEAD * n_workers)))
+    def size_of(remaining_work: float) -> float:
+        return (
+            longest if n_workers == 1 else min(longest, max(MIN_SECONDS, remaining_work / (BUNDLES_AHEAD * n_workers)))
+        )
 
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(grouped, key=lambda network: work[network]):
         dataset, architecture, _ = network
-        # What cannot be cut small comes before what can.
+        # Parts are taken from the end of the list: those with the longest minimum piece come first.
         uncut = sorted(grouped.pop(network), key=cutter.smallest)
         while uncut:
-            size = size_of(left)
-            taken: list[tuple[float, Part]] = []
+            size = size_of(remaining_work)
+            pieces: list[tuple[float, Part]] = []
             total = 0.0
             while uncut:
                 piece, *rest = cutter.cut(uncut[-1], size)
                 seconds = cutter.seconds(piece)
-                if taken and total + seconds > size:
+                if pieces and total + seconds > size:
                     break
                 uncut[-1:] = reversed(rest)
-                taken.append((seconds, piece))
+                pieces.append((seconds, piece))
                 total += seconds
-            left -= total
-            # Cheap parts first: results appear early, and a bundle that is lost loses little.
-            taken.sort(key=lambda item: item[0])
-            bundle = Bundle(architecture, dataset, tuple(piece for _, piece in taken), total)
+            remaining_work -= total
+            # Cheap parts first: results appear early, and less work is lost if a worker dies.
+            pieces.sort(key=lambda item: item[0])
+            bundle = Bundle(architecture, dataset, tuple(piece for _, piece in pieces), total)
             bundles.append((max(size, total), bundle))
-    # A part that could not be cut as short as its place in the order asks for goes where bundles are as long.
+    # A bundle whose part could not be cut short enough for its position moves forward to bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
 
 
 class _Cutter:
-    """Cuts parts where no result can change, and estimates how long they take on the workers at hand.
+    """Cuts parts without changing any result, and estimates their time on the available workers.
 
-    Where draws are made by batch, slices of images are whole batches, so that each draws and computes what the whole
-    unit would; the reference engine cuts by strength first. The fused engine keeps strengths together, because they
-    share its batches, and FGSM's share a gradient. Its draws follow from the image, so a slice may begin anywhere; but
-    where the rounding of a network depends on the batch, slices begin at fixed multiples of some batches, which follow
-    from what is to be computed alone: not from the workers, nor from what `execution` says of them, nor from what is
-    done already. A measure is never cut.
+    If random numbers are drawn per batch, slices consist of whole batches, so that each slice computes what the whole
+    unit would; the reference engine cuts by strength first. The fused engine does not separate strengths, because they
+    share its batches, and those of FGSM share a gradient. Its random numbers depend on the image only, so a slice may
+    begin at any image. If a network's rounding depends on the batch, however, slices begin at fixed multiples of the
+    batch size. These depend only on the unit, not on workers, `execution` or completed work. A measure is never cut.
     """
 
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:
@@ -109,43 +111,43 @@ class _Cutter:
         space = plan.config.make_space(plan.facts.code)
         is_float32 = plan.config.precision == "fp32"
         self._is_batch_invariant = space.is_batch_invariant and is_float32 and execution.is_on_cpu(has_gpu)
-        # Where networks of a space are batch-invariant on CPUs, fixed slices are for GPUs.
+        # If networks of a space are batch-invariant on CPUs, fixed slices are needed on GPUs only.
         self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else ANY_GMACS)
 
     def seconds(self, part: Part) -> float:
         return self._plan.macs(part) / self._rate
 
     def smallest(self, part: Part) -> float:
-        return self.seconds(self.cut(part, FLOOR_SECONDS)[0])
+        return self.seconds(self.cut(part, MIN_SECONDS)[0])
 
     def cut(self, part: Part, limit: float) -> tuple[Part, ...]:
-        """Cut a piece off a part that takes longer than `limit` seconds: the piece, then what is left."""
+        """Cut a piece off a part that takes longer than `limit` seconds; return the piece and the remainder."""
         seconds = self.seconds(part)
         if not self._plan.tasks[part.unit.key].is_divisible:
             return (part,)
         if len(part.strengths) > 1 and self._plan.config.engine == "reference":
-            # A worker commits its strengths one by one, and they share nothing.
+            # The reference engine computes and commits strengths independently.
             if seconds <= limit:
                 return (part,)
             n_strengths = max(1, len(part.strengths) // math.ceil(seconds / limit))
-            first = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
-            rest = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
-            return (*(self.cut(first, limit) if n_strengths == 1 else (first,)), rest)
+            first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
+            other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
+            return (*(self.cut(first_part, limit) if n_strengths == 1 else (first_part,)), other_strengths)
         n_images, batch = part.stop - part.start, self._plan.config.batch_size
-        step, most = batch, -(-n_images // batch)
+        step, max_slices = batch, -(-n_images // batch)
         if self._plan.tasks[part.unit.key].draws_by_batch(self._plan.config.engine):
             limit = min(limit, self._slice_seconds)
         elif self._is_batch_invariant:
             limit = min(limit, self._slice_seconds)
-            step, most = 1, max(most, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
+            step, max_slices = 1, max(max_slices, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
         else:
-            return self._cut_at_fixed_places(part)
-        n_slices = min(most, math.ceil(seconds / limit))
+            return self._cut_at_fixed_index(part)
+        n_slices = min(max_slices, math.ceil(seconds / limit))
         if n_slices <= 1:
             return (part,)
         return _cut_at(part, part.start + step * (-(-n_images // step) // n_slices))
 
-    def _cut_at_fixed_places(self, part: Part) -> tuple[Part, ...]:
+    def _cut_at_fixed_index(self, part: Part) -> tuple[Part, ...]:
         unit, batch = part.unit, self._plan.config.batch_size
         n_batches = -(-unit.n_images // batch)
         n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)

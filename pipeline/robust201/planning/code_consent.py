@@ -1,4 +1,4 @@
-"""Consent to the Python files that a YAML names: those that came with data are executed only if the user names them."""
+"""Consent to execute Python files: files that came with data are executed only if the user names them."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,18 +16,18 @@ ALLOW_CODE = "--allow-code"
 """Option that names a Python file to execute; repeatable."""
 
 _DATA_MARKS = (
-    *("SHA256SUMS", "sweep.json", "meta.json"),  # dataset, of this or the published layout
+    *("SHA256SUMS", "sweep.json", "meta.json"),  # dataset, in our or the published layout
     *("format.json", PLAN_FILE),  # results
     "manifest.jsonl",  # checkpoint store
     "manifest.json",  # generated images
     "study.md",  # output of a study
 )
-"""Files of the folders that robust201 writes and that people publish."""
+"""Files that mark folders written by robust201, which may have been published and downloaded."""
 
 
 def find_data_mark(path: Path) -> Path | None:
-    """Return a file that marks `path`, or a folder above it, as data; links are followed, and looked at themselves."""
-    lexical = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it leads
+    """Return a file that marks `path` or a parent folder as data, or None; for links, both ends are checked."""
+    lexical = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
     spellings = dict.fromkeys((lexical, Path(os.path.realpath(path))))
     marks = (
         folder / name for spelling in spellings for folder in (spelling, *spelling.parents) for name in _DATA_MARKS
@@ -36,25 +36,28 @@ def find_data_mark(path: Path) -> Path | None:
 
 
 def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) -> None:
-    """Require the user's consent to Python files that lie in data, or are named by a YAML that does.
+    """Require the user's consent to Python files in data folders, and to files named by a YAML in a data folder.
 
-    `source` is the YAML that names the files; `allowed` are the files that the user named by `ALLOW_CODE`.
+    `source` is the YAML that names the files; `allowed` are the files that the user passed with `ALLOW_CODE`.
+
+    Raises:
+        ConfigError: a file lacks consent.
     """
     consented = {os.path.realpath(path) for path in allowed}
-    lacking = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
-    marks = {path: find_data_mark(source) or find_data_mark(path) for path in lacking}
-    lacking = [path for path in lacking if marks[path]]
-    if lacking:
-        named = ", ".join(map(show_path, lacking))
+    unconfirmed = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
+    marks = {path: find_data_mark(source) or find_data_mark(path) for path in unconfirmed}
+    unconfirmed = [path for path in unconfirmed if marks[path]]
+    if unconfirmed:
+        paths = ", ".join(map(show_path, unconfirmed))
         raise ConfigError(
-            f"Executing Python files failed for {show_path(source)}: expected consent to execute {named}, as files "
-            f"that came with data may be anybody's ({marks[lacking[0]]}), got none. Read the code first; to execute "
-            f"it, add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in lacking)}"
+            f"Executing Python files failed for {show_path(source)}: executing {paths} requires your consent, because "
+            f"the YAML or the code came with data ({marks[unconfirmed[0]]}). Read the code first; to execute it, add: "
+            f"{' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed)}"
         )
 
 
 def files_to_consent(config: SweepConfig | TrainingConfig) -> list[Path]:
-    """List the Python files of a configuration but those of installed packages, which the user chose to install."""
+    """Return a configuration's Python files that need consent: all except those of installed packages."""
     installed = config.installed_code if config.code_files() else set()
     return [path for field, path in config.code_files().items() if field not in installed]
 
@@ -62,12 +65,12 @@ def files_to_consent(config: SweepConfig | TrainingConfig) -> list[Path]:
 def announce_code(
     config: SweepConfig | TrainingConfig, source: Path, *, allowed: Sequence[Path], say: Callable[[str], None]
 ) -> None:
-    """Check consent to the Python files of a configuration, and name them before anything is executed.
+    """Check consent to a configuration's Python files, and list them before anything is executed.
 
-    `source` is the YAML, or the results folder, that the configuration was read from.
+    `source` is the YAML or results folder that the configuration was read from.
 
     Raises:
-        ConfigError: see `check_consent`; or a YAML that lies in data names a Ray cluster, whose head can execute code
+        ConfigError: see `check_consent`; or a YAML in a data folder names a Ray cluster, whose head can execute code
             in every process that connects to it.
     """
     files = config.code_files()
@@ -75,9 +78,9 @@ def announce_code(
     address = config.execution.ray_address if config.execution.executor == "ray" else None
     if address not in (None, "auto") and (mark := find_data_mark(_file_of(source))):
         raise ConfigError(
-            f"Connecting to Ray failed for {show_path(source)}: expected no execution.ray_address in a YAML that came "
-            f"with data ({mark}), as a cluster can execute code on this machine, got {address!r}. Copy the YAML to a "
-            "folder of your own if you know the cluster, or use --executor inline."
+            f"Connecting to Ray failed for {show_path(source)}: a YAML that came with data ({mark}) must not set "
+            f"execution.ray_address, because a cluster can execute code on this machine; got {address!r}. If you trust "
+            "the cluster, copy the YAML to another folder; otherwise use --executor inline."
         )
     for field, path in files.items():
         say(f"Will execute {show_path(path)} ({field}).")
@@ -91,11 +94,11 @@ def announce_copies(
     allowed: Sequence[Path],
     say: Callable[[str], None],
 ) -> None:
-    """Check consent to what a share executes: the copies that were made when its sweep was prepared.
+    """Check consent to the files that a share executes: copies that were made when its sweep was prepared.
 
-    Whoever can write to the results folder can replace plan and copies. So a copy must equal the file that the YAML
-    names, or be named itself; the name of a copy is its hash. `planned` is the SHA-256 of each copy by the field that
-    names the file.
+    Anyone with write access to the results folder can replace the plan and the copies. Therefore a copy must be
+    identical to the file in the YAML, or be allowed explicitly. A copy's name is its hash. `planned` has the SHA-256 of
+    each copy by YAML field.
     """
     files = {field: kept_code(config.results, planned[field]) for field in config.code_files()}
     consented = {os.path.realpath(path) for path in allowed}
@@ -104,9 +107,9 @@ def announce_copies(
             continue
         if not path.is_file() or hash_file(path) != planned[field]:
             raise ConfigError(
-                f"Running with --share failed for {show_path(path)}: expected the file that was prepared (SHA-256 "
-                f"{planned[field][:16]}…), got another or none. Prepare the sweep again with robust201 plan --save; to "
-                f"execute the copy that was made then, add: {ALLOW_CODE} {show_path(files[field])}"
+                f"Running with --share failed for {show_path(path)}: the file is missing or was changed after the "
+                f"sweep was prepared (SHA-256 {planned[field][:16]}…). Prepare the sweep again with robust201 plan "
+                f"--save; to execute the copy that was made then, add: {ALLOW_CODE} {show_path(files[field])}"
             )
         files[field] = path
         if field not in config.installed_code:
@@ -120,10 +123,10 @@ def _file_of(source: Path) -> Path:
 
 
 def consent_words(files: Iterable[Path]) -> tuple[str, ...]:
-    """Write out the consent to files, for a command that another process runs."""
+    """Return the command-line arguments that allow `files`, for a command run by another process."""
     return tuple(word for path in dict.fromkeys(files) for word in (ALLOW_CODE, str(path)))
 
 
 def show_path(path: Path) -> str:
-    """Quote a path for the shell; one with line breaks or invisible characters is escaped."""
+    """Quote a path for the shell; escape it if it has line breaks or non-printable characters."""
     return quote(str(path)) if str(path).isprintable() else ascii(str(path))

@@ -1,4 +1,4 @@
-"""The sweep YAML: what to evaluate, under which protocol, on what machines (docs/configuration.md has each field)."""
+"""Model of the sweep YAML: networks, datasets, protocol and execution (docs/configuration.md describes each field)."""
 
 import math
 import re
@@ -45,8 +45,8 @@ from robust201.planning.plugins import (
 )
 from robust201.planning.sampling_section import SamplingSection
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
-from robust201.planning.transfers import TransferParameters, read_transfers
-from robust201.planning.user_tasks import LONGEST_NAME, UserTaskParameters, is_own_name
+from robust201.planning.transfers import TransferParameters, parse_transfers
+from robust201.planning.user_tasks import MAX_NAME_BYTES, UserTaskParameters, is_custom_name
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
@@ -66,10 +66,10 @@ from robust201.tasks.parameters import Parameters
 ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 MAX_WEIGHTS = 10_000
-"""Upper limit of the weights of one network in a sweep."""
+"""Upper limit of the number of weights per network in a sweep."""
 
 MAX_NAME = 100
-"""Characters of a name that becomes part of the names of files."""
+"""Maximum number of characters of a name that becomes part of file names."""
 
 
 def _check_shards(value: object) -> object:
@@ -84,21 +84,21 @@ GPU_GMACS = 2000.0
 """Billion multiply-accumulates per second that one GPU is assumed to sustain."""
 
 CPU_GMACS = 10.0
-"""The same for one thread of a CPU: at the low end, where cells mostly pool, so that parts end in time."""
+"""The same for one CPU thread. The value is low, as for cells that mostly pool, so that parts do not take too long."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
-"""Upper limit of a time, a month."""
+"""Upper limit of a duration: 30 days."""
 
 Size = Annotated[float, Field(gt=0, le=MAX_COUNT)]
-"""An amount that need not be whole: of cores, GPUs, minutes or speed."""
+"""A number of cores, GPUs or minutes, or a speed; fractions are allowed."""
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
 class Section(StrictModel):
-    """Base of every part of the YAML."""
+    """Base model of every section of the YAML."""
 
 
 class NetworkSection(Section):
@@ -109,7 +109,7 @@ class NetworkSection(Section):
 
 
 def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Refuse an empty list and one that names a number twice."""
+    """Reject an empty list and a list with duplicates."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
     if len(numbers) > MAX_WEIGHTS:
@@ -122,7 +122,7 @@ def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
 Numbers = Annotated[tuple[int, ...], AfterValidator(check_different)]
 TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
-"""A seed that is given to PyTorch as it is; all others are hashed."""
+"""A seed that is passed to PyTorch unchanged; all other seeds are hashed."""
 
 
 def _check_recipes(names: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -135,7 +135,7 @@ RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(_check_recipes)]
 
 
 class CheckpointsSection(Section):
-    """Where the imported weights lie, and which of them to take."""
+    """Checkpoint store, and the filters that select one training run per network."""
 
     path: ConfigPath
     epochs: PositiveInt | None = None
@@ -143,7 +143,7 @@ class CheckpointsSection(Section):
 
 
 class RandomWeights(Section):
-    """Networks as they are initialised: one per seed."""
+    """Randomly initialised networks, one per seed."""
 
     seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_different)] = (0,)
 
@@ -151,21 +151,21 @@ class RandomWeights(Section):
 def _check_files(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    by_dataset = {isinstance(part, Mapping) for part in value.values()}
-    if by_dataset == {True, False}:
+    is_mapping = {isinstance(part, Mapping) for part in value.values()}
+    if is_mapping == {True, False}:
         raise ValueError(
-            "expected a file for each network, or for each dataset the files of its networks, got both forms. "
-            "Write out the datasets."
+            "expected either a file for each network, or a mapping of files for each dataset, got both. Write out the "
+            "datasets."
         )
     return value
 
 
 NetworkFiles = Annotated[dict[str, dict[str, ConfigPath] | ConfigPath], BeforeValidator(_check_files)]
-"""Files by network, the same on every dataset, or by dataset and network."""
+"""Files by network (the same for all datasets), or by dataset and network."""
 
 
 class WeightsSection(Section):
-    """Several weights per network: trainings of a store, files by name, or random ones."""
+    """Weights of the networks: from a checkpoint store, from files, or randomly initialised."""
 
     path: ConfigPath | None = None
     recipe: RecipeNames | None = None
@@ -177,12 +177,12 @@ class WeightsSection(Section):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        given = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
-        chosen = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
-        if chosen and self.path is None:
-            raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
+        sources = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError(f"expected one of path, files and random, got {' and '.join(sources) or 'none'}.")
+        selectors = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
+        if selectors and self.path is None:
+            raise ValueError(f"expected {selectors[0]} only with path, as it selects from a store, got {sources[0]}.")
         counts = [len(choice) or 1 for choice in (self.recipes or (), self.lengths, self.seeds or ())]
         n_weights = math.prod(counts) if self.random is None else len(self.random.seeds)
         if n_weights > MAX_WEIGHTS:
@@ -199,7 +199,7 @@ class WeightsSection(Section):
 
     @property
     def lengths(self) -> tuple[tuple[int | None, int | None], ...]:
-        """The snapshots that are named, by epochs or by steps: (epochs, None) or (None, steps)."""
+        """The selected snapshots as pairs: (epochs, None) or (None, steps)."""
         by_epoch = tuple((epochs, None) for epochs in self.epochs or ())
         return by_epoch + tuple((None, steps) for steps in self.steps or ())
 
@@ -209,7 +209,7 @@ class WeightsSection(Section):
 
 
 class SpaceFile(Section):
-    """A Python file of one's own that builds networks."""
+    """A user's Python file that builds networks."""
 
     file: ConfigPath
     function: str = "build"
@@ -217,7 +217,7 @@ class SpaceFile(Section):
     distribution: str = ""
 
     @model_serializer(mode="wrap")
-    def _leave_out_no_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_empty_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
         return {name: value for name, value in fields.items() if name != "distribution" or value}
 
@@ -230,7 +230,7 @@ class NormalisationSection(Section):
 
 
 class CorruptionsSection(Section):
-    """Where a dataset's corrupted images come from."""
+    """Source of a dataset's corrupted images."""
 
     source: Literal["published", "generated"]
     path: ConfigPath | None = None
@@ -248,14 +248,14 @@ class CorruptionsSection(Section):
 
 
 class ResizeSection(Section):
-    """Rule for images of other sizes: the shorter side to so many pixels, then the middle square of `image_size`."""
+    """Resizing of images: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
 
     shorter_side: PositiveInt = Resize().shorter_side
     resampling: str = Resize().resampling
 
 
 class DatasetSection(Section):
-    """Where a dataset's images are; `corruptions: null` says that it has no corrupted ones on purpose."""
+    """Images of a dataset; an explicit `corruptions: null` excludes corruptions on purpose."""
 
     path: ConfigPath | None = None
     form: str | None = None
@@ -267,7 +267,7 @@ class DatasetSection(Section):
     normalisation: NormalisationSection | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What the sweep says of a dataset that is in no table, or says otherwise; it decides numbers."""
+        """Return the fields of the section that affect results and are not in the built-in dataset table."""
         fields = {
             "classes": self.classes,
             "channels": self.channels,
@@ -282,14 +282,14 @@ class DatasetSection(Section):
 
 
 class ImagesSection(Section):
-    """A class-stratified subset of each test split; without a count, all images."""
+    """A class-stratified subset of each test split; all images if `count` is None."""
 
     count: PositiveInt | None = None
     seed: int = 0
 
 
 class ExecutionSection(Section):
-    """How the work is done. Nothing here is part of the protocol."""
+    """Executor, workers and devices; does not affect results and is not part of the protocol."""
 
     executor: Literal["inline", "ray"] = "ray"
     workers: PositiveInt | None = None
@@ -307,14 +307,17 @@ class ExecutionSection(Section):
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
     def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
-        """Whether workers compute on a CPU; a device chosen later counts as a GPU until `has_gpu` says what it is."""
+        """Return whether workers compute on a CPU.
+
+        If `device` is ``auto``, they are assumed to have a GPU until `has_gpu` is known.
+        """
         return self.device == "cpu" or has_gpu is False
 
     def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
-        """Assumed speed of one worker in billion multiply-accumulates per second; does not affect results.
+        """Return the assumed speed of one worker in billion multiply-accumulates per second.
 
-        Without `has_gpu` it follows from the sweep alone, never from the machine that plans: shares divide a sweep by
-        it on any machine.
+        Without `has_gpu` it follows from the sweep alone and not from the planning machine, so that every machine
+        divides the sweep into the same shares. It does not affect results.
         """
         if self.gmacs_per_second is not None:
             return self.gmacs_per_second
@@ -322,11 +325,14 @@ class ExecutionSection(Section):
 
     @property
     def cpu_gmacs(self) -> float:
-        """Speed of one worker on a CPU, if the sweep does not give it, in the same unit."""
+        """Default speed of one worker on a CPU, in the same unit as `assumed_gmacs`."""
         return CPU_GMACS * self.threads
 
     def estimate_hours(self, macs: float) -> dict[str, Any]:
-        """Estimate the worker time of some work, as a JSON value; with the CPU's speed where workers may lack GPUs."""
+        """Estimate the worker-hours of `macs` multiply-accumulates, as a JSON value.
+
+        The CPU's speed is included if workers may lack GPUs.
+        """
         may_lack_gpus = self.gmacs_per_second is None and self.device == "auto"
         return {
             "device": self.device,
@@ -361,15 +367,15 @@ def _check_space(value: object) -> object:
         return _check_space(plugin.fields | {"distribution": plugin.distribution})
     known = [*SPACES, *plugin_names(SPACES_GROUP)]
     near = closest(value, known) if isinstance(value, str) else ""
-    raise ValueError(f"expected {', '.join(known)} or a file of your own, got {reprlib.repr(value)}.{near}")
+    raise ValueError(f"expected {', '.join(known)} or a Python file, got {reprlib.repr(value)}.{near}")
 
 
 def check_datasets(value: Mapping[str, DatasetSection]) -> None:
-    """Refuse names of datasets that are in no table and are not described, or can name no folder."""
+    """Reject datasets that are neither built in nor fully described, and names that cannot be folder names."""
     for name, section in value.items():
         if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
             raise ValueError(
-                f"expected a known dataset, or path, classes and image_size of your own, got {name!r}."
+                f"expected a known dataset, or a custom one with path, classes and image_size, got {name!r}."
                 f"{closest(name, DATASETS)}"
             )
         if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
@@ -377,12 +383,12 @@ def check_datasets(value: Mapping[str, DatasetSection]) -> None:
                 f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
                 f"{reprlib.repr(name)}."
             )
-        _check_form_of_images(name, section)
+        _check_image_fields(name, section)
 
 
-def _check_form_of_images(name: str, section: DatasetSection) -> None:
+def _check_image_fields(name: str, section: DatasetSection) -> None:
     if name in DATASETS and (section.channels, section.resize) != (None, None):
-        raise ValueError(f"{name}: channels and resize are for images of your own. Leave them out.")
+        raise ValueError(f"{name}: channels and resize are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
@@ -396,7 +402,7 @@ def _check_form_of_images(name: str, section: DatasetSection) -> None:
 
 
 def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
-    """Return what a network trained on a dataset needs to know: from the table, or as its section says it."""
+    """Return a dataset's specification: from the table of datasets, updated by the fields of its section."""
     spec = DATASETS.get(name)
     if spec is None:
         assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
@@ -417,7 +423,7 @@ SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
 class WorkSection(Section):
-    """What sweeps and trainings have in common; the fields are declared below, each in its order of the YAML."""
+    """Base of sweeps and trainings. Subclasses declare the fields, so that each keeps its own order in the YAML."""
 
     if TYPE_CHECKING:
         space: SpaceChoice
@@ -430,7 +436,7 @@ class WorkSection(Section):
     @field_validator("datasets", "keys", mode="before", check_fields=False)
     @classmethod
     def _fill_empty(cls, value: object) -> object:
-        """Let a name without anything after its colon stand for one with all defaults."""
+        """Treat a name with an empty value as a section with all defaults."""
         if isinstance(value, Mapping):
             return {name: {} if fields is None else fields for name, fields in value.items()}
         return value
@@ -438,11 +444,11 @@ class WorkSection(Section):
     @model_validator(mode="after")
     def _check_device(self) -> Self:
         if self.precision == "tf32" and self.execution.device == "cpu":
-            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+            raise ValueError("execution.device: expected auto or cuda, since CPUs do not support tf32, got cpu.")
         return self
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Make the space; networks of a file can be built only if `code` has its hash, under ``space``."""
+        """Build the space; networks of a user's file can be built only if `code` has the file's hash (``space``)."""
         space: Space
         if isinstance(self.space, SpaceFile):
             function = UserFunction(
@@ -458,33 +464,32 @@ class WorkSection(Section):
         return self.make_space({}).select(self.architectures)
 
     def dataset_spec(self, dataset: str) -> DatasetSpec:
-        """What a network trained on a dataset needs to know: from the table, or as the YAML says it."""
         return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
-        """Python files that the YAML names and that workers execute, by the field that names each."""
+        """Return the Python files that workers execute, by the YAML field that names them."""
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
 def _stated_classes(section: object) -> int:
-    """Return the number of classes that a section of a dataset states; 0 if none."""
+    """Return the number of classes in a dataset section; 0 if it has none."""
     classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
     return classes if isinstance(classes, int) else 0
 
 
-def _every_key() -> dict[str, dict[str, Any]]:
+def _paper_keys() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
 
 class SweepConfig(WorkSection):
-    """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
+    """A sweep: the protocol, which decides results, and the execution, which does not."""
 
     format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
     results: ConfigPath
     shards: ShardsUrl | None = None
     take_imported: bool = False
-    """Removed, but still in every plan and exported sweep, whose bytes stay."""
+    """Removed feature; the field stays because every plan and exported sweep contains it."""
     space: SpaceChoice = DEFAULT_SPACE
     architectures: ArchitectureNames = "evaluated"
     network: NetworkSection = NetworkSection()
@@ -492,7 +497,7 @@ class SweepConfig(WorkSection):
     weights: WeightsSection | None = None
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
-    keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
+    keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
     measurements: tuple[str, ...] = PUBLISHED
     engine: Literal["fused", "reference"] = "fused"
     precision: Precision = "fp32"
@@ -535,15 +540,15 @@ class SweepConfig(WorkSection):
     @model_validator(mode="before")
     @classmethod
     def _choose_measurements(cls, fields: Any) -> Any:
-        """Leave matrices of many classes out unless they are asked for, and measure what estimates need."""
+        """Choose default measurements: no matrices for many classes, and predictions if the sweep is sampled."""
         if not isinstance(fields, Mapping) or "measurements" in fields:
             return fields
         sections = fields.get("datasets")
         counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        chosen = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
+        measurements = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
         if fields.get("sampling") is not None:
-            chosen = (*chosen, PREDICTIONS)
-        return fields if chosen == PUBLISHED else {**fields, "measurements": chosen}
+            measurements = (*measurements, PREDICTIONS)
+        return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
@@ -553,20 +558,20 @@ class SweepConfig(WorkSection):
             if matrices and n_classes > MAX_MATRIX_CLASSES:
                 raise ValueError(
                     f"measurements: {COLUMNS[matrices[0]].measurement} of the {n_classes:,} classes of {dataset} is "
-                    f"too large; up to {MAX_MATRIX_CLASSES:,} classes have one. Leave it out."
+                    f"too large; the maximum is {MAX_MATRIX_CLASSES:,} classes. Remove it."
                 )
         return self
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
-        given = [name for name in ("checkpoints", "weights") if getattr(self, name) is not None]
-        if len(given) != 1:
+        sources = [name for name in ("checkpoints", "weights") if getattr(self, name) is not None]
+        if len(sources) != 1:
             raise ValueError(
-                f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
+                f"expected one of the fields checkpoints and weights, got {' and '.join(sources) or 'neither'}."
             )
-        names = self.selected_architectures  # raises for a name that is none
+        names = self.selected_architectures  # raises an error if a name is invalid
         if self.weights is not None and self.weights.files is not None:
-            unknown = [name for name, given in self.weights.files.items() if isinstance(given, dict)]
+            unknown = [name for name, files in self.weights.files.items() if isinstance(files, dict)]
             unknown = [name for name in unknown if name not in self.datasets]
             if unknown:
                 raise ValueError(
@@ -574,11 +579,11 @@ class SweepConfig(WorkSection):
                     f"{closest(unknown[0], self.datasets)}"
                 )
             for dataset in self.datasets:
-                lacking = [name for name in names if str(name) not in self.weights.files_on(dataset)]
-                if lacking:
+                missing = [name for name in names if str(name) not in self.weights.files_on(dataset)]
+                if missing:
                     raise ValueError(
                         f"weights.files: expected a file for each architecture, got none for "
-                        f"{show_architecture(lacking[0])} on {dataset}."
+                        f"{show_architecture(missing[0])} on {dataset}."
                     )
         return self
 
@@ -586,67 +591,69 @@ class SweepConfig(WorkSection):
     def _check_transfers(self) -> Self:
         transfers = self.transfers
         if transfers:
-            known = self.selected_architectures
+            architectures = self.selected_architectures
             for key, source in transfers.items():
-                if source not in known:
+                if source not in architectures:
                     raise ValueError(
                         f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
                         f"got {show_architecture(source)}. Add it to `architectures`."
                     )
-            first: dict[tuple[ArchitectureId, str], str] = {}
-            for key, given in self.parameters.items():
-                if key not in transfers or key in self.keys:  # not of a list of sources
+            first_keys: dict[tuple[ArchitectureId, str], str] = {}
+            for key, parameters in self.parameters.items():
+                if key not in transfers or key in self.keys:  # not from a list of sources
                     continue
                 source = transfers[key]
-                other = first.setdefault((source, given.model_copy(update={"source": ""}).model_dump_json()), key)
-                if other != key:
+                earlier_key = first_keys.setdefault(
+                    (source, parameters.model_copy(update={"source": ""}).model_dump_json()), key
+                )
+                if earlier_key != key:
                     raise ValueError(
                         f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{show_architecture(source)} twice, as {other} too. Remove one."
+                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one."
                     )
         return self
 
     @model_validator(mode="after")
     def _check_corruption_sources(self) -> Self:
-        named = [key for key in self.parameters if key in self.keys and self.tasks[key].kind == "corruption"]
-        if "keys" not in self.model_fields_set or not named:
+        corruptions = [key for key in self.parameters if key in self.keys and self.tasks[key].kind == "corruption"]
+        if "keys" not in self.model_fields_set or not corruptions:
             return self
         for name, section in self.datasets.items():
             if section.corruptions is None and "corruptions" not in section.model_fields_set:
                 raise ValueError(
-                    f"keys.{named[0]}: expected a source of corrupted images for {name}, got none. Write "
-                    f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to leave "
-                    f"corruptions out on {name} on purpose."
+                    f"keys.{corruptions[0]}: expected a source of corrupted images for {name}, got none. Write "
+                    f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to exclude "
+                    f"corruptions on {name}."
                 )
         return self
 
     @model_validator(mode="after")
     def _check_steps(self) -> Self:
         if STEPS in self.measurements:
-            refusals = (self.tasks[key].step_refusal(self.engine) for key in self.parameters)
-            if refusal := next((one for one in refusals if one is not None), None):
-                raise ValueError(f"measurements: {refusal}")
+            problems = (self.tasks[key].step_refusal(self.engine) for key in self.parameters)
+            if problem := next((text for text in problems if text is not None), None):
+                raise ValueError(f"measurements: {problem}")
         return self
 
     @model_validator(mode="after")
     def _check_engines(self) -> Self:
         for key, parameters in self.parameters.items():
-            row = self.tasks[key]
-            if self.engine not in row.functions:
+            task = self.tasks[key]
+            if self.engine not in task.functions:
                 raise ValueError(
-                    f"engine: expected one that {key} has ({', '.join(row.functions)}), got {self.engine}. "
-                    "Choose another engine, or leave the key out."
+                    f"engine: expected an engine that implements {key} ({', '.join(task.functions)}), got "
+                    f"{self.engine}. Choose another engine, or remove the key."
                 )
-            refusal = parameters.refusal(self.engine)
-            if refusal is not None:
-                raise ValueError(f"keys.{key}: {refusal}")
+            problem = parameters.refusal(self.engine)
+            if problem is not None:
+                raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                refusal = parameters.class_refusal(spec.n_classes) or _cost_refusal(row, parameters, spec.n_classes)
-                if refusal is None and row.constraint is not None:
-                    refusal = row.constraint.refusal(parameters.strengths, (3, spec.image_size, spec.image_size))
-                if refusal is not None:
-                    raise ValueError(f"keys.{key} on {dataset}: {refusal}")
+                problem = parameters.class_refusal(spec.n_classes) or _cost_problem(task, parameters, spec.n_classes)
+                if problem is None and task.constraint is not None:
+                    problem = task.constraint.refusal(parameters.strengths, (3, spec.image_size, spec.image_size))
+                if problem is not None:
+                    raise ValueError(f"keys.{key} on {dataset}: {problem}")
         return self
 
     @model_validator(mode="after")
@@ -658,39 +665,41 @@ class SweepConfig(WorkSection):
 
     @property
     def sampled_keys(self) -> tuple[str, ...]:
-        """Keys that networks other than the pilot's are evaluated under on a sample: attacks that are not cheap."""
+        """Keys under which networks outside the pilot are evaluated on a sample: all attacks that are not cheap."""
         if self.sampling is None:
             return ()
         return tuple(
             key
-            for key, row in self.tasks.items()
-            if row.kind == "attack" and key not in self.sampling.cheap and key not in self.transfers
+            for key, task in self.tasks.items()
+            if task.kind == "attack" and key not in self.sampling.cheap and key not in self.transfers
         )
 
     @property
     def parameters(self) -> dict[str, Parameters]:
-        """Parameters by key, groups written out, in the order of the table, then the user's own."""
+        """Parameters by key, with groups expanded; built-in keys in the order of `TASKS`, then custom tasks."""
         return _expand_keys(self.keys)
 
     @property
     def tasks(self) -> dict[str, Task]:
-        """What is done, by key: rows of the table, and the user's own tasks."""
+        """Tasks by key, built-in and custom."""
         return {
-            key: given.to_task(key)
-            if isinstance(given, UserTaskParameters | TransferParameters)
-            else TASKS[key].with_parameters(given)
-            for key, given in self.parameters.items()
+            key: parameters.to_task(key)
+            if isinstance(parameters, UserTaskParameters | TransferParameters)
+            else TASKS[key].with_parameters(parameters)
+            for key, parameters in self.parameters.items()
         }
 
     @property
     def transfers(self) -> dict[str, ArchitectureId]:
-        found = {key: given for key, given in self.parameters.items() if isinstance(given, TransferParameters)}
-        if not found:
+        transfers = {
+            key: parameters for key, parameters in self.parameters.items() if isinstance(parameters, TransferParameters)
+        }
+        if not transfers:
             return {}
         space, resolved = self.make_space({}), {}
-        for key, given in found.items():
+        for key, parameters in transfers.items():
             try:
-                resolved[key] = space.resolve(given.source)
+                resolved[key] = space.resolve(parameters.source)
             except ArchitectureError as error:
                 raise ConfigError(f"keys.{key}.source: {error}") from error
         return resolved
@@ -701,15 +710,17 @@ class SweepConfig(WorkSection):
 
     @property
     def has_several_weights(self) -> bool:
-        """Whether networks may have more than one state in this sweep, which its units then name."""
+        """Whether networks may have several weights in this sweep; if so, its units name them."""
         return self.weights is not None and self.weights.files is None
 
     @property
     def own_images(self) -> tuple[ImageSelection, ...]:
-        return tuple(dict.fromkeys(given.own_images for given in self.parameters.values() if given.own_images))
+        return tuple(
+            dict.fromkeys(parameters.own_images for parameters in self.parameters.values() if parameters.own_images)
+        )
 
     def assumed_weights(self, sha256: str) -> tuple[Weights, ...]:
-        """As many weights as each network has in this sweep, for counting: all of one hash."""
+        """Return placeholders for the weights of each network, all with the same hash, to count units."""
         section = self.weights
         if section is None or section.files is not None:
             return (Weights(sha256),)
@@ -723,38 +734,40 @@ class SweepConfig(WorkSection):
         )
 
     def code_files(self) -> dict[str, Path]:
-        own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
-        return super().code_files() | {f"keys.{key}": given.file for key, given in own.items()}
+        user_tasks = {
+            key: parameters for key, parameters in self.parameters.items() if isinstance(parameters, UserTaskParameters)
+        }
+        return super().code_files() | {f"keys.{key}": parameters.file for key, parameters in user_tasks.items()}
 
     @property
     def installed_code(self) -> set[str]:
-        """Fields of `code_files` whose files belong to installed packages, which the user chose by installing them."""
-        named = {}
+        """Fields of `code_files` whose files belong to packages that the user has installed."""
+        code_files = {}
         if isinstance(self.space, SpaceFile):
-            named["space"] = SPACES_GROUP, self.space.file, self.space.distribution
-        for key, given in self.parameters.items():
-            if isinstance(given, UserTaskParameters):
-                named[f"keys.{key}"] = TASKS_GROUP, given.file, given.distribution
-        return {field for field, place in named.items() if is_installed(*place)}
+            code_files["space"] = SPACES_GROUP, self.space.file, self.space.distribution
+        for key, parameters in self.parameters.items():
+            if isinstance(parameters, UserTaskParameters):
+                code_files[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
+        return {field for field, entry in code_files.items() if is_installed(*entry)}
 
     def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the keys of this sweep by their names in either spelling, or a group's; other names as they are."""
-        by_published = {row.published_key: key for key, row in self.tasks.items()}
+        """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""
+        by_published = {task.published_key: key for key, task in self.tasks.items()}
         return expand_keys((by_published.get(name, name) for name in names), self.tasks)
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
-        """Keys evaluated on a dataset: all of them, or all but the corruptions where it has none."""
+        """Return the keys evaluated on a dataset: all, or all except corruptions if it has no corrupted images."""
         corrupted = self.datasets[dataset].corruptions is not None
-        return tuple(key for key, row in self.tasks.items() if corrupted or row.kind != "corruption")
+        return tuple(key for key, task in self.tasks.items() if corrupted or task.kind != "corruption")
 
-    def keys_left_out(self, dataset: str) -> tuple[str, ...]:
-        """Keys of the sweep that are not evaluated on a dataset: its corruptions, where they have no source."""
-        kept = set(self.keys_of(dataset))
-        return tuple(key for key in self.tasks if key not in kept)
+    def omitted_keys(self, dataset: str) -> tuple[str, ...]:
+        """Return the keys not evaluated on a dataset: corruptions, if it has no corrupted images."""
+        evaluated = set(self.keys_of(dataset))
+        return tuple(key for key in self.tasks if key not in evaluated)
 
 
 def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
-    """Yield what keeps a sweep from being sampled."""
+    """Yield the reasons why a sweep cannot be sampled."""
     if config.engine == "reference":
         yield (
             "sampling: expected engine fused, since the draws of the reference engine depend on which images are "
@@ -792,83 +805,83 @@ def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterato
         )
 
 
-def _cost_refusal(row: Task, parameters: Parameters, n_classes: int) -> str | None:
-    """Return why a key costs too much, a transfer on its source."""
+def _cost_problem(task: Task, parameters: Parameters, n_classes: int) -> str | None:
+    """Return why a key is too expensive, or None; a transfer costs what its attack costs on the source."""
     if isinstance(parameters, TransferParameters):
-        return parameters.row.cost_refusal(parameters.attack, n_classes)
-    return row.cost_refusal(parameters, n_classes)
+        return parameters.attack_task.cost_refusal(parameters.attack, n_classes)
+    return task.cost_refusal(parameters, n_classes)
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
-    written_out: dict[str, Parameters] = {}
-    own: dict[str, Parameters] = {}
-    for name, given in keys.items():
+    built_in: dict[str, Parameters] = {}
+    custom: dict[str, Parameters] = {}
+    for name, fields in keys.items():
         if name in KEY_GROUPS:
             members = [key for key in expand_keys([name]) if key not in keys]
-            written_out |= {key: _parse_parameters(name, TASKS[key].parameters, given) for key in members}
+            built_in |= {key: _parse_parameters(name, TASKS[key].parameters, fields) for key in members}
             continue
-        if (task := read_own_task(name, given)) is not None:
-            own[name] = task
+        if (custom_task := read_own_task(name, fields)) is not None:
+            custom[name] = custom_task
             continue
-        if "source" in given:
-            for transfer, parameters in read_transfers(name, given, TASKS, _parse_parameters):
-                if transfer in own or (transfer in keys and transfer != name):
-                    raise ValueError(f"expected different names, got {transfer!r} twice. Name one of them otherwise.")
-                own[transfer] = parameters
+        if "source" in fields:
+            for transfer, parameters in parse_transfers(name, fields, TASKS, _parse_parameters):
+                if transfer in custom or (transfer in keys and transfer != name):
+                    raise ValueError(f"expected different names, got {transfer!r} twice. Rename one of them.")
+                custom[transfer] = parameters
             continue
         try:
-            row = find_task(name)
+            task = find_task(name)
         except ConfigError as error:
             near = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
-            place = f"keys.{name}" if is_own_name(name) else "keys"
-            raise ConfigError(f"{place}: expected a known key, got {reprlib.repr(name)}.{near}") from error
-        if row.key in written_out:
-            raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
-        written_out[row.key] = _parse_parameters(name, row.parameters, given)
-    return {key: written_out[key] for key in TASKS if key in written_out} | own
+            field = f"keys.{name}" if is_custom_name(name) else "keys"
+            raise ConfigError(f"{field}: expected a known key, got {reprlib.repr(name)}.{near}") from error
+        if task.key in built_in:
+            raise ValueError(f"expected one spelling of each key, got {task.key!r} and {task.published_key!r}.")
+        built_in[task.key] = _parse_parameters(name, task.parameters, fields)
+    return {key: built_in[key] for key in TASKS if key in built_in} | custom
 
 
-_SPELLINGS = {spelling for key, row in TASKS.items() for spelling in (key, row.published_key)}
+_SPELLINGS = {spelling for key, task in TASKS.items() for spelling in (key, task.published_key)}
 
-_OF_A_SWEEP = ("strengths", "parameters", "passes", "split", "images", "image_seed")
-"""Fields of an installed package's task that a YAML may set otherwise."""
+_PLUGIN_OVERRIDES = ("strengths", "parameters", "passes", "split", "images", "image_seed")
+"""Fields of an installed package's task that a YAML may override."""
 
 
-def read_own_task(name: str, given: Mapping[str, Any]) -> UserTaskParameters | None:
-    """Read a task of the user's own, or of an installed package, by name; None for any other key.
+def read_own_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameters | None:
+    """Parse a custom task, from a user's file or an installed package; return None if the key is not one.
 
     Raises:
         ConfigError: a field is wrong.
-        ValueError: the name cannot be that of a task.
+        ValueError: the name is not allowed for a task.
     """
-    if "file" in given:
-        if name in TASKS or not is_own_name(name):
+    if "file" in fields:
+        if name in TASKS or not is_custom_name(name):
             raise ValueError(
-                f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a task of "
-                f"your own, such as my_attack, got {reprlib.repr(name)}."
+                f"expected an unused name that begins with a letter, of up to {MAX_NAME_BYTES} bytes, for a custom "
+                f"task, such as my_attack, got {reprlib.repr(name)}."
             )
-        return _parse_parameters(name, UserTaskParameters, given)
-    if "source" not in given and name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
-        return _parse_plugin(name, plugin, given)
+        return _parse_parameters(name, UserTaskParameters, fields)
+    if "source" not in fields and name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
+        return _parse_plugin(name, plugin, fields)
     return None
 
 
-def _parse_plugin(name: str, plugin: Plugin, given: Mapping[str, Any]) -> UserTaskParameters:
-    """Parse a task of an installed package, with what the YAML sets otherwise."""
-    for field in given:
-        if field not in _OF_A_SWEEP:
+def _parse_plugin(name: str, plugin: Plugin, fields: Mapping[str, Any]) -> UserTaskParameters:
+    """Parse a task of an installed package, with the YAML's overrides."""
+    for field in fields:
+        if field not in _PLUGIN_OVERRIDES:
             raise ConfigError(
-                f"keys.{name}.{field}: expected {', '.join(_OF_A_SWEEP)}, as {plugin.distribution} declares the rest, "
-                f"got {field!r}.{closest(field, _OF_A_SWEEP)}"
+                f"keys.{name}.{field}: expected {', '.join(_PLUGIN_OVERRIDES)}, as {plugin.distribution} declares the "
+                f"rest, got {field!r}.{closest(field, _PLUGIN_OVERRIDES)}"
             )
-    if not is_own_name(name):
+    if not is_custom_name(name):
         raise ConfigError(f"keys: expected a name that begins with a letter for a task, got {reprlib.repr(name)}.")
-    fields = {**plugin.fields, **given, "distribution": plugin.distribution}
-    return _parse_parameters(name, UserTaskParameters, fields)
+    merged = {**plugin.fields, **fields, "distribution": plugin.distribution}
+    return _parse_parameters(name, UserTaskParameters, merged)
 
 
-def _parse_parameters(name: str, model: type[ParametersT], given: Mapping[str, Any]) -> ParametersT:
+def _parse_parameters(name: str, model: type[ParametersT], values: Mapping[str, Any]) -> ParametersT:
     try:
-        return model.model_validate(given)
+        return model.model_validate(values)
     except ValidationError as error:
         raise ConfigError(describe_problem(error, model, ("keys", name))) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.planning.budgets import SampleCosts, sample_sizes
+from robust201.planning.budgets import SampleCosts, sample_sizes, smallest_cost
 from robust201.planning.config import SweepConfig
 from robust201.planning.costs import Speeds, key_costs, total_hours
 from robust201.planning.plan import Plan, assumed_facts, make_plan, plan_without_samples, sample_costs
@@ -22,6 +22,9 @@ ranking on all images, None if unknown."""
 DEFAULT_PILOT = 20
 _MIN_FACTOR = 0.1
 """Fraction of its queries and steps that an attack keeps at least."""
+
+_TOLERANCE = 1.0001
+"""Ratio of a design's hours to a budget up to which it fits, as hours are rounded."""
 
 _EXPENSIVE = 0.01
 """Fraction of the whole cost from which on a key counts in the median precision of half the images."""
@@ -43,6 +46,7 @@ class CheaperDesign:
             networks one of which is not evaluated counts as 0.
         loss: what is lost, in words.
         yaml: fields of the sweep YAML to set.
+        over_budget: whether it is the cheapest of its kind, and the budget that was given is too small for it.
     """
 
     name: str
@@ -51,6 +55,7 @@ class CheaperDesign:
     tau: float | None
     loss: str
     yaml: dict[str, Any]
+    over_budget: bool = False
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -60,6 +65,7 @@ class CheaperDesign:
             "expected_kendall_tau": self.tau,
             "loss": self.loss,
             "yaml": self.yaml,
+            "over_budget": self.over_budget,
         }
 
 
@@ -122,10 +128,11 @@ def designs_for_budget(
         reload: read the sweep again with other fields (see `planning.loading.load_config`).
 
     Returns:
-        The designs; none if the whole sweep fits.
+        The designs, instead of one that the budget is too small for the cheapest of its kind; none if the whole sweep
+        fits.
 
     Raises:
-        ConfigError: the budget is not one, no pilot is possible, or its cost exceeds the budget.
+        ConfigError: the budget is not one, or no pilot is possible.
     """
     try:
         hours, fraction = parse_budget(budget)
@@ -136,13 +143,16 @@ def designs_for_budget(
     allowed = hours if hours is not None else whole * (fraction or 0.0)
     if allowed >= whole:
         return []
-    sampled = _sampled_design(config, plan, allowed, whole, speeds, precision, reload)
-    return [sampled, _networks_that_fit(plan, allowed, speeds), _weaker_that_fits(plan, allowed, speeds)]
+    designs = [
+        _sampled_design(config, allowed, whole, speeds, precision, reload),
+        _networks_that_fit(plan, allowed, speeds),
+        _weaker_that_fits(plan, allowed, speeds),
+    ]
+    return [replace(design, over_budget=design.hours > allowed * _TOLERANCE) for design in designs]
 
 
 def _sampled_design(
     config: SweepConfig,
-    plan: Plan,
     allowed: float,
     whole: float,
     speeds: Speeds,
@@ -155,20 +165,30 @@ def _sampled_design(
             f"Planning for a budget failed for {config.name}: expected at least 3 networks, 2 of them as a pilot, got "
             f"{n_networks}. Add architectures, or evaluate fewer images by images: {{count: N}}."
         )
-    pilot = config.sampling.pilot if config.sampling else min(DEFAULT_PILOT, max(2, n_networks // 5))
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
+    section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
+
+    def hours_for(amount: str) -> float:
+        section["budget"] = amount
+        chosen = reload(sampling=section, measurements=measurements)
+        return total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
+
+    for pilot in _pilot_sizes(config):
+        section |= {"budget": "100%", "pilot": pilot}
+        first = reload(sampling=section, measurements=measurements)
+        costs: SampleCosts = sample_costs(plan_without_samples(first, assumed_facts(first)))
+        least = smallest_cost(costs) / costs.whole
+        hours = hours_for(_percent_text(least))
+        if hours <= allowed * _TOLERANCE:
+            break
     # `run` counts a budget in hours at the assumed speed; a fraction says the same whatever the speed is.
     fraction = allowed / whole
-    for _ in range(10):
-        amount = f"{allowed:.6f}".rstrip("0").rstrip(".") + "h" if not speeds else f"{100 * fraction:.6f}%"
-        section = {"budget": amount, "pilot": pilot}
-        chosen = reload(sampling=section, measurements=measurements)
-        hours = total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
-        if not speeds or hours <= allowed * 1.0001:
+    for _ in range(10 if hours * _TOLERANCE <= allowed else 0):
+        hours = hours_for(_percent_text(max(least, fraction)) if speeds else _hours_text(allowed))
+        if not speeds or hours <= allowed * _TOLERANCE:
             break
-        fraction *= 0.999 * allowed / hours
-    costs: SampleCosts = sample_costs(plan_without_samples(chosen, assumed_facts(chosen)))
-    sizes = sample_sizes(costs, parse_budget(amount), config.name)
+        fraction = max(least, fraction) * 0.999 * allowed / hours
+    sizes = sample_sizes(costs, parse_budget(section["budget"]), config.name)
     expected = {place: precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count}
     half_width, tau = _summarise(list(expected.values()))
     widest: dict[str, float] = {}
@@ -182,9 +202,31 @@ def _sampled_design(
         for key, count in _smallest_by_key(sizes).items()
         if key in widest
     )
-    return CheaperDesign(
-        "all networks, sampled images", hours, half_width, tau, f"estimates with intervals; images: {images}", fields
-    )
+    loss = f"estimates with intervals; images: {images}"
+    if hours > allowed * _TOLERANCE:
+        fixed = hours * costs.fixed / costs.of_sizes(sizes)
+        loss = (
+            f"the pilot of {pilot:,} networks and the keys that are not sampled alone take {fixed:.3g} worker-hours; "
+            f"{loss}"
+        )
+    return CheaperDesign("all networks, sampled images", hours, half_width, tau, loss, fields)
+
+
+def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
+    """Return the sizes of a pilot to try, the best first: the sweep's own, or the default one, half and a quarter."""
+    if config.sampling is not None:
+        return (config.sampling.pilot,)
+    most = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
+    return tuple(dict.fromkeys(max(2, most // divisor) for divisor in (1, 2, 4)))
+
+
+def _hours_text(hours: float) -> str:
+    return f"{hours:.9f}".rstrip("0").rstrip(".") + "h"
+
+
+def _percent_text(fraction: float) -> str:
+    """Write a fraction of the cost as a budget, rounded up, so that it is enough."""
+    return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
 
 def _smallest_by_key(sizes: Any) -> dict[str, int]:
@@ -201,21 +243,19 @@ def _networks_that_fit(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDes
         middle = (low + high + 1) // 2
         fits = total_hours(_narrow(plan, middle), speeds) <= allowed
         low, high = (middle, high) if fits else (low, middle - 1)
-    if low < 2:
-        raise ConfigError(
-            f"Planning for a budget failed for {plan.config.name}: expected at least "
-            f"{total_hours(_narrow(plan, 2), speeds):.3g}h, the cost of 2 networks on all images, got {allowed:.3g}h. "
-            "Raise the budget."
-        )
-    return _fewer_networks(plan, speeds, low, "fewer networks, all images")
+    return _fewer_networks(plan, speeds, max(2, low), "fewer networks, all images")
 
 
 def _fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
     total = len(plan.config.selected_architectures)
     tau = count * (count - 1) / (total * (total - 1))
     chosen = list(choose_pilot(plan.config.selected_architectures, count, 0))
-    loss = f"nothing is known of {total - count:,} networks (but robust201 predict); exact for {count:,}"
+    loss = f"nothing is known of {_count_networks(total - count)} (but robust201 predict); exact for {count:,}"
     return CheaperDesign(name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen})
+
+
+def _count_networks(count: int) -> str:
+    return "1 network" if count == 1 else f"{count:,} networks"
 
 
 def _narrow(plan: Plan, count: int) -> Plan:

@@ -1,4 +1,4 @@
-"""What a plan amounts to: counts, bytes and hours."""
+"""Counts of a plan, and estimates of its bytes and hours."""
 
 from collections import Counter
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 
-# Sizes of the trial in docs/trials.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
-# 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
-# unmeasured.
+# Measured in the trial in docs/trials.md (10 classes, uncompacted): a confusion count takes 0.8 bytes in Parquet and
+# 3.3 in JSON, a mean confidence 6.1 and 21.7, and the rest of a row including its part of the footer 670. Sizes for 100
+# classes have not been measured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
 _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 
 
 def estimate(plan: Plan) -> dict[str, Any]:
-    """Counts and estimates of a whole plan, as a JSON value (bytes and hours are estimates)."""
+    """Return the counts of a plan and estimates of its bytes and worker-hours, as a JSON value."""
     planned_keys = plan.planned_keys
     rows = Counter[tuple[str, str]]()
     for planned in planned_keys:

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with fields, said in one line."""
+"""One-line messages for pydantic's validation errors."""
 
 import math
 import re
@@ -34,40 +34,40 @@ _EXPECTATIONS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
-"""What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
+"""Descriptions of valid values, by pydantic's error type; for other types, pydantic's own message is used."""
 
 
 def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
-    """Names of the fields on the way to a place of the YAML."""
-    # A field of several types adds the type that was tried.
+    """Return the field names on the path to a location in the YAML."""
+    # For a field with several types, pydantic adds the type that it tried.
     types = ("constrained-", "literal[", "dict[", "function-")
     return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith(types))
 
 
 def describe_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
-    """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
+    """Describe the first error in one line; `above` are the names of the YAML fields that contain the model."""
     problems = error.errors(include_url=False)
     problem = problems[0]
     steps = (*above, *steps_of(problem["loc"]))
-    place = ".".join(steps)
+    field = ".".join(steps)
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
-        return f"expected a known field, got {place!r}.{closest(steps[-1], fields)}"
+        return f"expected a known field, got {field!r}.{closest(steps[-1], fields)}"
     if problem["type"] == "missing":
-        return f"expected the field {place!r}, got none."
+        return f"expected the field {field!r}, got none."
     if problem["type"] == "value_error":
-        return f"{place}: {problem['ctx']['error']}" if place else str(problem["ctx"]["error"])
+        return f"{field}: {problem['ctx']['error']}" if field else str(problem["ctx"]["error"])
     same_field = [other for other in problems if steps_of(other["loc"]) == steps_of(problem["loc"])]
     expected = " or ".join(dict.fromkeys(_expectation(other) for other in same_field))
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
     is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
     near = closest(str(problem["input"]), choices) if is_choice else ""
-    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
+    return f"{field}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
 
 
 def _expectation(problem: Mapping[str, Any]) -> str:
     if isinstance(problem["input"], float) and not math.isfinite(problem["input"]):
-        return "a finite number"  # rather than the bound that the comparison happened to fail first
+        return "a finite number"  # otherwise the message would be about a bound
     template = _EXPECTATIONS.get(problem["type"])
     message = problem["msg"].removeprefix("Input should be ")
     return template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"

@@ -1,4 +1,4 @@
-"""What a sweep is narrowed to."""
+"""Filters that select a part of a sweep."""
 
 from dataclasses import dataclass
 
@@ -11,41 +11,41 @@ from robust201.tasks import KEY_GROUPS, TASKS, closest_key
 
 @dataclass(frozen=True)
 class Filters:
-    """The part of a sweep that a command works on; None keeps everything."""
+    """Selection of a part of a sweep; None selects everything."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
 
     def check(self, config: SweepConfig) -> None:
-        """Check that something is left of a sweep."""
+        """Raise ConfigError unless the filters select a part of a sweep and all selected names are known."""
         datasets = self.datasets or tuple(config.datasets)
-        for given, known, others, what in (
+        for selected, known, others, what in (
             (datasets, list(config.datasets), (), "dataset"),
             (self.keys or (), list(config.parameters), (*TASKS, *KEY_GROUPS), "key"),
         ):
-            for name in given:
+            for name in selected:
                 if name not in known:
-                    # A misspelt key may mean one that this sweep lacks; for others the sweep's are named.
-                    likely = known if name in others else [*known, *(key for key in others if key not in known)]
-                    near = closest_key(name, likely) if what == "key" else closest(name, likely)
+                    # Suggest the sweep's keys; if the name is misspelt, also keys that the sweep lacks.
+                    candidates = known if name in others else [*known, *(key for key in others if key not in known)]
+                    near = closest_key(name, candidates) if what == "key" else closest(name, candidates)
                     raise ConfigError(
                         f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
                         f"{near}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # A single key must exist; a range of architectures may extend beyond the sweep.
-        lacking = [key for key in self.keys or () if key not in keys]
-        if lacking:
+        # Every key must exist; a range of architectures may extend beyond the sweep.
+        missing = [key for key in self.keys or () if key not in keys]
+        if missing:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(lacking)}: expected some of {config.name}'s keys on "
-                f"{', '.join(datasets)}, got none of them. Correct the option, or add them to the sweep."
+                f"Narrowing the sweep failed for {', '.join(missing)}: {config.name} does not evaluate these keys on "
+                f"{', '.join(datasets)}. Correct the option, or add them to the sweep."
             )
         names = self.architectures
         if names is not None and not {*names} & {*config.selected_architectures}:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(show_architecture, names[:5]))}: expected some of "
-                f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
+                f"Narrowing the sweep failed for {', '.join(map(show_architecture, names[:5]))}: {config.name} has "
+                "none of the architectures. Correct the option, or add them to the sweep."
             )
 
     def narrow(self, plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""What decides a number: the protocol of each key on each dataset."""
+"""Protocol payloads: for each key and dataset, everything that affects results."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,69 +11,69 @@ from robust201.planning.transfers import TransferParameters
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:
-    """Everything but architecture, weights and strength that decides the numbers of one key on one dataset."""
-    row, parameters = config.tasks[key], config.parameters[key]
-    known = facts.datasets[dataset]
+    """Return everything that affects the results of a key on a dataset, except architecture, weights and strength."""
+    task, parameters = config.tasks[key], config.parameters[key]
+    dataset_facts = facts.datasets[dataset]
     payload: dict[str, Any] = {
         "dataset": dataset,
-        "images": _images_payload(config, key, known),
+        "images": _images_payload(config, key, dataset_facts),
         "network": dict(config.make_space(facts.code).identity()),
         "key": key,
-        "semantics_version": row.semantics_version,
+        "semantics_version": task.semantics_version,
         "parameters": parameters.identity(),
         "engine": config.engine,
         "precision": config.precision,
     }
     if config.engine == "reference" or f"keys.{key}" in facts.code:
-        # The reference libraries and attacks of the user's own draw once a batch; elsewhere the batch decides the last
-        # bits of a convolution.
+        # The reference libraries and custom attacks draw random numbers once per batch. For other tasks the batch
+        # affects only the last bits of convolutions.
         payload["batch_size"] = config.batch_size
-    if row.kind == "attack" or parameters.draws:
+    if task.kind == "attack" or parameters.draws:
         payload["seed"] = config.seed
-    if row.kind == "corruption":
-        payload["corruption"] = dict(known.corruptions.get(key, {}))
+    if task.kind == "corruption":
+        payload["corruption"] = dict(dataset_facts.corruptions.get(key, {}))
     if isinstance(parameters, TransferParameters):
         source = config.transfers[key]
         payload["source"] = parameters.identify_source(source, facts.weights[dataset][source])
     if f"keys.{key}" in facts.code:
         payload["file_sha256"] = facts.code[f"keys.{key}"]
-    own = config.datasets[dataset].identity()
-    if own:
-        payload["dataset_fields"] = own
+    dataset_fields = config.datasets[dataset].identity()
+    if dataset_fields:
+        payload["dataset_fields"] = dataset_fields
     return payload
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Whether a protocol is complete: with corrupted images once these exist, of a sample once it is drawn."""
+    """Return whether a protocol is complete: its corrupted images exist, and its sample, if any, has been drawn."""
     return protocol.payload.get("corruption") != {} and is_drawn(protocol)
 
 
 def is_drawn(protocol: EvaluationProtocol) -> bool:
-    """Whether the images of a protocol are known; those of a sample that is not drawn yet are not."""
+    """Return whether the images of a protocol are known, which is false for a sample that has not been drawn yet."""
     return bool(protocol.payload["images"]["sha256"])
 
 
 def sampled_payload(payload: Mapping[str, Any], images_sha256: str) -> dict[str, Any]:
-    """Return the payload of a protocol on a sample, named by the hash of its images; empty: not drawn yet."""
+    """Return the payload of a protocol on a sample with the given hash, which is empty before the sample is drawn."""
     return {**payload, "images": {"sha256": images_sha256, "sample_of": payload["images"]["sha256"]}}
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
-    """The hash of the images that a key is shown, and what picked them; nothing of that where all were taken.
+    """Return the hash of a key's images and, unless all images are used, how they were selected.
 
-    Libraries that decoded the images are left out: the hash is of the pixels.
+    The decoder is not included because the hash is of the pixels.
     """
-    own = config.parameters[key].own_images
-    found = facts.images(own)
-    count, seed = (config.images.count, config.images.seed) if own is None else (own.count, own.seed)
-    payload: dict[str, Any] = {"sha256": found.sha256}
-    if own is not None and own.split != "test":
-        payload["split"] = own.split
+    selection = config.parameters[key].own_images
+    images = facts.images(selection)
+    count, seed = (config.images.count, config.images.seed) if selection is None else (selection.count, selection.seed)
+    payload: dict[str, Any] = {"sha256": images.sha256}
+    if selection is not None and selection.split != "test":
+        payload["split"] = selection.split
     return payload if count is None else payload | {"count": count, "seed": seed}
 
 
 def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Say in which fields two protocol payloads differ: lines such as ``parameters.steps: 40 → 20``, sorted."""
+    """Return the differences between two protocol payloads, as sorted lines such as ``parameters.steps: 40 → 20``."""
     left, right = dict(_flatten("", old)), dict(_flatten("", new))
     return [
         f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"

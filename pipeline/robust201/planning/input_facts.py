@@ -1,4 +1,4 @@
-"""What planning must know of a sweep's inputs: counts and hashes, no paths."""
+"""Counts and hashes of a sweep's inputs, without paths, as needed for planning."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +9,7 @@ from robust201.planning.samples import Samples
 
 
 class ImageFacts(NamedTuple):
-    """What planning must know of a selection of images: how many there are, and `ImageSet.sha256`."""
+    """Number of images in a selection, and their `ImageSet.sha256`."""
 
     n_images: int
     sha256: str
@@ -17,15 +17,15 @@ class ImageFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What planning must know of a dataset's images.
+    """Counts and hashes of a dataset's images.
 
     Attributes:
-        n_images: images of the test split that the sweep selects.
+        n_images: number of test images that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
-        corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe);
-            keys without generated images are missing.
-        own_images: selections that measures ask for.
-        decoder: what decided the pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
+        corruptions: identity payload of each corruption key's images (source, hash and, if generated, recipe);
+            keys whose images have not been generated are missing.
+        own_images: facts of the selections that measures use instead of the sweep's.
+        decoder: libraries and settings that affect pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
     """
 
     n_images: int
@@ -35,11 +35,11 @@ class DatasetFacts:
     decoder: Mapping[str, str] = field(default_factory=dict)
 
     def images(self, selection: ImageSelection | None) -> ImageFacts:
-        """Facts of a measure's own images, or of those that the sweep selects."""
+        """Return the facts of a measure's own selection, or of the sweep's selection if it is None."""
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
     def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
-        """Add what other facts record about corrupted images of the same selection."""
+        """Add the corrupted images recorded in other facts, if these are of the same selection."""
         if other.images_sha256 != self.images_sha256:
             return self
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
@@ -51,32 +51,34 @@ class DatasetFacts:
             "corruptions": self.corruptions,
         }
         if self.own_images:
-            payload["own_images"] = [asdict(wanted) | found._asdict() for wanted, found in self.own_images.items()]
+            payload["own_images"] = [
+                asdict(selection) | facts._asdict() for selection, facts in self.own_images.items()
+            ]
         if self.decoder:
             payload["decoder"] = dict(self.decoder)
         return payload
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
-        own = {
+        own_images = {
             ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
             for item in payload.get("own_images", ())
         }
         decoder = payload.get("decoder", {})
-        return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own, decoder)
+        return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own_images, decoder)
 
 
 @dataclass(frozen=True)
 class InputFacts:
-    """Hashes of everything a sweep reads: what identity is made of.
+    """Hashes of all inputs of a sweep, from which the ids of its units are derived.
 
     Attributes:
         datasets: by name.
-        weights: the weights to evaluate, by dataset and architecture.
-        code: SHA-256 of each Python file that the sweep names, by the field that names it.
-        test_accuracies: accuracy on the whole test split that was recorded with weights, by their SHA-256; decides no
-            number, and is compared with what the sweep measures.
-        samples: samples of images that were drawn; they have a file of their own (`planning.samples`).
+        weights: weights to evaluate, by dataset and architecture.
+        code: SHA-256 of each Python file of the sweep, by the YAML field that names it.
+        test_accuracies: accuracy on the whole test split that was recorded with the weights, by their SHA-256; does
+            not affect results and is compared with the measured accuracy.
+        samples: samples of images that have been drawn, which are stored in a separate file (`planning.samples`).
     """
 
     datasets: Mapping[str, DatasetFacts]
@@ -86,11 +88,11 @@ class InputFacts:
     samples: Samples | None = None
 
     def without_weights(self) -> "InputFacts":
-        """What workers need, which find the hash of the weights in each unit: small enough to travel."""
+        """Return the facts that workers need; they take hashes of weights from units. Small enough to send."""
         return InputFacts(self.datasets, {}, self.code)
 
     def completed_by(self, other: "InputFacts") -> "InputFacts":
-        """Add what other facts record about corrupted images and these lack."""
+        """Add corrupted images that other facts record and these lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()
@@ -125,7 +127,7 @@ class InputFacts:
 
 
 def _weights_payload(states: tuple[Weights, ...]) -> Any:
-    """A hash where a network has one unnamed state, as it was before there could be several; else all of them."""
+    """Return only the hash of a single, unnamed set of weights (as in format 1), otherwise a list of payloads."""
     if len(states) == 1 and states[0] == Weights(states[0].sha256):
         return states[0].sha256
     return [state.to_payload() for state in states]

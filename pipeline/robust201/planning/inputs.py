@@ -1,4 +1,4 @@
-"""What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
+"""A sweep's inputs: images, corrupted images and weights, opened in the same way by the driver and all workers."""
 
 import time
 from collections import defaultdict
@@ -41,13 +41,13 @@ from robust201.tasks.user_task import UserTask
 
 Say = Callable[[str], None]
 
-_TELL_SECONDS = 30.0
+_REPORT_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened at first use; `say` receives a line about each step that takes long.
+    """The inputs of a sweep, opened at first use; `say` receives a line about each slow step.
 
-    Of published corrupted images, those of `keys` and `datasets` alone are looked for; None for all of the sweep.
+    Published corrupted images are opened only for `keys` and `datasets`; None means all of the sweep.
     """
 
     def __init__(
@@ -68,41 +68,42 @@ class Inputs:
     def weights(self) -> WeightsSource:
         return WeightsSource(self._config, self._config.make_space({}))
 
-    def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
-        """Load, once, the test images that the sweep selects of a dataset, or what a measure asks for."""
-        wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
-        if (dataset, own) not in self._images:
+    def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
+        """Return the images of a measure's selection `own`, or the sweep's test images if it is None (cached)."""
+        selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
+        if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
-            if wanted.split != "test" and section.path is not None and section.path.is_file():
+            if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
-                    f"Loading the {wanted.split} images of {dataset} failed for {section.path}: expected a folder with "
-                    f"both splits, got a file, which holds one. Name the folder, or {self._without_split(wanted)}."
+                    f"Loading the {selection.split} images of {dataset} failed for {section.path}: expected a folder "
+                    "with both splits, got a file, which contains only one. Name the folder, or "
+                    f"{self._test_split_advice(selection)}."
                 )
             try:
                 images = load_images(
                     spec,
                     form=section.form,
                     path=section.path,
-                    split=wanted.split,
-                    count=wanted.count,
-                    seed=wanted.seed,
+                    split=selection.split,
+                    count=selection.count,
+                    seed=selection.seed,
                 )
             except DatasetError as error:
-                if wanted.split == "test":
+                if selection.split == "test":
                     raise
-                raise DatasetError(f"{error} Or {self._without_split(wanted)}.") from error
-            self._images[dataset, own] = images
-        return self._images[dataset, own]
+                raise DatasetError(f"{error} Or {self._test_split_advice(selection)}.") from error
+            self._images[dataset, own_selection] = images
+        return self._images[dataset, own_selection]
 
-    def _without_split(self, own: ImageSelection) -> str:
-        keys = [key for key, given in self._config.parameters.items() if given.own_images == own]
+    def _test_split_advice(self, own_selection: ImageSelection) -> str:
+        keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own_selection]
         return f"set split: test for {', '.join(keys)}"
 
-    def keep_images(self) -> None:
+    def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
         for dataset in self._config.datasets:
-            for own in (None, *self._config.own_images):
-                keep_copy(self._config, dataset, self.images(dataset, own))
+            for own_selection in (None, *self._config.own_images):
+                keep_copy(self._config, dataset, self.images(dataset, own_selection))
 
     def keep_samples(self, samples: Samples | None) -> None:
         """Copy the images of every increment of samples to the results folder (see `keep_copy`)."""
@@ -118,19 +119,19 @@ class Inputs:
                 keep_copy(self._config, dataset, choose_images(images, increment.positions))
 
     def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
-        """Read images that `keep_samples` kept, once."""
+        """Read images that `keep_samples` has copied (cached)."""
         if sha256 not in self._samples:
             self._samples[sha256] = read_copy(self._config, dataset, sha256)
         return self._samples[sha256]
 
-    def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
-        """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""
-        if (dataset, own) not in self._images:
-            self._images[dataset, own] = read_copy(self._config, dataset, sha256)
-        return self._images[dataset, own]
+    def kept_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
+        """Read images that `copy_images` has copied (cached); they must have the planned hash (see `images`)."""
+        if (dataset, own_selection) not in self._images:
+            self._images[dataset, own_selection] = read_copy(self._config, dataset, sha256)
+        return self._images[dataset, own_selection]
 
     def keep_code(self) -> None:
-        """Keep the Python files that the sweep names in the results folder, from which workers execute them."""
+        """Copy the sweep's Python files to the results folder, from which workers execute them."""
         for path in self._config.code_files().values():
             copy_code(path, self._config.results, hash_file(path))
 
@@ -140,7 +141,7 @@ class Inputs:
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
             return section.path
-        # Another selection, seed or texture gets a folder of its own: what was generated is never overwritten.
+        # Every combination of selection, seed and textures has its own folder, so generated images are not overwritten.
         recipe = [self.images(dataset).sha256, section.seed, self._frost(section).sha256, GENERATOR_VERSION]
         return self._generated / f"{dataset}-{content_digest(recipe)[:12]}"
 
@@ -148,8 +149,8 @@ class Inputs:
     def _generated(self) -> Path:
         return self._config.results / "corruptions"
 
-    def _none_are_generated(self, section: CorruptionsSection) -> bool:
-        """Whether nothing was generated here yet: known without the textures, which take half a second to make."""
+    def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
+        """Return whether no images were generated yet, without creating the textures, which takes half a second."""
         return section.path is None and not self._generated.exists()
 
     def _frost(self, section: CorruptionsSection) -> FrostTextures:
@@ -164,34 +165,37 @@ class Inputs:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
     def _published_keys(self, dataset: str) -> tuple[str, ...]:
-        is_asked = self._datasets is None or dataset in self._datasets
-        keys = self._corruption_keys(dataset) if is_asked else ()
+        is_selected = self._datasets is None or dataset in self._datasets
+        keys = self._corruption_keys(dataset) if is_selected else ()
         return tuple(key for key in keys if self._keys is None or key in self._keys)
 
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
-        """Open a dataset's corrupted images, which are there already."""
+        """Open a dataset's corrupted images, which must exist."""
         section = self._config.datasets[dataset].corruptions
-        assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
+        assert section is not None  # noqa: S101 - without a section, keys_of returns no corruptions
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
             n_images, keys = self._config.dataset_spec(dataset).n_test, self._published_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
         return open_generated(folder, images, self._recipe(section))
 
-    def unmade_corruptions(self, dataset: str) -> frozenset[str]:
-        """List the corruptions of a dataset that are to be generated and have no images yet."""
+    def missing_corruptions(self, dataset: str) -> frozenset[str]:
+        """Return the corruptions of a dataset whose images have yet to be generated."""
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()
         versions = corruption_versions(self._corruption_keys(dataset), self._image_size(dataset))
-        if self._none_are_generated(section):
+        if self._has_no_generated_images(section):
             return frozenset(versions)
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
-    def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
+    def generate_missing_corruptions(self, dataset: str, selected: Collection[str] | None = None) -> None:
+        """Generate the missing corruptions of a dataset, only those in `selected` if it is not None."""
         section = self._config.datasets[dataset].corruptions
-        unmade = self.unmade_corruptions(dataset)
-        keys = [key for key in self._corruption_keys(dataset) if key in unmade and (wanted is None or key in wanted)]
+        missing = self.missing_corruptions(dataset)
+        keys = [
+            key for key in self._corruption_keys(dataset) if key in missing and (selected is None or key in selected)
+        ]
         if section is None or not keys:
             return
         generate_corruptions(
@@ -200,56 +204,56 @@ class Inputs:
             keys=keys,
             seed=section.seed,
             frost=self._frost(section),
-            progress=self._progress_of(f"Making corrupted images of {dataset}"),
+            progress=self._progress_reporter(f"Generating corrupted images of {dataset}"),
         )
 
     def adversarial(self, dataset: str, protocol: str, indices: NDArray[np.int64]) -> AdversarialStore:
-        """Open the images that a transfer shows, by its protocol; the folder need not exist yet."""
+        """Open the store of a transfer's adversarial images; its folder need not exist yet."""
         folder = self._config.results / "adversarial" / f"{dataset}-{protocol[:16]}"
         return AdversarialStore(folder, indices, self._config.batch_size)
 
-    def unmade_adversarial(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """List what must be made on the sources of transfers before some parts can be computed, block by block."""
+    def missing_adversarial_blocks(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
+        """Return the blocks of adversarial images that must be generated on sources before parts can be computed."""
         transfers = self._config.transfers
-        wanted: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
+        needed_strengths: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
         for part in parts:
             if part.unit.key in transfers:
-                wanted[part.unit.dataset, part.unit.key].update(part.strengths)
-        found = []
-        for (dataset, key), strengths in wanted.items():
+                needed_strengths[part.unit.dataset, part.unit.key].update(part.strengths)
+        blocks = []
+        for (dataset, key), strengths in needed_strengths.items():
             unit = plan.source_unit(dataset, key)
             store = self.adversarial(dataset, unit.protocol, np.arange(unit.n_images))
-            found += [Part(unit, *block) for block in store.missing(sorted(strengths))]
-        return tuple(found)
+            blocks += [Part(unit, *block) for block in store.missing(sorted(strengths))]
+        return tuple(blocks)
 
-    def _progress_of(self, what: str) -> Callable[[int, int], None]:
-        """Tell of a step when it begins to count, now and then after that, and when it has ended."""
-        reported = -_TELL_SECONDS
+    def _progress_reporter(self, step: str) -> Callable[[int, int], None]:
+        """Return a callback that reports a step's first progress, later progress every 30 seconds, and its end."""
+        reported = -_REPORT_SECONDS
 
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             nonlocal reported
             if done >= total:
-                self._say(f"{what}: all {total:,} done")
-            elif time.monotonic() - reported >= _TELL_SECONDS:
+                self._say(f"{step}: all {total:,} done")
+            elif time.monotonic() - reported >= _REPORT_SECONDS:
                 reported = time.monotonic()
-                self._say(f"{what}: {done:,} of {total:,} so far")
+                self._say(f"{step}: {done:,} of {total:,} done")
 
-        return tell
+        return report
 
     def check(self) -> None:
-        """Read everything that can be wrong before anything is written."""
+        """Check all inputs before anything is written."""
         for path in self._config.code_files().values():
             hash_file(path)
         for dataset in self._config.datasets:
             for architecture in self._config.selected_architectures:
                 self.weights.check(dataset, architecture)
             for key, source in self._config.transfers.items():
-                given = self._config.parameters[key]
-                if isinstance(given, TransferParameters):
-                    given.choose_weights(self.weights.find(dataset, source))
+                parameters = self._config.parameters[key]
+                if isinstance(parameters, TransferParameters):
+                    parameters.choose_weights(self.weights.find(dataset, source))
         for dataset, section in self._config.datasets.items():
-            for own in (None, *self._config.own_images):
-                self.images(dataset, own)
+            for own_selection in (None, *self._config.own_images):
+                self.images(dataset, own_selection)
             if section.corruptions:
                 self._check_corruptions(dataset, section.corruptions)
 
@@ -260,29 +264,34 @@ class Inputs:
             return
         if section.frost == "imagecorruptions":
             self._frost(section)
-        if self._none_are_generated(section):
+        if self._has_no_generated_images(section):
             return
         if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
             self.open_corruptions(dataset)
 
     def gather(self, earlier: InputFacts | None = None) -> InputFacts:
-        """Hash everything the sweep reads that is there.
+        """Hash all inputs of the sweep that exist.
 
-        Of corrupted images that are not, or that are published and not asked for, the hash is what an `earlier`
-        gathering found for the same recipe, or unknown.
+        If corrupted images do not exist yet, or are published and not selected, their hash is taken from `earlier`
+        facts with the same recipe; otherwise it is unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
             self._say(f"Reading the images of {dataset}")
             images = self.images(dataset)
-            before = earlier.datasets.get(dataset) if earlier else None
-            corruptions = self._gather_corruptions(dataset, before)
-            own_images = {own: self.images(dataset, own) for own in self._config.own_images}
+            earlier_dataset = earlier.datasets.get(dataset) if earlier else None
+            corruptions = self._gather_corruptions(dataset, earlier_dataset)
+            own_images = {
+                own_selection: self.images(dataset, own_selection) for own_selection in self._config.own_images
+            }
             datasets[dataset] = DatasetFacts(
                 len(images),
                 images.sha256,
                 corruptions,
-                {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
+                {
+                    own_selection: ImageFacts(len(selected), selected.sha256)
+                    for own_selection, selected in own_images.items()
+                },
                 dict(images.decoder),
             )
         code = hash_files(self._config.code_files())
@@ -303,33 +312,35 @@ class Inputs:
         )
 
     def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
-        """Find what decides the pixels of each corruption of a dataset, as far as it is known."""
+        """Return the known identities of a dataset's corrupted images (source, hash and recipe), by key."""
         section, keys = self._config.datasets[dataset].corruptions, self._corruption_keys(dataset)
-        found: dict[str, Mapping[str, Any]] = {}
+        identities: dict[str, Mapping[str, Any]] = {}
         if section is None:
-            return found
+            return identities
         is_published = section.source == "published"
-        unmade = self.unmade_corruptions(dataset)
-        there = self._published_keys(dataset) if is_published else [key for key in keys if key not in unmade]
-        if there:
-            # The driver compares every published byte once a run; workers compare pixels with what it planned.
+        missing = self.missing_corruptions(dataset)
+        existing = self._published_keys(dataset) if is_published else [key for key in keys if key not in missing]
+        if existing:
+            # The driver verifies all published bytes once per run; workers compare pixels with the planned hashes.
             store = self.open_corruptions(dataset, verify="full")
-            found = {key: store.identity(key) for key in there}
+            identities = {key: store.identity(key) for key in existing}
         if earlier is not None and earlier.images_sha256 == self.images(dataset).sha256:
-            known = {key: earlier.corruptions[key] for key in keys if key not in found and key in earlier.corruptions}
+            known = {
+                key: earlier.corruptions[key] for key in keys if key not in identities and key in earlier.corruptions
+            }
             if is_published:
-                found |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
+                identities |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
             elif known:
                 versions = corruption_versions(known, self._image_size(dataset))
                 recipe = self._recipe(section)
-                found |= {
+                identities |= {
                     key: identity for key, identity in known.items() if recipe.matches(key, versions[key], identity)
                 }
-        return {key: found[key] for key in keys if key in found}
+        return {key: identities[key] for key in keys if key in identities}
 
 
 def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
-    """Copy images to the results folder, from which workers read them; a damaged copy is replaced."""
+    """Copy images to the results folder for workers; a damaged copy is replaced."""
     try:
         read_copy(config, dataset, images.sha256)
     except DatasetError:
@@ -337,7 +348,7 @@ def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageS
 
 
 def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
-    """Read what `keep_copy` wrote; the images must have the hash that was planned."""
+    """Read images that `keep_copy` wrote; they must have the planned hash."""
     return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
@@ -346,30 +357,30 @@ def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str
 
 
 def kept_code(results: Path, sha256: str) -> Path:
-    """Where the copy of a user's Python file lies that workers execute."""
+    """Return the path of the copy of a user's Python file that workers execute."""
     return results / "code" / f"{sha256}.py"
 
 
 def copy_code(path: Path, results: Path, sha256: str) -> None:
-    """Copy a user's Python file to where workers execute it; a damaged copy is replaced."""
-    kept = kept_code(results, sha256)
-    if not kept.is_file() or hash_file(kept) != kept.stem:
-        with atomic_write(kept) as stream:
+    """Copy a user's Python file to the results folder for workers; a damaged copy is replaced."""
+    copy = kept_code(results, sha256)
+    if not copy.is_file() or hash_file(copy) != copy.stem:
+        with atomic_write(copy) as stream:
             stream.write(read_code(path))
 
 
 def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
-    """Find what a worker does by key: the user's own tasks lie in the results folder (see `Inputs.keep_code`)."""
+    """Return a worker's tasks by key; custom tasks use the copied files in the results folder (`Inputs.keep_code`)."""
     return {
-        key: row.located(kept_code(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
-        if isinstance(row, UserTask)
-        else row
-        for key, row in config.tasks.items()
+        key: task.located(kept_code(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
+        if isinstance(task, UserTask)
+        else task
+        for key, task in config.tasks.items()
     }
 
 
 def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
-    """Find the space of a worker: a user's own file lies in the results folder."""
+    """Return a worker's space; a user's space uses the copied file in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):
         space.function = space.function.located(kept_code(config.results, code["space"]), code["space"])

@@ -1,4 +1,4 @@
-"""Reading a sweep or training YAML into a checked configuration; errors are one line with the place and the problem."""
+"""Loading of sweep and training YAML files; errors are one line with the field's location and the problem."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +14,8 @@ from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 from robust201.planning.training_config import TrainingConfig
 
-FindPlace = Callable[[Sequence[str]], str]
-"""Says where a field is, by the names on the way to it."""
+LocateField = Callable[[Sequence[str]], str]
+"""Function from the path of a field (names, outermost first) to its location: file and line, or an option."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -23,28 +23,28 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
-    The overrides replace what the file says, those of a section in a mapping; None leaves the file's.
+    Overrides replace fields of the file; a mapping replaces fields of a section, and None keeps the file's value.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
+        ConfigError: the file is missing or not valid YAML, or a field is unknown or wrong.
     """
     config = override_config(read_fields(path), path, overrides)
-    _check_normalisations(config.datasets, "sweep", _place_finder(path, overrides))
+    _check_normalisations(config.datasets, "sweep", _field_locator(path, overrides))
     return config
 
 
 def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
-    """Check fields of a file after replacing what options of the command line say (see `load_config`)."""
+    """Apply command-line overrides to the fields of a file and validate them (see `load_config`)."""
     if _describes_trainings(fields):
         raise ConfigError(
             f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 "
             f"train {path} (plan, status and submit also take it)"
         )
-    return parse_config(_replace(fields, overrides), str(path), _place_finder(path, overrides))
+    return parse_config(_replace(fields, overrides), str(path), _field_locator(path, overrides))
 
 
 def is_training(path: Path) -> bool:
-    """Whether a YAML describes trainings, by its fields."""
+    """Return whether a YAML describes training runs, judging by its fields."""
     return path.is_file() and _describes_trainings(read_fields(path))
 
 
@@ -60,26 +60,26 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
             f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
             f"run {path}"
         )
-    find_place = _place_finder(path, overrides)
-    config = parse_training(_replace(fields, overrides), str(path), find_place)
-    _check_normalisations(config.datasets, "trainings", find_place)
+    locate = _field_locator(path, overrides)
+    config = parse_training(_replace(fields, overrides), str(path), locate)
+    _check_normalisations(config.datasets, "trainings", locate)
     return config
 
 
-def _check_normalisations(datasets: Mapping[str, DatasetSection], what: str, find_place: FindPlace) -> None:
-    """Reject numbers that no pixels in [0, 1] have, but only in a YAML: plans of earlier versions may hold them."""
+def _check_normalisations(datasets: Mapping[str, DatasetSection], what: str, locate: LocateField) -> None:
+    """Reject values that are implausible for pixels in [0, 1], but only in YAMLs: earlier plans may contain them."""
     for dataset, section in datasets.items():
-        given = section.normalisation
-        problem = None if given is None else Normalisation(given.mean, given.std).problem
+        fields = section.normalisation
+        problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
         if problem is not None:
             steps = ("datasets", dataset, "normalisation", problem.field)
             raise ConfigError(
-                f"Reading the {what} failed for {find_place(steps)}: {'.'.join(steps)}: {problem.text} "
+                f"Reading the {what} failed for {locate(steps)}: {'.'.join(steps)}: {problem.text} "
                 "docs/configuration.md explains every field."
             )
 
 
-def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:
+def _field_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
     def find(steps: Sequence[str]) -> str:
         option = _find_option(steps, overrides)
         line = None if option else find_line(path, steps)
@@ -89,7 +89,7 @@ def _place_finder(path: Path, overrides: Mapping[str, Any]) -> FindPlace:
 
 
 def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
-    """Name the option of the command line that a field comes from; empty if it is from the file."""
+    """Return the command-line option that set a field; empty if the file did."""
     value: Any = overrides
     for step in steps:
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -101,45 +101,45 @@ def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
 def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     replaced = dict(fields)
     for name, value in changes.items():
-        before = fields.get(name)
-        if isinstance(value, Mapping) and (before is None or isinstance(before, Mapping)):
-            replaced[name] = _replace(before or {}, value)
+        section = fields.get(name)
+        if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
+            replaced[name] = _replace(section or {}, value)
         elif value is not None and not isinstance(value, Mapping):
             replaced[name] = value
     return replaced
 
 
-def parse_config(payload: Mapping[str, Any], source: str, find_place: FindPlace | None = None) -> SweepConfig:
-    """Check a sweep given as plain values.
+def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:
+    """Validate a sweep in the form of plain values.
 
-    `source` says in errors where they come from, and `find_place`, if given, where exactly a field does.
+    Errors name the field's location by `locate`, or `source` if it is None.
     """
-    return _parse(SweepConfig, payload, source, find_place, "sweep", "docs/configuration.md")
+    return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
 
 
-def parse_training(payload: Mapping[str, Any], source: str, find_place: FindPlace | None = None) -> TrainingConfig:
-    """Check a training configuration given as plain values (see `parse_config`)."""
-    return _parse(TrainingConfig, payload, source, find_place, "trainings", "docs/training.md")
+def parse_training(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> TrainingConfig:
+    """Validate a training configuration in the form of plain values (see `parse_config`)."""
+    return _parse(TrainingConfig, payload, source, locate, "trainings", "docs/training.md")
 
 
 def _parse(
-    model: type[_Model], payload: Mapping[str, Any], source: str, find_place: FindPlace | None, what: str, page: str
+    model: type[_Model], payload: Mapping[str, Any], source: str, locate: LocateField | None, what: str, page: str
 ) -> _Model:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
         problem = describe_problem(error, model)
         steps = steps_of(error.errors(include_url=False)[0]["loc"]) or _steps_in(problem, model)
-        where = find_place(steps) if find_place else source
+        where = locate(steps) if locate else source
         raise ConfigError(f"Reading the {what} failed for {where}: {problem} {page} explains every field.") from error
     except RobustError as error:
         steps = ("architectures",) if isinstance(error, ArchitectureError) else _steps_in(str(error), model)
-        where = find_place(steps) if find_place else source
+        where = locate(steps) if locate else source
         raise type(error)(f"Reading the {what} failed for {where}: {error} {page} explains every field.") from error
 
 
 def _steps_in(problem: str, model: type[BaseModel]) -> tuple[str, ...]:
-    """Find the field that a message names first, as in "keys.pgd.steps: expected …": names on the way to it."""
+    """Return the path of the first field that a message names, as in "keys.pgd.steps: expected …"."""
     fields = "|".join(model.model_fields)
-    found = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w@-]+)+", problem)
-    return tuple(found[0].split(".")) if found else ()
+    match = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w@-]+)+", problem)
+    return tuple(match[0].split(".")) if match else ()

@@ -1,5 +1,7 @@
-"""From a sweep and the hashes of its inputs to units: pure and deterministic, no torch."""
+"""Planning of a sweep's units from its configuration and the hashes of its inputs; deterministic, without torch."""
 
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +28,7 @@ from robust201.tasks.parameters import Parameters
 
 
 class PlannedNetwork(NamedTuple):
-    """What tells a unit from the others of its dataset and key: see `core.records.Unit`."""
+    """The fields in which units of one dataset and key differ (see `core.records.Unit`)."""
 
     architecture: ArchitectureId
     checkpoint_sha256: str
@@ -35,7 +37,7 @@ class PlannedNetwork(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedKey:
-    """Units of one dataset and key: what they share (see `core.records.Unit`), and their networks, at least one."""
+    """The units of one dataset and key: their common fields (see `core.records.Unit`) and at least one network."""
 
     space: str
     dataset: str
@@ -76,12 +78,12 @@ class PlannedKey:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every unit of a sweep, by dataset and key; the paper's 290,970 units are written out only if they are asked for.
+    """All units of a sweep, grouped by dataset and key; `units` lists them individually (the paper has 290,970).
 
     Attributes:
         planned_keys: sorted by dataset and key, their networks by architecture and weights.
         protocols: by digest, in the order of datasets and keys.
-        facts: hashes of what the sweep reads.
+        facts: hashes of the sweep's inputs.
     """
 
     config: SweepConfig
@@ -104,7 +106,7 @@ class Plan:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """Every unit, sorted by dataset, key, architecture and weights."""
+        """All units, sorted by dataset, key, architecture and weights."""
         return tuple(
             planned.unit(position) for planned in self.planned_keys for position in range(len(planned.networks))
         )
@@ -120,22 +122,22 @@ class Plan:
 
     @cached_property
     def useful_ids(self) -> NDArray[np.bytes_]:
-        """Ids of its units, and of those that whole samples were combined into."""
+        """Ids of the plan's units, and of the units on all images that complete samples are combined into."""
         if self.config.sampling is None:
             return self.unit_ids
         return np.union1d(self.unit_ids, counted_plan(self).unit_ids)
 
     def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
-        """Write out some units, by their ids; ids that are not in the plan are left out."""
+        """Return units by id; ids that are not in the plan are ignored."""
         if not ids:
             return {}
         firsts = np.cumsum([0, *(len(planned.networks) for planned in self.planned_keys)])
-        found = {}
+        units = {}
         for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
             number = int(np.searchsorted(firsts, position, side="right")) - 1
             unit = self.planned_keys[number].unit(position - int(firsts[number]))
-            found[unit.id] = unit
-        return found
+            units[unit.id] = unit
+        return units
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -154,7 +156,7 @@ class Plan:
         return self.config.dataset_spec(dataset).n_classes
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
-        """Names of the measurements of a key: those of the sweep, or the columns of a measure."""
+        """Return the measurements of a key: the sweep's, or the columns of a measure."""
         return self.tasks[key].columns or self.config.measurements
 
     @cached_property
@@ -166,8 +168,34 @@ class Plan:
         return self.config.tasks
 
     @cached_property
+    def evaluations_by_key(self) -> Counter[tuple[str, str]]:
+        """Count evaluations by dataset and key; the increments of a network's sample are one evaluation together."""
+        counts: Counter[tuple[str, str]] = Counter()
+        sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
+        for planned in self.planned_keys:
+            place = planned.dataset, planned.key
+            if is_sampled(self, planned):
+                names = (network.architecture for network in planned.networks)
+                sampled[place].update(itertools.product(names, planned.strengths))
+            else:
+                counts[place] += planned.n_evaluations
+        counts.update({place: len(found) for place, found in sampled.items()})
+        return counts
+
+    @property
+    def n_network_keys(self) -> int:
+        """Number of pairs of a network and a key on a dataset, each of which is a unit or several increments."""
+        increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
+        n_networks = Counter[tuple[str, str]]()
+        for planned in increments:
+            place = planned.dataset, planned.key
+            n_networks[place] = max(n_networks[place], len(planned.networks))
+        plain = (planned for planned in self.planned_keys if not is_sampled(self, planned))
+        return n_networks.total() + sum(len(planned.networks) for planned in plain)
+
+    @cached_property
     def n_evaluations(self) -> int:
-        return sum(planned.n_evaluations for planned in self.planned_keys)
+        return sum(self.evaluations_by_key.values())
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
@@ -180,17 +208,19 @@ class Plan:
         return self.config.keys_of(dataset)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        del dataset  # the same on every dataset today; callers need not know
+        del dataset  # strengths are the same on every dataset; callers must not rely on that
         return self.parameters[key].strengths
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """Weights by the short names that units have; empty where each network has one state."""
-        states = (state for networks in self.facts.weights.values() for found in networks.values() for state in found)
-        return {} if not self.config.has_several_weights else {state.name: state for state in states}
+        """Weights by their short names in units; empty if each network has only one set of weights."""
+        if not self.config.has_several_weights:
+            return {}
+        networks = (states for by_network in self.facts.weights.values() for states in by_network.values())
+        return {state.name: state for states in networks for state in states}
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-        """Yield the units whose weights came with their accuracy: that, and the images of the whole test split."""
+        """Yield the units whose weights have a recorded accuracy, with that accuracy and the size of the test split."""
         accuracies = self.facts.test_accuracies
         for unit in units:
             n_test = self.config.dataset_spec(unit.dataset).n_test
@@ -198,7 +228,7 @@ class Plan:
                 yield unit, accuracies[unit.checkpoint_sha256], n_test
 
     def describe(self) -> dict[str, Any]:
-        """Say what an export records of how its numbers came about: a JSON value without paths of this machine."""
+        """Describe the provenance of results for exports, as a JSON value without paths of this machine."""
         config = self.config
         return {
             "name": config.name,
@@ -220,7 +250,7 @@ class Plan:
         datasets: Collection[str] | None = None,
         keys: Collection[str] | None = None,
     ) -> "Plan":
-        """Keep the units that match every given filter."""
+        """Return a plan of the units that match all filters; None matches everything."""
         planned_keys = []
         for planned in self.planned_keys:
             if planned.dataset in (datasets or self.datasets) and (keys is None or planned.key in keys):
@@ -233,7 +263,7 @@ class Plan:
         return replace(self, planned_keys=tuple(planned_keys))
 
     def unit_macs(self, planned: PlannedKey) -> list[float]:
-        """Estimate the work of each unit of a key in multiply-accumulates, in the order of its networks."""
+        """Estimate the multiply-accumulates of each unit of a key, in the order of its networks."""
         factor = self._passes[planned.dataset, planned.key] * len(planned.strengths) * planned.n_images
         return [self._network_macs[planned.dataset, network.architecture] * factor for network in planned.networks]
 
@@ -244,16 +274,16 @@ class Plan:
         return per_pass * passes * len(part.strengths) * (part.stop - part.start)
 
     def passes(self, dataset: str, key: str) -> float:
-        """Return the passes through the network that an image takes at a strength."""
+        """Return the number of passes through the network per image and strength."""
         return self._passes[dataset, key]
 
     def network_macs(self, dataset: str, architecture: ArchitectureId) -> float:
-        """Return the multiply-accumulates of a pass; KeyError for a network that the plan lacks."""
+        """Return the multiply-accumulates per pass; KeyError if the network is not in the plan."""
         return self._network_macs[dataset, architecture]
 
     @property
     def source_macs(self) -> float:
-        """Estimate the work of the attacks that make the images of transfers, on their sources."""
+        """Estimate the multiply-accumulates of generating the images of transfers on their sources."""
         sources = self.config.transfers
         return sum(
             self._network_macs[planned.dataset, sources[planned.key]]
@@ -265,9 +295,9 @@ class Plan:
         )
 
     def source_unit(self, dataset: str, key: str) -> Unit:
-        """The unit that makes a transfer's images on its source: it has no results, and is in no plan."""
+        """Return the unit that generates a transfer's images on its source; it has no results and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
-        assert isinstance(parameters, TransferParameters)  # noqa: S101 - that is what `transfers` lists
+        assert isinstance(parameters, TransferParameters)  # noqa: S101 - `transfers` contains only these
         planned = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
@@ -285,7 +315,7 @@ class Plan:
 
     @cached_property
     def _passes(self) -> dict[tuple[str, str], float]:
-        """Passes through the network that an image takes at a strength, by dataset and key."""
+        """Passes through the network per image and strength, by dataset and key."""
         return {
             (dataset, key): self.tasks[key].passes(self.parameters[key], self.n_classes(dataset))
             for dataset in self.datasets
@@ -294,11 +324,11 @@ class Plan:
 
     @cached_property
     def _source_passes(self) -> dict[tuple[str, str], float]:
-        """Passes through its source that an image of a transfer takes at a strength, by dataset and key."""
+        """Passes through a transfer's source per image and strength, by dataset and key."""
         return {
-            (dataset, key): given.row.passes(given.attack, self.n_classes(dataset))
-            for key, given in self.parameters.items()
-            if isinstance(given, TransferParameters)
+            (dataset, key): parameters.attack_task.passes(parameters.attack, self.n_classes(dataset))
+            for key, parameters in self.parameters.items()
+            if isinstance(parameters, TransferParameters)
             for dataset in self.datasets
         }
 
@@ -306,18 +336,18 @@ class Plan:
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
         space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
-        wanted = {
+        networks = {
             (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
         }
-        transfers = self.config.transfers  # a source need not be among the networks of a narrowed plan
-        wanted |= {
+        transfers = self.config.transfers  # a narrowed plan may not contain the sources
+        networks |= {
             (planned.dataset, transfers[planned.key]) for planned in self.planned_keys if planned.key in transfers
         }
         return {
             (dataset, architecture): space.macs(
                 architecture, n_classes=specs[dataset].n_classes, image_size=specs[dataset].image_size
             )
-            for dataset, architecture in wanted
+            for dataset, architecture in networks
         }
 
     def seconds(self, part: Part) -> float:
@@ -326,13 +356,13 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
-    """Plan every unit of a sweep; equal arguments give equal ids on every machine."""
+    """Plan all units of a sweep; equal arguments give equal ids on every machine."""
     plan = plan_without_samples(config, facts)
     return plan if config.sampling is None else _plan_samples(plan)
 
 
 def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
-    """Plan every unit on all images, also of a sweep that samples them."""
+    """Plan all units on all images, even if the sweep samples them."""
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
@@ -357,9 +387,9 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
 
 
 def sample_costs(plan: Plan) -> SampleCosts:
-    """Estimate what sampling saves of a plan on all images (`plan_without_samples`), key by key."""
+    """Estimate the costs that sampling can reduce, given a plan on all images (`plan_without_samples`), by key."""
     section = plan.config.sampling
-    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    assert section is not None  # noqa: S101 - called only for sampled sweeps
     pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
     fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for planned in plan.planned_keys:
@@ -377,21 +407,21 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: those of its samples, else a choice by its seed."""
+    """Return a sampled sweep's pilot networks: those of its samples, or a choice by its seed if it has none."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
-    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    assert section is not None  # noqa: S101 - called only for sampled sweeps
     return choose_pilot(plan.config.selected_architectures, section.pilot, section.seed)
 
 
 def _plan_samples(plan: Plan) -> Plan:
-    """Replace, under sampled keys, the units of all networks but the pilot's by units on the increments of samples.
+    """For sampled keys, replace the units of all networks except the pilot's by units on increments of samples.
 
-    Images that the budget allows and that are not drawn yet are units without an identity.
+    Images that the budget allows but that have not been drawn yet become units without an identity.
     """
     config, drawn = plan.config, plan.facts.samples
-    assert config.sampling is not None  # noqa: S101 - asked of sampled sweeps only
+    assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
     sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
     pilot = set(pilot_of(plan))
     protocols: dict[str, EvaluationProtocol] = {}
@@ -401,7 +431,8 @@ def _plan_samples(plan: Plan) -> Plan:
         place = planned.dataset, planned.key
         sample = None if drawn is None else drawn.keys.get(place)
         protocols[protocol.digest] = protocol
-        if place not in sizes or (sample is None and sizes[place] == planned.n_images):
+        is_counted = drawn is not None and place in drawn.counted
+        if place not in sizes or is_counted or (sample is None and sizes[place] == planned.n_images):
             planned_keys.append(planned)
             continue
         others = tuple(network for network in planned.networks if network.architecture not in pilot)
@@ -417,8 +448,30 @@ def _plan_samples(plan: Plan) -> Plan:
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
 
 
+def describe_smaller_budget(plan: Plan) -> str:
+    """Say that more images were drawn than the budget of a sampled sweep pays for; empty where that is not so."""
+    section, samples = plan.config.sampling, plan.facts.samples
+    if section is None or samples is None:
+        return ""
+    costs = sample_costs(plan_without_samples(plan.config, plan.facts))
+    sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
+    seen = {place: sample.n_seen for place, sample in samples.keys.items()}
+    seen |= {place: costs.n_images[place] for place in samples.counted if place in costs.n_images}
+    larger = [
+        f"{place[1]} on {place[0]} {seen[place]:,}, not {sizes[place]:,}"
+        for place in sizes
+        if seen.get(place, 0) > sizes[place]
+    ]
+    if not larger:
+        return ""
+    return (
+        f"The budget {section.budget} pays for fewer images than an earlier one of {plan.config.results}, all of which "
+        f"stay in use: {'; '.join(larger)}."
+    )
+
+
 def counted_plan(plan: Plan) -> Plan:
-    """Keep the units of a plan whose accuracies are counts: on all images, also where these were drawn one by one."""
+    """Keep the units on all images, whose accuracies are counts; complete samples are combined into such units."""
     if plan.config.sampling is None:
         return plan
     drawn = plan.facts.samples
@@ -447,7 +500,7 @@ def _places(plan: Plan) -> set[tuple[str, str]]:
 
 
 def check_sampled_protocols(plan: Plan) -> None:
-    """Check that samples were drawn for the protocols that a sweep now has; ConfigError if not."""
+    """Raise ConfigError if samples were drawn for protocols that differ from the sweep's current ones."""
     samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.keys
     for planned in plan.planned_keys:
         sample = samples.get((planned.dataset, planned.key))
@@ -460,14 +513,14 @@ def check_sampled_protocols(plan: Plan) -> None:
 
 
 def split_off_undrawn(plan: Plan) -> tuple[Plan, int]:
-    """Leave out the units of samples that are not drawn yet; return how many evaluations they are, too."""
+    """Return the plan without units of undrawn samples, and the number of evaluations removed."""
     drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
-    left = replace(plan, planned_keys=tuple(drawn))
-    return left, plan.n_evaluations - left.n_evaluations
+    undrawn = (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol]))
+    return replace(plan, planned_keys=tuple(drawn)), sum(planned.n_evaluations for planned in undrawn)
 
 
 def is_sampled(plan: Plan, planned: PlannedKey) -> bool:
-    """Whether units are shown a sample of the images, drawn or not."""
+    """Return whether units are evaluated on a sample of the images, drawn or not."""
     return "sample_of" in plan.protocols[planned.protocol].payload["images"]
 
 
@@ -478,28 +531,31 @@ def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Wei
 
 
 def assumed_facts(config: SweepConfig) -> InputFacts:
-    """Assume hashes of zeros and whole test splits, for counting alone: units planned with them have no identity."""
-    nothing = "0" * 64
+    """Return facts with placeholder hashes, for counting only: units planned with them have no valid ids."""
+    placeholder = "0" * 64
     datasets = {}
     for name in config.datasets:
-        own = {wanted: ImageFacts(_assumed_count(config, name, wanted), nothing) for wanted in config.own_images}
+        own_images = {
+            selection: ImageFacts(_assumed_count(config, name, selection), placeholder)
+            for selection in config.own_images
+        }
         corruptions: dict[str, dict[str, str]] = {
             key: {} for key in config.keys_of(name) if config.tasks[key].kind == "corruption"
         }
         count = _assumed_count(config, name, ImageSelection("test", config.images.count, config.images.seed))
-        datasets[name] = DatasetFacts(count, nothing, corruptions, own)
-    states = config.assumed_weights(nothing)
+        datasets[name] = DatasetFacts(count, placeholder, corruptions, own_images)
+    states = config.assumed_weights(placeholder)
     networks = dict.fromkeys(config.selected_architectures, states)
     return InputFacts(datasets, dict.fromkeys(config.datasets, networks))
 
 
-def _assumed_count(config: SweepConfig, dataset: str, wanted: ImageSelection) -> int:
-    """Count images without reading them, but for those of the user's own, which no table counts."""
+def _assumed_count(config: SweepConfig, dataset: str, selection: ImageSelection) -> int:
+    """Count selected images without reading them if the table has their number, as for all built-in datasets."""
     section, spec = config.datasets[dataset], config.dataset_spec(dataset)
-    count = wanted.count or (spec.n_test if wanted.split == "test" else spec.n_train)
+    count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
     if count != UNKNOWN_COUNT:
         return count
     try:
-        return len(load_images(spec, form=section.form, path=section.path, split=wanted.split))
-    except DatasetError:  # who plans without them may not have them yet; `doctor` says what is wrong
+        return len(load_images(spec, form=section.form, path=section.path, split=selection.split))
+    except DatasetError:  # the images may not be there yet when a sweep is planned; `doctor` reports the reason
         return UNKNOWN_COUNT

@@ -1,4 +1,4 @@
-"""The plan as it is kept with the results, so that status, export and shares need neither images nor weights."""
+"""The plan file in the results folder, so that status, export and shares need neither images nor weights."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ PLAN_FORMAT = 1
 
 
 def save_plan(plan: Plan, store: "ShardStore") -> None:
-    """Record the plan in its results folder, so that status and export need neither images nor weights."""
+    """Write the plan to its results folder."""
     payload = {
         "format": PLAN_FORMAT,
         "config": plan.config.model_dump(mode="json"),
@@ -39,10 +39,10 @@ def save_plan(plan: Plan, store: "ShardStore") -> None:
 
 
 def load_plan(results: Path) -> Plan:
-    """Read the plan that the last `run` recorded in a results folder.
+    """Read the plan that the last `run` wrote to a results folder.
 
     Raises:
-        InputError: the path is no results folder, it holds no sound plan.
+        InputError: the path is not a results folder, or has no valid plan.
         FormatVersionError: another version wrote the folder or the plan.
     """
     with _reading(results):
@@ -51,25 +51,25 @@ def load_plan(results: Path) -> Plan:
 
 
 def load_facts(results: Path) -> InputFacts | None:
-    """Read what the last `run` found out about its inputs; None where no run did, or its plan is damaged."""
+    """Read the facts about the inputs from the last run's plan; None if there is none or it is damaged."""
     try:
         with _reading(results):
             return _read_payload(results)[1]
-    except InputError:  # the run that asks rewrites the plan
+    except InputError:  # the calling run rewrites the plan
         return None
 
 
-def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
-    """Read the sweep of a YAML, or the one kept in a results folder (see `planning.loading.load_config`)."""
-    if not place.is_dir():
-        return load_config(place, **overrides)
-    with _reading(place):
-        return override_config(_read_payload(place)[0], place / PLAN_FILE, overrides)
+def load_any_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
+    """Read a sweep from a YAML, or from the plan of a results folder (see `planning.loading.load_config`)."""
+    if not path.is_dir():
+        return load_config(path, **overrides)
+    with _reading(path):
+        return override_config(_read_payload(path)[0], path / PLAN_FILE, overrides)
 
 
 def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
-    """Read the fields of the sweep and the hashes of its inputs."""
-    from robust201.shards import ShardStore  # takes long to import, and a YAML does not need it
+    """Read the fields of the sweep and the hashes of its inputs from a results folder."""
+    from robust201.shards import ShardStore  # slow to import, and not needed for a YAML
 
     store, path = ShardStore.open(results), results / PLAN_FILE
     payload = load_json(path)
@@ -79,13 +79,13 @@ def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
             f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
             "Use the version of robust201 that wrote it."
         )
-    digest = payload.pop("digest", None)  # which earlier versions did not write
+    digest = payload.pop("digest", None)  # missing in plans of earlier versions
     if digest is not None and digest != content_digest(payload):
-        raise ValueError("content that was changed")
-    # Taken from the folder, which knows where its shards are: a merge may have copied the plan from another one.
-    # Earlier versions could complete results read from a dataset's files; what they computed is still the sweep's.
-    here = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
-    return fields | here, replace(InputFacts.from_payload(facts), samples=read_samples(results))
+        raise ValueError("the content was changed")
+    # The folder decides where results and shards are, because a merge may have copied the plan from another folder.
+    # Earlier versions could also import results from a dataset; the units that they computed are still valid.
+    locations = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
+    return fields | locations, replace(InputFacts.from_payload(facts), samples=read_samples(results))
 
 
 @contextmanager
@@ -95,11 +95,11 @@ def _reading(results: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InputError(
-            f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
+            f"Reading the plan failed for {results}: the folder has no {PLAN_FILE}. "
             "Write it with: robust201 run SWEEP.yaml"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the plan failed for {path}: expected a plan, got other content ({describe_content(error)}). "
+            f"Reading the plan failed for {path}: not a valid plan ({describe_content(error)}). "
             "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error

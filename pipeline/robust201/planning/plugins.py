@@ -1,8 +1,8 @@
-"""Tasks and spaces of installed packages, by entry points; looked up when a YAML names one, and never before.
+"""Tasks and spaces of installed packages, found through entry points only when a YAML names one.
 
-An entry point of the group ``robust201.tasks`` or ``robust201.spaces`` names a mapping in a light module: the fields of
-a task or space of one's own (docs/your-own.md), `file` relative to that module. The file is then treated as a user's:
-hashed, copied and executed by workers alone.
+An entry point in the group ``robust201.tasks`` or ``robust201.spaces`` refers to a mapping in a module that is quick to
+import: the fields of a custom task or space (docs/your-own.md), with `file` relative to that module. The file is then
+treated like a user's file: hashed, copied and executed by workers only.
 """
 
 import sys
@@ -21,10 +21,10 @@ SPACES_GROUP = "robust201.spaces"
 
 
 class Plugin(NamedTuple):
-    """What an installed package declares.
+    """A task or space declared by an installed package.
 
     Attributes:
-        fields: as a YAML would have them, `file` absolute.
+        fields: the same fields as in a YAML; `file` is absolute.
         distribution: name and version of the package, such as ``my-attacks==1.2``.
     """
 
@@ -37,41 +37,41 @@ class Plugin(NamedTuple):
 
 
 def plugin_names(group: str) -> list[str]:
-    """List the names that installed packages register; nothing is imported."""
+    """Return the names that installed packages register, without importing anything."""
     return sorted({entry.name for entry in entry_points(group=group)})
 
 
 def find_plugin(group: str, name: str) -> Plugin | None:
-    """Find what an installed package registers under a name; None if none does.
+    """Return the plugin that an installed package registers under a name; None if there is none.
 
     Raises:
-        ConfigError: two packages register the name, or one registers something else than a mapping with a file.
+        ConfigError: two packages register the name, or the registered object is not a mapping with a file.
     """
     return _find_plugin(group, name, tuple(sys.path))
 
 
-@lru_cache(maxsize=64)  # what is installed changes with the path alone
+@lru_cache(maxsize=64)  # the installed packages depend only on the path
 def _find_plugin(group: str, name: str, _path: tuple[str, ...]) -> Plugin | None:
-    found = {_distribution(entry): entry for entry in entry_points(group=group, name=name)}
-    if len(found) > 1:
+    entries = {_distribution(entry): entry for entry in entry_points(group=group, name=name)}
+    if len(entries) > 1:
         raise ConfigError(
             f"Looking up {name!r} failed: expected one installed package that registers it in {group}, got "
-            f"{', '.join(sorted(found))}. Uninstall one of them."
+            f"{', '.join(sorted(entries))}. Uninstall all but one of them."
         )
-    return next((_read_plugin(entry) for entry in found.values()), None)
+    return next((_read_plugin(entry) for entry in entries.values()), None)
 
 
 def is_installed(group: str, file: Path, distribution: str) -> bool:
-    """Whether an installed package, as NAME==VERSION, registers this file.
+    """Return whether the installed package `distribution` (NAME==VERSION) registers this file.
 
-    A YAML may claim any distribution, so only modules of the package in whose folder the file lies are imported.
+    A YAML may name any distribution, so a package's module is imported only if the package's folder contains the file.
     """
     entries = [entry for entry in entry_points(group=group) if distribution and _distribution(entry) == distribution]
     return any(_read_plugin(entry).file == file for entry in entries if _is_in_package(file, entry))
 
 
 def _is_in_package(file: Path, entry: EntryPoint) -> bool:
-    """Whether a file lies in the package, or beside the single module, that declares an entry; nothing is imported."""
+    """Return whether a file lies in the entry's package, or beside its module, without importing anything."""
     spec = find_spec(entry.module.partition(".")[0])
     if spec is None:
         return False
@@ -96,8 +96,8 @@ def _read_plugin(entry: EntryPoint) -> Plugin:
     file = declared.get("file") if isinstance(declared, Mapping) else None
     if not isinstance(file, str):
         raise ConfigError(
-            f"{what}: expected {entry.value} to be a mapping with `file`, the name of a Python file beside it, got "
-            f"{type(declared).__name__}. Correct the package."
+            f"{what}: expected {entry.value} to be a mapping with the field `file`, which names a Python file in the "
+            f"same folder, got {type(declared).__name__}. Correct the package."
         )
     folder = Path(str(sys.modules[entry.module].__file__)).resolve().parent
     return Plugin({**declared, "file": str(folder / file)}, _distribution(entry))

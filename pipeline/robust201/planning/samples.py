@@ -106,11 +106,14 @@ class Samples:
         design: fields of the section `sampling` that may not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
         keys: samples by dataset and key.
+        counted: datasets and keys under which all networks were evaluated on all images before, so that a budget that
+            is too small for that draws no sample.
     """
 
     design: Mapping[str, Any]
     pilot: tuple[ArchitectureId, ...]
     keys: Mapping[tuple[str, str], KeySample]
+    counted: tuple[tuple[str, str], ...] = ()
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -120,12 +123,14 @@ class Samples:
             "samples": [
                 {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
             ],
+            **({"counted": [list(place) for place in self.counted]} if self.counted else {}),
         }
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Samples":
         samples = {(item["dataset"], item["key"]): KeySample.from_payload(item) for item in payload["samples"]}
-        return cls(payload["design"], tuple(payload["pilot"]), samples)
+        counted = tuple((dataset, key) for dataset, key in payload.get("counted", []))
+        return cls(payload["design"], tuple(payload["pilot"]), samples, counted)
 
 
 def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
@@ -161,7 +166,8 @@ def read_samples(results: Path) -> Samples | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"Reading the samples failed for {path}: expected what a run wrote, got other content "
-            f"({describe_content(error)}). Restore the file; without it, results from samples cannot be used."
+            f"({describe_content(error)}). Restore the file, or remove it: robust201 run then draws the samples "
+            "again from the pilot, which may give others if the budget was raised."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What an export records of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
+"""Record of a sweep in its export: all fields that reproduce it, without machine-specific values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +12,8 @@ from robust201.tasks.parameters import Parameters
 
 
 def portable_fields(config: SweepConfig) -> dict[str, Any]:
-    """Fields of a sweep YAML that computes the same numbers, every default written out; nothing is of machines."""
-    # What came after format 1 stands there only where it is used, so that exports of older sweeps keep their bytes.
+    """Return the fields of a sweep YAML that reproduces the results, with all defaults and without local paths."""
+    # Fields added after format 1 are written only if they are used, so that exports of older sweeps keep their bytes.
     fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
     for name in ("checkpoints", "weights", "sampling"):
         if fields[name] is None:
@@ -21,7 +21,7 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
     if fields.get("weights") and fields["weights"]["steps"] is None:
         del fields["weights"]["steps"]
     fields["results"] = "results"
-    fields["keys"] = _write_out(config.parameters)
+    fields["keys"] = _dump_parameters(config.parameters)
     for dataset in fields["datasets"].values():
         for name in ("classes", "image_size", "channels", "resize", "normalisation"):
             if dataset[name] is None:
@@ -53,13 +53,13 @@ def _with_portable_files(value: Any) -> Any:
     return portable_name(Path(value)) if isinstance(value, str) else value
 
 
-def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
+def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     keys = {
-        # What a task of one's own leaves out may not be said of its kind.
-        key: given.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(given, UserTaskParameters))
-        for key, given in parameters.items()
+        # A custom task's defaults are omitted, because some of them are not allowed for its kind.
+        key: fields.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(fields, UserTaskParameters))
+        for key, fields in parameters.items()
     }
     first, *others = (keys.get(key) for key in CORRUPTIONS)
     if first is None or any(other != first for other in others):
         return keys
-    return {key: given for key, given in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}
+    return {key: fields for key, fields in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}

@@ -1,4 +1,4 @@
-"""Warnings of plan, run, submit and doctor: what a valid sweep leaves out, and values that may be mistakes."""
+"""Warnings about valid sweeps: omitted evaluations, and values that may be mistakes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _SHOWN_KEYS = 3
 
 
 class SweepWarning(NamedTuple):
-    """A warning, and what to do if it is right."""
+    """A warning and its remedy."""
 
     what: str
     fix: str
@@ -23,27 +23,27 @@ class SweepWarning(NamedTuple):
 
 
 def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepWarning]:
-    """List the datasets whose images a plan could not count (see `planning.plan.assumed_facts`)."""
+    """Return warnings about datasets whose images could not be counted (see `planning.plan.assumed_facts`)."""
     return [
         SweepWarning(
-            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours leave "
-            f"{dataset} out",
-            "`robust201 doctor` says what is wrong with them.",
+            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours exclude "
+            f"{dataset}",
+            "Run `robust201 doctor` to find the cause.",
         )
-        for dataset, found in facts.datasets.items()
-        if found.n_images == UNKNOWN_COUNT
+        for dataset, dataset_facts in facts.datasets.items()
+        if dataset_facts.n_images == UNKNOWN_COUNT
     ]
 
 
 def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
-    """List everything worth a warning about a sweep."""
-    return [*_left_out(config), *_default_normalisations(config), *_doubtful_parameters(config)]
+    """Return all warnings about a sweep."""
+    return [*_omitted_corruptions(config), *_default_normalisations(config), *_doubtful_parameters(config)]
 
 
-def _left_out(config: SweepConfig) -> Iterator[SweepWarning]:
+def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
     for dataset, section in config.datasets.items():
-        keys = config.keys_left_out(dataset)
-        # `corruptions: null` leaves the group out on purpose; a key that is named by itself is still worth a line.
+        keys = config.omitted_keys(dataset)
+        # `corruptions: null` excludes the group on purpose, but a corruption named individually deserves a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             shown = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield SweepWarning(
@@ -53,15 +53,15 @@ def _left_out(config: SweepConfig) -> Iterator[SweepWarning]:
 
 
 def _default_normalisations(config: SweepConfig) -> Iterator[SweepWarning]:
-    """A user's networks may take pixels, as in `evaluate`, while datasets of the table are normalised."""
+    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as in `evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
     for dataset, section in config.datasets.items():
-        given = config.dataset_spec(dataset).normalisation
-        if section.normalisation is None and given != NO_NORMALISATION.of_channels(len(given.mean)):
+        normalisation = config.dataset_spec(dataset).normalisation
+        if section.normalisation is None and normalisation != NO_NORMALISATION.of_channels(len(normalisation.mean)):
             yield SweepWarning(
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
-                f"{_show_numbers(given.mean)} and std {_show_numbers(given.std)}",
+                f"{_show_numbers(normalisation.mean)} and std {_show_numbers(normalisation.std)}",
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
                 f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there.",
             )

@@ -1,4 +1,4 @@
-"""The text of a sweep YAML to plain values: nothing but names, numbers, lists and mappings, no name given twice.
+"""Safe parser of sweep YAML files: plain values only, no duplicate fields, and bounded size and depth.
 
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
@@ -18,30 +18,30 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, show_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
-"""Bytes of a sweep YAML: one that names every cell of NAS-Bench-201 by its string has 1.1 MB."""
+"""Maximum size of a sweep YAML; one that lists the strings of all NAS-Bench-201 cells has 1.1 MB."""
 
 MAX_NODES = 200_000
-"""Names and values in a sweep YAML, with aliases written out: files of weights for 15,625 networks are 31,250."""
+"""Maximum number of names and values with aliases expanded; weights files of 15,625 networks are 31,250."""
 
 MAX_DEPTH = 50
-"""Lists and mappings of a sweep YAML in one another."""
+"""Maximum nesting depth of lists and mappings."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
-_IN_A_STRING = ' in "<unicode string>",'
-"""What the parser says before the line of an error, as it does not know the file."""
+_PARSER_LOCATION = ' in "<unicode string>",'
+"""Location in PyYAML's error messages; it does not know the file name."""
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C where PyYAML was built with it: a megabyte takes the one in Python ten seconds."""
+"""The C parser, if PyYAML was built with it: the Python parser takes ten seconds per megabyte."""
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
-    """A safe loader that refuses a field given twice, where YAML would silently keep the last.
+    """A safe loader that rejects duplicate fields, of which PyYAML would silently keep the last.
 
-    Fields' names are text also where YAML 1.1 reads a truth value, such as `on`.
+    Field names are always strings, even those that YAML 1.1 parses as booleans, such as `on`.
     """
 
-    _MERGE, _TRUTH, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("merge", "bool", "str"))
+    _MERGE, _BOOLEAN, _STRING = (f"tag:yaml.org,2002:{name}" for name in ("merge", "bool", "str"))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -50,18 +50,18 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
                 raise yaml.constructor.ConstructorError(None, None, "a field without a name", key_node.start_mark)
             if key_node.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"field {key_node.value!r} is given twice", key_node.start_mark
+                    None, None, f"field {key_node.value!r} appears twice", key_node.start_mark
                 )
             if key_node.tag != self._MERGE:
                 seen.add(key_node.value)
-            if key_node.tag == self._TRUTH:
-                key_node.tag = self._TEXT
+            if key_node.tag == self._BOOLEAN:
+                key_node.tag = self._STRING
         constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return constructed
 
 
 def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
-    """Read the fields of a YAML file, unchecked; `what` the file describes is for errors."""
+    """Read the fields of a YAML file without validating them; errors call the file's content `what`."""
     try:
         payload = copy.deepcopy(_construct(_read_text(path)))
     except OSError as error:
@@ -69,9 +69,9 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
             f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        summary = " ".join(str(error).split()).replace(_IN_A_STRING, ",")
+        summary = " ".join(str(error).split()).replace(_PARSER_LOCATION, ",")
         raise ConfigError(
-            f"Reading the {what} failed for {path}: expected YAML, got an error: {summary}. Correct the file."
+            f"Reading the {what} failed for {path}: not valid YAML: {summary}. Correct the file."
         ) from error
     if not isinstance(payload, dict):
         raise ConfigError(
@@ -82,7 +82,7 @@ def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
 
 
 def _read_text(path: Path) -> str:
-    """Read a YAML file; also a pipe, as a shell makes for ``<(…)``."""
+    """Read a YAML file, which may also be a pipe, as in the shell's ``<(…)``."""
     with path.open("rb") as stream:
         content = stream.read(MAX_SWEEP_BYTES + 1)
     if len(content) > MAX_SWEEP_BYTES:
@@ -90,9 +90,9 @@ def _read_text(path: Path) -> str:
     return content.decode()
 
 
-@functools.lru_cache(maxsize=1)  # commands read a file once to see what it describes, and again to load it
+@functools.lru_cache(maxsize=1)  # commands read a file once to see whether it is a sweep, and again to load it
 def _construct(text: str) -> Any:
-    """Build the value of a YAML text, unless it has more values than a sweep can have, with aliases written out."""
+    """Build the value of a YAML text; ValueError if it has too many values with aliases expanded."""
     _check_depth(text)
     loader = _StrictLoader(text)
     try:
@@ -100,14 +100,14 @@ def _construct(text: str) -> Any:
         if node is None:
             return None
         if _count_nodes(node, {}) > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES:,} names and values, with aliases written out")
+            raise ValueError(f"more than {MAX_NODES:,} names and values, with aliases expanded")
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
 def _check_depth(text: str) -> None:
-    """Refuse lists and mappings that lie too deep in one another: the parser in C would end the process."""
+    """Reject lists and mappings that are nested too deeply, because the C parser would crash the process."""
     depth = 0
     for event in yaml.parse(text, Loader=_SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -115,26 +115,26 @@ def _check_depth(text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise ValueError(f"lists and mappings more than {MAX_DEPTH} deep in one another")
+            raise ValueError(f"lists and mappings nested more than {MAX_DEPTH} levels deep")
 
 
-def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
-    """Count the values of a node with aliases written out; `counted` has the counts by node."""
-    if id(node) not in counted:
-        counted[id(node)] = MAX_NODES + 1  # of a node that holds itself
-        inside: list[yaml.Node] = []
+def _count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Count the values of a node with aliases expanded; `counts` caches the counts by node id."""
+    if id(node) not in counts:
+        counts[id(node)] = MAX_NODES + 1  # used if the node contains itself
+        children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
-            inside = [part for pair in node.value for part in pair]
+            children = [part for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
-            inside = node.value
-        counted[id(node)] = 1 + sum(_count_nodes(part, counted) for part in inside)
-    return counted[id(node)]
+            children = node.value
+        counts[id(node)] = 1 + sum(_count_nodes(child, counts) for child in children)
+    return counts[id(node)]
 
 
 def find_line(path: Path, steps: Sequence[str]) -> int | None:
-    """Find the line, from 1, of a field in a YAML file, or of the innermost field around it; None without one.
+    """Return the line (from 1) of a field in a YAML file, or of the innermost existing field around it, or None.
 
-    The outermost of the steps comes first; they are names of fields and positions in lists.
+    The steps are field names and list positions, outermost first.
     """
     if not path.is_file():
         return None  # a pipe has been read to its end
@@ -146,31 +146,31 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
         return None
     line = None
     while steps:
-        inside = {}
+        children = {}
         if isinstance(node, yaml.MappingNode):
-            inside = {name.value: (name, value) for name, value in node.value}
+            children = {name.value: (name, value) for name, value in node.value}
         elif isinstance(node, yaml.SequenceNode):
-            inside = {str(place): (value, value) for place, value in enumerate(node.value)}
-        # A name may have dots in it, so the longest one that is there counts.
-        n_steps = max((n for n in range(1, len(steps) + 1) if ".".join(steps[:n]) in inside), default=0)
+            children = {str(index): (value, value) for index, value in enumerate(node.value)}
+        # A name may contain dots, so use the longest one that exists.
+        n_steps = max((n for n in range(1, len(steps) + 1) if ".".join(steps[:n]) in children), default=0)
         if not n_steps:
             break
-        mark, node = inside[".".join(steps[:n_steps])]
+        mark, node = children[".".join(steps[:n_steps])]
         line = mark.start_mark.line + 1
         steps = steps[n_steps:]
     return line
 
 
 def substitute_variables(value: str) -> str:
-    """Replace ``${NAME}`` and ``${NAME:-default}`` by environment variables; a `ValueError` names one that is unset."""
+    """Replace ``${NAME}`` and ``${NAME:-default}`` with environment variables; ValueError if one is unset."""
 
     def substitute(match: re.Match[str]) -> str:
         name, default = match.groups()
         text = os.environ.get(name, default)
         if text is None:
             raise ValueError(
-                f"expected the environment variable {name} to be set, got none. Set it with: export "
-                f"{name}=FOLDER, or write the path out."
+                f"expected the environment variable {name} to be set. Set it with: export {name}=FOLDER, or write the "
+                "full path."
             )
         return text
 
@@ -178,7 +178,7 @@ def substitute_variables(value: str) -> str:
 
 
 def referenced_variables(value: object) -> frozenset[str]:
-    """Names of the environment variables, set or not, that plain values of a sweep YAML refer to, as in ``${NAME}``."""
+    """Return the names of all environment variables that values of a sweep YAML refer to, as in ``${NAME}``."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list):
@@ -187,19 +187,19 @@ def referenced_variables(value: object) -> frozenset[str]:
 
 
 def _expand(value: object) -> object:
-    """Replace ``${NAME}`` and ``${NAME:-default}``, and find ``bundled:`` files that ship with robust201."""
+    """Substitute environment variables, and resolve ``bundled:`` to files that ship with robust201."""
     if not isinstance(value, str):
         return value
     text = substitute_variables(value)
     if not text or "\0" in text:
-        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
+        raise ValueError(f"expected a path, got {text!r}. Name a file or folder; '.' is the current folder.")
     if text.startswith("bundled:"):
         return bundled(text.removeprefix("bundled:"))
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
+        raise ValueError(f"expected a path, got {text!r}: no such user. Write the full path.") from error
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
-"""A path of the YAML, whose variables are replaced."""
+"""Type of paths in the YAML, with environment variables substituted."""

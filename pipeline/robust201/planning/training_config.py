@@ -33,7 +33,7 @@ Seed = Annotated[int, Field(ge=0)]
 
 
 class Training(NamedTuple):
-    """One training, by the names under which the store keeps its weights."""
+    """A training run, identified by the names under which the store keeps its weights."""
 
     architecture: ArchitectureId
     dataset: str
@@ -47,18 +47,18 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """32 hex digits that hash the names; `weights.manifest.hash_training` hashes what decides the weights."""
+        """Hash of the names, as 32 hex digits; `weights.manifest.hash_training` hashes what affects the weights."""
         return content_digest(["training", *self])
 
 
 class TrainedDataset(DatasetSection):
-    """Where a dataset's images are; `train: false` if it only provides images for the `data` of recipes."""
+    """Images of a dataset; `train: false` if it only provides images for the `data` of recipes."""
 
     train: bool = True
 
 
 class TrainingConfig(WorkSection):
-    """Trainings, one per architecture, dataset, recipe and seed, whose snapshots go into a checkpoint store."""
+    """Training runs, one per architecture, dataset, recipe and seed, with snapshots in a checkpoint store."""
 
     format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
@@ -106,7 +106,7 @@ class TrainingConfig(WorkSection):
                         f"{closest(dataset, trained)}"
                     )
             if recipe.on == ():
-                raise ValueError(f"recipes.{name}.on: expected at least one dataset, got none. Leave it out for all.")
+                raise ValueError(f"recipes.{name}.on: expected at least one dataset, got none. Remove it to use all.")
             for field, dataset in _data_names(recipe):
                 if dataset not in self.datasets:
                     raise ValueError(
@@ -122,14 +122,14 @@ class TrainingConfig(WorkSection):
         spec = self.dataset_spec(target)
         for field, dataset in _data_names(self.recipes[name]):
             other = self.dataset_spec(dataset)
-            for what, wanted, got in (
+            for what, expected, got in (
                 ("classes", spec.n_classes, other.n_classes),
                 ("image_size", spec.image_size, other.image_size),
             ):
-                if wanted != got:
+                if expected != got:
                     raise ValueError(
-                        f"recipes.{name}.data.{field}: expected {what} {wanted} as of {target}, got {got} of "
-                        f"{dataset}. Name another dataset, or limit the recipe with `on`."
+                        f"recipes.{name}.data.{field}: {what} of {target} is {expected}, but {what} of {dataset} is "
+                        f"{got}. Choose another dataset, or limit the recipe with `on`."
                     )
 
     def _check_starts(self) -> None:
@@ -146,7 +146,7 @@ class TrainingConfig(WorkSection):
                     )
             elif not re.fullmatch(_RECIPE_NAME, start.recipe):
                 raise ValueError(
-                    f"recipes.{name}.start.recipe: expected one of `recipes`, or the name of one in the store, got "
+                    f"recipes.{name}.start.recipe: expected one of `recipes`, or of the recipes in the store, got "
                     f"{start.recipe!r}.{closest(start.recipe, self.recipes)}"
                 )
             if start.dataset in self.datasets:
@@ -154,55 +154,57 @@ class TrainingConfig(WorkSection):
                 for target in self.targets(name):
                     if self.dataset_spec(target).n_classes != classes:
                         raise ValueError(
-                            f"recipes.{name}.start: expected weights with the number of classes of {target}, "
-                            f"got {classes} of {start.dataset}. Name another start, or limit the recipe with `on`."
+                            f"recipes.{name}.start: {start.dataset} has {classes} classes, but {target} has "
+                            f"{self.dataset_spec(target).n_classes}. Choose another start, or limit the recipe with "
+                            "`on`."
                         )
             for target in self.targets(name):
-                self._follow(name, target)
+                self._check_start_cycle(name, target)
 
-    def _follow(self, recipe: str, dataset: str) -> None:
-        seen: list[tuple[str, str]] = []
-        place: tuple[str, str] | None = (recipe, dataset)
-        while place is not None and place[0] in self.recipes:
-            if place in seen:
-                path = " from ".join(f"{name} on {of}" for name, of in (*seen, place))
-                raise ValueError(f"recipes.{recipe}.start: expected no cycle of starts, got {path}.")
-            seen.append(place)
-            start = self.recipes[place[0]].start
-            place = None if start is None else (start.recipe, start.dataset)
+    def _check_start_cycle(self, recipe: str, dataset: str) -> None:
+        visited: list[tuple[str, str]] = []
+        current: tuple[str, str] | None = (recipe, dataset)
+        while current is not None and current[0] in self.recipes:
+            if current in visited:
+                path = " from ".join(f"{step[0]} on {step[1]}" for step in (*visited, current))
+                raise ValueError(f"recipes.{recipe}.start: starts must not form a cycle, got {path}.")
+            visited.append(current)
+            start = self.recipes[current[0]].start
+            current = None if start is None else (start.recipe, start.dataset)
 
     @model_validator(mode="after")
     def _check_architectures(self) -> Self:
-        _ = self.selected_architectures  # raises for a name that is none
+        _ = self.selected_architectures  # raises an error if a name is invalid
         return self
 
     @property
     def results(self) -> Path:
-        """Where a run keeps its own files: lease, progress, logs, images, states of trainings."""
+        """Folder of the run's files: lease, progress, logs, images and saved states of trainings."""
         return self.store / "training"
 
     @property
     def installed_code(self) -> set[str]:
-        """Fields of `code_files` whose files belong to installed packages (see `SweepConfig`)."""
+        """Fields of `code_files` whose files belong to packages that the user has installed."""
         space = self.space
         is_plugin = isinstance(space, SpaceFile) and is_installed(SPACES_GROUP, space.file, space.distribution)
         return {"space"} if is_plugin else set()
 
     def targets(self, recipe: str) -> tuple[str, ...]:
-        chosen = self.recipes[recipe].on
+        """Return the datasets that a recipe trains on."""
+        limits = self.recipes[recipe].on
         return tuple(
-            name for name, section in self.datasets.items() if section.train and (chosen is None or name in chosen)
+            name for name, section in self.datasets.items() if section.train and (limits is None or name in limits)
         )
 
     def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:
-        """Datasets whose images a recipe uses on a dataset; in a mixture, the natural images come first."""
+        """Return the datasets whose images a recipe uses on `dataset`; for a mixture, natural images come first."""
         data = self.recipes[recipe].data
         if data is not None and data.fusion is not None:
             return data.fusion.first, data.fusion.second
         return (dataset,) if data is None or data.mixture is None else (dataset, data.mixture.robust)
 
     def trainings(self) -> Iterator[Training]:
-        """List the trainings by recipe, dataset, seed and architecture, in the order of the YAML."""
+        """Yield the training runs by recipe, dataset, seed and architecture, in the order of the YAML."""
         for recipe in self.recipes:
             for dataset in self.targets(recipe):
                 for seed in self.seeds:
@@ -210,7 +212,7 @@ class TrainingConfig(WorkSection):
                         yield Training(architecture, dataset, recipe, seed)
 
     def start_of(self, training: Training) -> Training | None:
-        """The training with whose last weights another starts; None if it starts from initial weights."""
+        """Return the training run whose final weights `training` starts from; None for initial weights."""
         start = self.recipes[training.recipe].start
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
 

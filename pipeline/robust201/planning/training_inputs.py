@@ -1,4 +1,4 @@
-"""Images of trainings, opened in the same way by the driver and by every worker. No torch."""
+"""Images of training runs, opened in the same way by the driver and all workers, without torch."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,9 +14,9 @@ Hashes = Mapping[tuple[str, Split], str]
 
 
 class TrainingInputs:
-    """Images of trainings, each opened at first use; with `kept`, from the copies that another instance's `keep` wrote.
+    """Images of training runs, each opened at first use; `say` receives a line about each slow step.
 
-    `say` receives a line about each step that takes long.
+    If `kept` is not None, images are read from the copies that another instance's `keep` has written.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TrainingInputs:
         self._data: dict[tuple[str, str], TrainingData] = {}
 
     def data(self, recipe: str, dataset: str) -> TrainingData:
-        """Training data of a recipe on a dataset, with the normalisation of that dataset."""
+        """Return a recipe's training data on a dataset, with that dataset's normalisation."""
         if (recipe, dataset) not in self._data:
             section = self._config.recipes[recipe].data
             images = [self._open(name, "train") for name in self._config.sources(recipe, dataset)]
@@ -37,8 +37,8 @@ class TrainingInputs:
             if section is not None and section.mixture is not None:
                 data = Mixture(images[0], images[1], section.mixture.alpha)
             elif section is not None and section.fusion is not None:
-                given, normalisation = section.fusion, self._config.dataset_spec(dataset).normalisation
-                data = Fusion(images[0], images[1], given.alpha, given.label, normalisation)
+                fusion, normalisation = section.fusion, self._config.dataset_spec(dataset).normalisation
+                data = Fusion(images[0], images[1], fusion.alpha, fusion.label, normalisation)
             else:
                 data = OneSource(images[0])
             self._check_classes(recipe, dataset, data)
@@ -49,12 +49,12 @@ class TrainingInputs:
         expected = self._config.dataset_spec(dataset).n_classes
         if data.n_classes != expected:
             raise ConfigError(
-                f"Reading training data failed for {recipe} on {dataset}: expected {expected} classes, as {dataset} "
-                f"has, got {data.n_classes} of {data.name}. Correct `data` of the recipe, or limit it with `on`."
+                f"Reading training data failed for {recipe} on {dataset}: {dataset} has {expected} classes, but the "
+                f"training data ({data.name}) has {data.n_classes}. Correct the recipe's `data`, or limit it with `on`."
             )
 
     def test_images(self, dataset: str) -> ImageSet | None:
-        """The whole test split of a dataset; None, with a message, where it cannot be read."""
+        """Return the whole test split of a dataset; None, with a message, if it cannot be read."""
         if self._kept is not None:
             return self._open(dataset, "test") if (dataset, "test") in self._kept else None
         try:
@@ -64,12 +64,12 @@ class TrainingInputs:
             return None
 
     def _open(self, dataset: str, split: Split) -> ImageSet:
-        place = dataset, split
-        if place not in self._images:
+        selection = dataset, split
+        if selection not in self._images:
             spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]
             if self._kept is not None:
-                self._images[place] = read_copy(self._config, dataset, self._kept[place])
-                return self._images[place]
+                self._images[selection] = read_copy(self._config, dataset, self._kept[selection])
+                return self._images[selection]
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the test images of {dataset} failed for {section.path}: expected a folder with both "
@@ -77,26 +77,29 @@ class TrainingInputs:
                 )
             self._say(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
             images = load_images(spec, form=section.form, path=section.path, split=split)
-            chosen = self._config.images
-            if split == "train" and chosen.count is not None:
-                images = select(images, count=chosen.count, seed=chosen.seed)
-            self._images[place] = images
-        return self._images[place]
+            subset = self._config.images
+            if split == "train" and subset.count is not None:
+                images = select(images, count=subset.count, seed=subset.seed)
+            self._images[selection] = images
+        return self._images[selection]
 
     def keep(self) -> Hashes:
-        """Write all opened images to the run's folder, for workers; give their hashes. Damaged copies are replaced."""
+        """Copy all opened images to the run's folder for workers, and return their hashes.
+
+        Damaged copies are replaced.
+        """
         for (dataset, _), images in self._images.items():
             keep_copy(self._config, dataset, images)
-        return {place: images.sha256 for place, images in self._images.items()}
+        return {selection: images.sha256 for selection, images in self._images.items()}
 
     def keep_code(self, hashes: Mapping[str, str]) -> None:
-        """Copy the Python files of the trainings to the run's folder, from which workers execute them."""
+        """Copy the training's Python files to the run's folder, from which workers execute them."""
         for field, path in self._config.code_files().items():
             copy_code(path, self._config.results, hashes[field])
 
 
 def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
-    """Count the images of an epoch from the table of datasets alone; None if it has no number of images."""
+    """Return the number of images per epoch without reading images; None if the table of datasets does not have it."""
     names = config.sources(training.recipe, training.dataset)
     data = config.recipes[training.recipe].data
     counted = names if data is not None and data.fusion is not None else names[:1]

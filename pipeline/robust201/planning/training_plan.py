@@ -1,4 +1,4 @@
-"""The plan of trainings: the identity of each, its wanted and missing snapshots, and estimates of the work."""
+"""Planning of training runs: their ids, requested and missing snapshots, and estimates of the work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ from robust201.weights.store import CheckpointStore, FinishedSnapshots
 DeviceKind = Literal["cpu", "cuda"]
 
 _PASSES = 3
-"""Cost of a gradient in forward passes: one forward pass, and a backward pass that costs twice as much."""
+"""Cost of a gradient in forward passes: one forward pass and a backward pass, which costs twice as much."""
 
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """A training with what decides its weights.
+    """A training run with everything that affects its weights.
 
     Attributes:
-        steps: the wanted snapshots, ascending; the last is the end of the training.
-        missing: wanted snapshots that the store lacks.
-        n_batches: steps of an epoch.
-        id: `hash_training`; empty if the weights to start from do not exist yet.
-        fields: what the id hashes apart from network and seed, as a JSON value for the manifest.
-        start: record of the weights to start from; None for initial weights, or if they do not exist yet.
+        steps: steps of the requested snapshots, ascending; the last one ends the training.
+        missing: steps of requested snapshots that the store lacks.
+        n_batches: steps per epoch.
+        id: `hash_training`; empty if the start weights do not exist yet.
+        fields: the hashed fields except network and seed, as a JSON value for the manifest.
+        start: record of the start weights; None for initial weights, or if they do not exist yet.
     """
 
     training: Training
@@ -45,16 +45,16 @@ class PlannedTraining:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can start: its start weights exist."""
+        """Whether the training can start, that is, its start weights exist."""
         return bool(self.id)
 
     @property
     def is_done(self) -> bool:
-        """Whether the store has its last weights."""
+        """Whether the store has the final weights."""
         return self.is_ready and self.steps[-1] not in self.missing
 
     def unit(self) -> Unit:
-        """The unit of work for the scheduler; its strengths are the steps of the snapshots."""
+        """Return the unit for the scheduler, whose strengths are the steps of the snapshots."""
         training = self.training
         return Unit(
             id=training.digest,
@@ -72,17 +72,17 @@ class PlannedTraining:
         return Part(self.unit(), tuple(map(float, self.missing)), 0, 1)
 
     def states_folder(self, config: TrainingConfig) -> Path:
-        """Folder of the training's states."""
+        """Return the folder of the training's saved states."""
         return config.results / "states" / self.id[:32]
 
     def finished_name(self, step: int) -> str:
-        """Name of a snapshot in `finished_snapshots`."""
+        """Return the name of a snapshot in `finished_snapshots`."""
         return f"{self.id[:32]}-{step:09d}"
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """All selected trainings of a YAML."""
+    """All selected training runs of a YAML."""
 
     config: TrainingConfig
     trainings: tuple[PlannedTraining, ...]
@@ -90,7 +90,7 @@ class TrainingPlan:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of wanted snapshots, the unit in which runs count."""
+        """Number of requested snapshots, in which progress is counted."""
         return sum(len(planned.steps) for planned in self.trainings)
 
     @property
@@ -107,16 +107,16 @@ class TrainingPlan:
 
     def macs(self, part: Part) -> float:
         """Estimate the multiply-accumulates of some snapshots of a training, each counted from the one before."""
-        before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
-        steps = sum(step - before[step] for step in part.strengths)
+        previous_step = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
+        steps = sum(step - previous_step[step] for step in part.strengths)
         return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
         """Make one bundle per training, the longest first."""
         rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned.part() for planned in trainings]
-        found = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
-        return sorted(found, key=lambda bundle: -bundle.seconds)
+        bundles = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
+        return sorted(bundles, key=lambda bundle: -bundle.seconds)
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class TrainingWork:
 
     Attributes:
         trainings: by the ids of their units.
-        images: hashes of the images that the driver copied.
-        code: hashes of the Python files that it copied.
-        device: kind of device in the trainings' ids.
+        images: hashes of the images that the driver has copied.
+        code: hashes of the Python files that the driver has copied.
+        device: kind of device, which is part of the trainings' ids.
     """
 
     config: TrainingConfig
@@ -138,12 +138,12 @@ class TrainingWork:
 
 
 def saved_states(config: TrainingConfig) -> frozenset[Path]:
-    """States of all unfinished trainings; one that was not there before means that steps were made."""
+    """Return the saved states of all unfinished training runs; a new file means progress."""
     return frozenset((config.results / "states").glob("*/step-*.safetensors"))
 
 
 def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
-    """Snapshots that workers have stored, possibly not yet in the manifest."""
+    """Return the snapshots that workers have stored; the manifest may not list them yet."""
     return FinishedSnapshots(config.results / "finished")
 
 
@@ -155,7 +155,7 @@ def step_macs(config: TrainingConfig, space: Space, training: Training) -> float
 
 
 def _gradients(recipe: Recipe) -> int:
-    """Gradients per image and step: of the loss, of the attack, and of the adversarial image of TRADES."""
+    """Return the gradients per image and step: of the loss, the attack, and the adversarial image of TRADES."""
     adversarial = recipe.adversarial
     if adversarial is None:
         return 1
@@ -165,7 +165,7 @@ def _gradients(recipe: Recipe) -> int:
 
 
 class TrainingPlanner:
-    """Plans trainings, and looks up their snapshots in a store."""
+    """Plans training runs and looks up their snapshots in a store."""
 
     def __init__(
         self,
@@ -180,40 +180,45 @@ class TrainingPlanner:
         self._space = config.make_space(code)
 
     def plan(self, trainings: Sequence[Training]) -> TrainingPlan:
-        """Plan trainings with the current content of the store.
+        """Plan training runs, given the current content of the store.
 
         Raises:
-            ConfigError: a snapshot lies beyond the end of a training.
+            ConfigError: a snapshot is after the end of a training.
             DatasetError: images are missing, damaged or too few.
-            CheckpointError: the store has other trainings under the same names, or lacks weights to start from that
-                none of these trainings produces.
+            CheckpointError: the store has different trainings under the same names, or lacks start weights that none
+                of these trainings produces.
         """
-        known: dict[Training, PlannedTraining] = {}
+        planned_trainings: dict[Training, PlannedTraining] = {}
         for training in trainings:
-            # Those that a training begins with are planned, too, where a narrowed run leaves them out.
+            # Its predecessors are planned as well, even if the run's filters exclude them.
             for step in self._with_earlier(training):
-                if step not in known:
-                    known[step] = self._plan(step, known)
-        asked = set(trainings)
+                if step not in planned_trainings:
+                    planned_trainings[step] = self._plan(step, planned_trainings)
+        requested = set(trainings)
         for training in trainings:
-            before = self.config.start_of(training)
-            if before is not None and before in known and before not in asked and not known[before].is_done:
-                raise self._no_start(training, before)
-        return TrainingPlan(self.config, tuple(known[training] for training in trainings), self.code)
+            previous = self.config.start_of(training)
+            if (
+                previous is not None
+                and previous in planned_trainings
+                and previous not in requested
+                and not planned_trainings[previous].is_done
+            ):
+                raise self._no_start(training, previous)
+        return TrainingPlan(self.config, tuple(planned_trainings[training] for training in trainings), self.code)
 
     def _with_earlier(self, training: Training) -> list[Training]:
-        """List a training after those of the YAML that come before it, the first one first."""
-        before = self.config.start_of(training)
-        is_absent = before is None or before.recipe not in self.config.recipes
-        return [*([] if is_absent or before is None else self._with_earlier(before)), training]
+        """Return a training preceded by its predecessors in the YAML, in the order of execution."""
+        previous = self.config.start_of(training)
+        is_absent = previous is None or previous.recipe not in self.config.recipes
+        return [*([] if is_absent or previous is None else self._with_earlier(previous)), training]
 
-    def _plan(self, training: Training, known: Mapping[Training, PlannedTraining]) -> PlannedTraining:
+    def _plan(self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]) -> PlannedTraining:
         config, on_cpu = self.config, self.device == "cpu"
         recipe = config.recipes[training.recipe]
         data = self.inputs.data(training.recipe, training.dataset)
         n_batches = data.n_batches(recipe.batch_size)
         steps = _count_steps(recipe, training, n_batches, data.n_images)
-        start, is_waiting = self._find_start(training, known)
+        start, is_waiting = self._find_start(training, planned_trainings)
         fields: dict[str, Any] = {
             "recipe": recipe.identity(),
             "data": data.identity(),
@@ -238,7 +243,7 @@ class TrainingPlanner:
         return PlannedTraining(training, steps, missing, n_batches, name, recorded, start)
 
     def _find_done(self, training: Training, name: str, fields: Mapping[str, Any]) -> set[int]:
-        """Steps of the snapshots of a training in a store, whose files are intact as far as the store checks it."""
+        """Return the steps of a training's snapshots in the store whose files pass the store's check."""
         done: set[int] = set()
         for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
             if (record.recipe, record.seed) != (training.recipe, training.seed):
@@ -248,63 +253,62 @@ class TrainingPlanner:
                     "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
                 )
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.root}: expected the planned training "
-                    f"under this name, got a different one ({differences}). Rename the recipe, or choose another "
-                    "store."
+                    f"Planning trainings failed for {record.label} in {self.store.root}: the store has a different "
+                    f"training under this name ({differences}). Rename the recipe, or choose another store."
                 )
             if not is_as_trained(record, self._space):
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.manifest}: expected the recipe of "
-                    "the planned training in the record's field 'training', got another: the line was edited. Restore "
-                    "the manifest."
+                    f"Planning trainings failed for {record.label} in {self.store.manifest}: the record's field "
+                    "'training' differs from the planned training's recipe, because the line was edited. Restore the "
+                    "manifest."
                 )
             try:
                 self.store.check(record)
             except CheckpointError:
-                continue  # trained again
+                continue  # the damaged snapshot is trained again
             if record.steps_done is not None:
                 done.add(record.steps_done)
         return done
 
     def _find_start(
-        self, training: Training, known: Mapping[Training, PlannedTraining]
+        self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]
     ) -> tuple[CheckpointRecord | None, bool]:
-        """Find the weights that a training starts from, and whether one of these trainings has yet to produce them."""
-        before = self.config.start_of(training)
-        if before is None:
+        """Return the weights that a training starts from, and whether they have yet to be produced by this plan."""
+        previous = self.config.start_of(training)
+        if previous is None:
             return None, False
-        planned = known.get(before)
+        planned = planned_trainings.get(previous)
         if planned is not None and not planned.is_done:
             return None, True
         records = [
             record
-            for record in self.store.of_network(before.architecture, before.dataset, self._space.weights_name)
-            if (record.recipe, record.seed) == (before.recipe, before.seed)
+            for record in self.store.of_network(previous.architecture, previous.dataset, self._space.weights_name)
+            if (record.recipe, record.seed) == (previous.recipe, previous.seed)
         ]
         if planned is not None:
             records = [record for record in records if record.steps_done == planned.steps[-1]]
         if not records:
-            raise self._no_start(training, before)
+            raise self._no_start(training, previous)
         last = max(records, key=lambda record: (record.epochs, record.steps or 0))
         if last.is_end is False:
             raise CheckpointError(
-                f"Planning trainings failed for {training.label}: expected the last weights of {before.label} in "
-                f"{self.store.root} to start from, got none after {last.steps_done} steps, which are not its end. "
-                "Finish that training first."
+                f"Planning trainings failed for {training.label}: it starts from the final weights of "
+                f"{previous.label}, which {self.store.root} has only up to step {last.steps_done}. Finish that "
+                "training first."
             )
         self.store.check(last)
         return last, False
 
-    def _no_start(self, training: Training, before: Training) -> CheckpointError:
+    def _no_start(self, training: Training, previous: Training) -> CheckpointError:
         return CheckpointError(
-            f"Planning trainings failed for {training.label}: expected the weights of {before.label} in "
-            f"{self.store.root} to start from, at its end, got none. Train these first, or add their recipe, dataset "
-            "and seed to this YAML."
+            f"Planning trainings failed for {training.label}: it starts from the final weights of {previous.label}, "
+            f"which {self.store.root} does not have. Train these first, or add their recipe, dataset and seed to this "
+            "YAML."
         )
 
 
 def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
-    """List the steps of a training's snapshots, or refuse a recipe that does not fit its number of images."""
+    """Return the steps of a training's snapshots; ConfigError if the recipe does not fit the number of images."""
     where = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:
         raise ConfigError(
@@ -319,7 +323,7 @@ def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: i
 
 
 def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:
-    """Counts and estimates of trainings from the YAML alone, as a JSON value; hours are those of one worker."""
+    """Return counts and estimated worker-hours of training runs from the YAML alone, as a JSON value."""
     space = config.make_space({})
     n_snapshots, macs, n_steps = 0, 0.0, 0
     uncounted = set()

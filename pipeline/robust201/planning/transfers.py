@@ -1,4 +1,4 @@
-"""Transfers, as the sweep YAML gives them: an attack, and the network that its images are made on."""
+"""Transfer attacks in the sweep YAML: an attack, and the source network on which its adversarial images are made."""
 
 import re
 import reprlib
@@ -9,25 +9,25 @@ from pydantic import SerializeAsAny, model_serializer
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, Weights, show_architecture
-from robust201.planning.user_tasks import LONGEST_NAME, is_own_name
+from robust201.planning.user_tasks import MAX_NAME_BYTES, is_custom_name
 from robust201.tasks import TASKS, Task
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.transfer_task import TransferTask
 
-_OWN_FIELDS = ("source", "key", "weights")
+_TRANSFER_FIELDS = ("source", "key", "weights")
 
-_ATTACKS = tuple(key for key, row in TASKS.items() if row.kind == "attack")
+_ATTACKS = tuple(key for key, task in TASKS.items() if task.kind == "attack")
 
 ParseParameters = Callable[[str, type[Parameters], Mapping[str, Any]], Parameters]
 
 
 class TransferParameters(Parameters):
-    """A transfer: what its images are made on, and by which attack.
+    """A transfer attack: its source network, and the attack that generates the images.
 
     Attributes:
-        source: the architecture, one of the sweep's.
-        weights: short name of the source's weights, where a network has several.
-        key: the attack, a row of the table of tasks.
+        source: architecture of the source, one of the sweep's.
+        weights: short name of the source's weights if networks have several.
+        key: key of the attack in `TASKS`.
         attack: the attack's parameters.
     """
 
@@ -38,20 +38,20 @@ class TransferParameters(Parameters):
 
     @model_serializer(mode="plain")
     def _to_fields(self) -> dict[str, Any]:
-        own = {"source": self.source, "key": self.key} | ({"weights": self.weights} if self.weights else {})
-        return own | self.attack.model_dump(mode="json")
+        transfer_fields = {"source": self.source, "key": self.key} | ({"weights": self.weights} if self.weights else {})
+        return transfer_fields | self.attack.model_dump(mode="json")
 
     @property
     def strengths(self) -> tuple[float, ...]:
         return self.attack.strengths
 
     @property
-    def row(self) -> Task:
+    def attack_task(self) -> Task:
         return TASKS[self.key]
 
     def identity(self) -> dict[str, Any]:
-        """The attack and its parameters; the source is in the protocol by its weights (see `identify_source`)."""
-        constraint = self.row.constraint
+        """Return the attack and its parameters; the protocol names the source separately (see `identify_source`)."""
+        constraint = self.attack_task.constraint
         return {
             "kind": "attack",
             "norm": None if constraint is None else constraint.name,
@@ -60,8 +60,9 @@ class TransferParameters(Parameters):
         }
 
     def refusal(self, engine: str) -> str | None:
-        if engine not in self.row.functions:
-            return f"expected an engine that {self.key} has ({', '.join(self.row.functions)}), got {engine}."
+        if engine not in self.attack_task.functions:
+            engines = ", ".join(self.attack_task.functions)
+            return f"expected an engine that implements {self.key} ({engines}), got {engine}."
         return self.attack.refusal(engine)
 
     def class_refusal(self, n_classes: int) -> str | None:
@@ -73,62 +74,73 @@ class TransferParameters(Parameters):
             kind="attack",
             parameters=type(self),
             semantics_version=1,
-            functions=dict.fromkeys(self.row.functions, "transfer.show"),
+            functions=dict.fromkeys(self.attack_task.functions, "transfer.show"),
             passes=lambda _p, _c: 1.0,
-            constraint=self.row.constraint,
-            name=f"{self.row.label} on {self.source}",
-            attack=self.row,
+            constraint=self.attack_task.constraint,
+            name=f"{self.attack_task.label} on {self.source}",
+            attack=self.attack_task,
         )
 
-    def identify_source(self, architecture: ArchitectureId, states: Sequence[Weights]) -> dict[str, Any]:
-        """Say what made the images, given the source's id and weights: the part of a protocol that names it."""
+    def identify_source(self, architecture: ArchitectureId, candidates: Sequence[Weights]) -> dict[str, Any]:
+        """Return the protocol fields that identify the source network and the attack's version."""
         return {
             "architecture": architecture,
-            "checkpoint_sha256": self.choose_weights(states).sha256,
-            "semantics_version": self.row.semantics_version,
+            "checkpoint_sha256": self.choose_weights(candidates).sha256,
+            "semantics_version": self.attack_task.semantics_version,
         }
 
-    def choose_weights(self, states: Sequence[Weights]) -> Weights:
-        """Choose the source's weights."""
-        chosen = [state for state in states if not self.weights or state.name == self.weights]
-        if len({state.sha256 for state in states}) == 1 and not self.weights:
-            return states[0]
-        names = [state.name for state in states if state.name]
-        if len(chosen) != 1 and not names:
+    def choose_weights(self, candidates: Sequence[Weights]) -> Weights:
+        """Return the source's weights from `candidates`.
+
+        Raises:
+            ConfigError: no weights have the name in `weights`, or there are several and it is empty.
+        """
+        matching = [state for state in candidates if not self.weights or state.name == self.weights]
+        if len({state.sha256 for state in candidates}) == 1 and not self.weights:
+            return candidates[0]
+        names = [state.name for state in candidates if state.name]
+        if len(matching) != 1 and not names:
             raise ConfigError(
-                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected no "
-                f"`weights`, as it has one set, without a name, got {reprlib.repr(self.weights)}. Leave the field out."
+                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: it has a single, "
+                f"unnamed set of weights, but `weights` is {reprlib.repr(self.weights)}. Remove the field."
             )
-        if len(chosen) != 1:
+        if len(matching) != 1:
             raise ConfigError(
                 f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights`, "
                 f"one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
             )
-        return chosen[0]
+        return matching[0]
 
 
-def read_transfers(
-    name: str, given: Mapping[str, Any], taken: Collection[str], parse: ParseParameters
+def parse_transfers(
+    name: str, fields: Mapping[str, Any], reserved: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
-    """Read a transfer, or one for each of several sources, named after them; `taken` are names that mean other keys."""
-    if name in taken or not is_own_name(name):
+    """Parse a transfer, or, for a list of sources, one per source, named after it; `reserved` are names of other keys.
+
+    Raises:
+        ConfigError: a field is wrong.
+        ValueError: the name is not allowed.
+    """
+    if name in reserved or not is_custom_name(name):
         raise ValueError(
-            f"expected an unused name that begins with a letter, of up to {LONGEST_NAME} bytes, for a transfer, such "
+            f"expected an unused name that begins with a letter, of up to {MAX_NAME_BYTES} bytes, for a transfer, such "
             f"as transfer, got {reprlib.repr(name)}."
         )
-    key = given.get("key")
+    key = fields.get("key")
     if key not in _ATTACKS:
         near = closest(key, _ATTACKS) if isinstance(key, str) else ""
         raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{near}")
-    own = {field: given[field] for field in _OWN_FIELDS if field in given}
-    attack = parse(name, TASKS[key].parameters, {field: v for field, v in given.items() if field not in own})
-    several = isinstance(own["source"], list | tuple)
-    sources = list(own["source"]) if several else [own["source"]]
+    transfer_fields = {field: fields[field] for field in _TRANSFER_FIELDS if field in fields}
+    attack = parse(
+        name, TASKS[key].parameters, {field: v for field, v in fields.items() if field not in transfer_fields}
+    )
+    several = isinstance(transfer_fields["source"], list | tuple)
+    sources = list(transfer_fields["source"]) if several else [transfer_fields["source"]]
     by_source: dict[str, TransferParameters] = {}
     for source in sources:
-        parameters = parse(name, TransferParameters, own | {"source": source, "attack": attack})
-        assert isinstance(parameters, TransferParameters)  # noqa: S101 - what was asked for
-        by_source[str(parameters.source)] = parameters  # as it is understood: 0.0 is 0
+        parameters = parse(name, TransferParameters, transfer_fields | {"source": source, "attack": attack})
+        assert isinstance(parameters, TransferParameters)  # noqa: S101 - parse() returns the class it is passed
+        by_source[str(parameters.source)] = parameters  # by the parsed value, so that 0.0 and 0 are duplicates
     if not sources or len(by_source) != len(sources):
         raise ConfigError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
     for text, parameters in by_source.items():

@@ -1,4 +1,4 @@
-"""Tasks of the user's own, as the sweep YAML gives them: a Python file, and what planning must know of its function."""
+"""Custom tasks in the sweep YAML: a Python file and the properties of its function that planning needs."""
 
 import re
 import reprlib
@@ -17,17 +17,17 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import MAX_STRENGTHS, Parameters, ascending
 from robust201.tasks.user_task import UserTask
 
-LONGEST_NAME = 100
-"""Bytes of a key's name, which is a part of names of files."""
+MAX_NAME_BYTES = 100
+"""Maximum length of a key, which becomes part of file names."""
 
 
-def is_own_name(name: str) -> bool:
-    """Whether a user may name a key so: a letter, then letters, digits, ``_``, ``.`` and ``-``."""
-    return len(name.encode()) <= LONGEST_NAME and re.fullmatch(r"[A-Za-z][\w.-]*", name) is not None
+def is_custom_name(name: str) -> bool:
+    """Return whether a name is valid for a custom key: a letter, then letters, digits, ``_``, ``.`` and ``-``."""
+    return len(name.encode()) <= MAX_NAME_BYTES and re.fullmatch(r"[A-Za-z][\w.-]*", name) is not None
 
 
 class UserTaskParameters(Parameters):
-    """A task of the user's own: a function in a Python file, and what planning must know of it.
+    """A custom task: a function in a user's Python file, and its properties that planning needs.
 
     An attack is ``perturb(model, images, labels, strength, **parameters)`` and returns images; a measure is
     ``measure(model, images, labels, **parameters)`` and returns numbers by column (docs/your-own.md).
@@ -54,23 +54,19 @@ class UserTaskParameters(Parameters):
             near = closest(self.norm, CONSTRAINTS)
             raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{near}")
         if self.kind == "measure":
-            different = len(set(self.columns)) == len(self.columns)
-            taken = [name for name in self.columns if name in RESERVED]
-            if not self.columns or not different or taken:
+            is_unique = len(set(self.columns)) == len(self.columns)
+            reserved = [name for name in self.columns if name in RESERVED]
+            if not self.columns or not is_unique or reserved:
                 raise ValueError(
-                    "columns: expected one or more different names of a measure's numbers, none that results have "
-                    f"already, got {taken or list(self.columns)}."
+                    "columns: expected one or more different names for a measure's numbers, other than the reserved "
+                    f"names of result columns, got {reserved or list(self.columns)}."
                 )
             if self.norm is not None or "strengths_given" in self.model_fields_set:
-                raise ValueError(
-                    "norm and strengths: expected them only with kind: attack, got them with kind: measure."
-                )
+                raise ValueError("norm and strengths: allowed only with kind: attack, got kind: measure.")
         elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
-            raise ValueError(
-                "columns, split and images: expected them only with kind: measure, got them with kind: attack."
-            )
+            raise ValueError("columns, split and images: allowed only with kind: measure, got kind: attack.")
         elif self.norm is not None and "strengths_given" not in self.model_fields_set:
-            raise ValueError("strengths: expected the radii of the ball that norm names, got none.")
+            raise ValueError("strengths: expected the radii of the norm's ball, got none.")
         return self
 
     @field_validator("strengths_given")
@@ -84,7 +80,7 @@ class UserTaskParameters(Parameters):
 
     @property
     def draws(self) -> bool:
-        """Nobody knows, so the seed is part of the protocol."""
+        """Always True: whether the function draws random numbers is unknown, so the protocol contains the seed."""
         return True
 
     @property
@@ -94,7 +90,7 @@ class UserTaskParameters(Parameters):
         return ImageSelection(self.split, self.images, self.image_seed)
 
     def identity(self) -> dict[str, Any]:
-        """What the function is given and promises; its file is in the protocol by its hash (see `Parameters`)."""
+        """Return the function's arguments and declared properties; the protocol also has its file's hash."""
         origin = {"distribution": self.distribution} if self.distribution else {}
         return origin | {
             "kind": self.kind,
@@ -115,7 +111,7 @@ class UserTaskParameters(Parameters):
             parameters=type(self),
             semantics_version=1,
             functions=dict.fromkeys(ENGINES, self.function_name),
-            passes=lambda given, _c: given.passes,
+            passes=lambda parameters, _n_classes: parameters.passes,
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),

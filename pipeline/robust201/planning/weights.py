@@ -1,4 +1,4 @@
-"""Where a sweep's weights come from: a store of trained ones, files by name, or random initialisation."""
+"""Weights of a sweep's networks: from a checkpoint store, from files, or by random initialisation."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-OTHER_WEIGHTS = "Import the right weights, or correct `weights.files`."
-"""What to do about weights of another network."""
+WRONG_WEIGHTS_ADVICE = "Import the right weights, or correct `weights.files`."
+"""Advice in errors if weights do not fit the network."""
 
 _RANDOM_VERSION = 1
-"""Raised when equal seeds would give other random weights."""
+"""Version of random initialisation; incremented when a seed would give different weights."""
 
 
 class WeightsSource:
@@ -41,16 +41,16 @@ class WeightsSource:
     @cached_property
     def _store(self) -> CheckpointStore:
         section = self._config.checkpoints or self._config.weights
-        assert section is not None and section.path is not None  # noqa: S101, PT018 - asked for a store only
+        assert section is not None and section.path is not None  # noqa: S101, PT018 - called only if there is a store
         return CheckpointStore(section.path)
 
     def _file(self, dataset: str, architecture: ArchitectureId) -> "Path":
         section = self._config.weights
-        assert section is not None  # noqa: S101 - asked for files only
+        assert section is not None  # noqa: S101 - called only if there are files
         return section.files_on(dataset)[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
-        """List the weights of one network."""
+        """Return the weights of a network on a dataset."""
         if self._from_files:
             return (Weights(_hash_weights(self._file(dataset, architecture))),)
         if self._seeds:
@@ -70,23 +70,24 @@ class WeightsSource:
         )
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
-        """Look up what was recorded with the weights of one network: accuracy on the test split, by their SHA-256."""
+        """Return the recorded test accuracies of a network's weights, by the weights' SHA-256."""
         if self._from_files or self._seeds:
             return {}
         recorded = {record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)}
         return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Check that the weights of one network are there, whole, and of its names and shapes, by the files' headers.
+        """Check that a network's weights exist, are complete and have the right names and shapes, by files' headers.
 
-        The networks of a user's file, which may not be executed yet, are left to `runtime.code_check`.
+        Names and shapes of networks from a user's file are checked by `runtime.code_check`, because the file must not
+        be executed yet.
         """
         for name, shapes in self._headers(dataset, architecture):
             if not self._space.executes_code:
                 self._check_shapes(dataset, architecture, name, shapes)
 
     def check_by_building(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Check names and shapes against the network as a user's file builds it, which is executed (see `check`)."""
+        """Check names and shapes against the network that a user's file builds; this executes the file."""
         for name, shapes in self._headers(dataset, architecture):
             self._check_shapes(dataset, architecture, name, shapes)
 
@@ -100,33 +101,33 @@ class WeightsSource:
 
     def _check_shapes(self, dataset: str, architecture: ArchitectureId, name: str, shapes: Mapping[str, Shape]) -> None:
         n_classes = self._config.dataset_spec(dataset).n_classes
-        check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=OTHER_WEIGHTS)
+        check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=WRONG_WEIGHTS_ADVICE)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
-        one, several, space = self._config.checkpoints, self._config.weights, self._space.weights_name
-        if one is not None:
+        checkpoints, weights, space = self._config.checkpoints, self._config.weights, self._space.weights_name
+        if checkpoints is not None:
             records: tuple[CheckpointRecord, ...] = (
-                self._store.find(architecture, dataset, space=space, epochs=one.epochs, seed=one.seed),
+                self._store.find(architecture, dataset, space=space, epochs=checkpoints.epochs, seed=checkpoints.seed),
             )
         else:
-            assert several is not None  # noqa: S101 - the sweep has one of the two
+            assert weights is not None  # noqa: S101 - the sweep has one of the two
             records = self._store.find_all(
                 architecture,
                 dataset,
                 space=space,
-                recipes=several.recipes,
-                epochs=several.epochs,
-                steps=several.steps,
-                seeds=several.seeds,
+                recipes=weights.recipes,
+                epochs=weights.epochs,
+                steps=weights.steps,
+                seeds=weights.seeds,
             )
         by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
             self._check_size(record, dataset)
-            twin = by_hash.setdefault(record.sha256, record)
-            if twin is not record:
+            duplicate = by_hash.setdefault(record.sha256, record)
+            if duplicate is not record:
                 raise CheckpointError(
-                    f"Choosing weights failed for {record.label} in {self._store.root}: expected weights that differ, "
-                    f"got equal ones of {twin.label}. Choose one of the two by `recipe`, `epochs`, `steps` and `seeds`."
+                    f"Choosing weights failed for {record.label} in {self._store.root}: the weights are identical to "
+                    f"those of {duplicate.label}. Select one of the two with `recipe`, `epochs`, `steps` and `seeds`."
                 )
         return records
 
@@ -138,9 +139,9 @@ class WeightsSource:
         if got != expected:
             differing = [name for name in expected if got[name] != expected[name]]
             if "n_classes" in differing:
-                advice = "Choose weights of networks with as many classes as the dataset has."
+                advice = "Choose weights of networks with the dataset's number of classes."
             else:
-                advice = "Set `network` to what the weights were trained with."
+                advice = "Set `network` to the values that the weights were trained with."
             raise CheckpointError(
                 f"Choosing weights failed for {record.label} in {self._store.root}: expected a network with "
                 f"{', '.join(f'{name} {expected[name]}' for name in differing)}, got "
@@ -160,23 +161,23 @@ class WeightsSource:
         return Weights(digest, seed=seed, is_random=True)
 
     def random_seed(self, unit: Unit) -> int | None:
-        """Give the seed that a unit's network is initialised with; None where its weights are read (see `load`)."""
+        """Return the seed for initialising a unit's network; None if its weights are loaded (see `load`)."""
         if not self._seeds:
             return None
         for weights in self.find(unit.dataset, unit.architecture):
             if weights.sha256 == unit.checkpoint_sha256:
                 return weights.seed
-        raise _other_weights(unit, "a seed outside of this sweep")
+        raise _wrong_weights(unit, "a seed outside of this sweep")
 
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
-        """Read the weights that were planned for a unit."""
+        """Load the planned weights of a unit."""
         if self._from_files:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
-        # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
+        # Selected by hash: weights that were added to the store after planning must not affect the plan.
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
         record = self._store.find_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
-            raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
+            raise _wrong_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)
 
 
@@ -187,7 +188,7 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
         raise _no_file(path) from error
     digest = hashlib.sha256(raw).hexdigest()
     if digest != unit.checkpoint_sha256:
-        raise _other_weights(unit, digest)
+        raise _wrong_weights(unit, digest)
     return parse_safetensors(raw, str(path))
 
 
@@ -207,13 +208,13 @@ def _hash_weights(path: "Path") -> str:
 
 def _no_file(path: "Path") -> CheckpointError:
     return CheckpointError(
-        f"Finding weights failed for {path}: expected a safetensors file, got none that can be read. "
+        f"Finding weights failed for {path}: the safetensors file does not exist or cannot be read. "
         "Correct `weights.files`."
     )
 
 
-def _other_weights(unit: Unit, got: str) -> CheckpointError:
+def _wrong_weights(unit: Unit, got: str) -> CheckpointError:
     return CheckpointError(
-        f"Loading weights failed for {unit.network_label}: expected the checkpoint {unit.checkpoint_sha256[:16]} that "
-        f"was planned, got {got[:16]}. Start the run again to plan with the new weights."
+        f"Loading weights failed for {unit.network_label}: expected the planned checkpoint "
+        f"{unit.checkpoint_sha256[:16]}, got {got[:16]}. Rerun the sweep to plan with the new weights."
     )

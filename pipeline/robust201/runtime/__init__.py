@@ -1,1 +1,1 @@
-"""A run: what is missing is computed, by whom, what happens when one of them dies, and what is reported of it."""
+"""Execution of runs: drivers, workers, scheduling, recovery from failures, progress and logs."""

@@ -1,7 +1,7 @@
-"""An audit of a sweep: some of its networks are attacked with the reference libraries too, and compared by image.
+"""Audit of a sweep: a sample of its networks is attacked with both engines, and results are compared image by image.
 
-Both engines evaluate the same networks on the same images, each as a small sweep of its own with predicted classes, in
-a folder beside the sweep's. So an audit resumes and runs on the same executors, and nothing of the sweep is touched.
+Each engine evaluates the same networks on the same images, as a separate small sweep with predictions in another
+folder. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited sweep.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,22 +23,22 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from robust201.tasks import ENGINES, TASKS, closest_key
 
 AUDIT_LEVEL = 0.01
-"""Probability that an audit of two equal engines finds a difference."""
+"""Significance level: the probability that an audit finds a difference between equally strong engines."""
 
 RunSweep = Callable[[SweepConfig], RunTally]
 
-_Place = tuple[str, ArchitectureId, str, str, float]
+_EvaluationId = tuple[str, ArchitectureId, str, str, float]
 
 
 @dataclass(frozen=True)
 class AuditedEvaluation:
-    """One network under one key at one strength, with both engines.
+    """Results of one network under one key and strength with both engines.
 
     Attributes:
-        correct: images classified correctly by engine, in the order of `tasks.ENGINES`.
-        only_one: images classified correctly with one engine only, in the same order.
-        p_value: of McNemar's exact test (two-sided) that the engines are equally strong.
-        adjusted_p_value: after Holm, over all evaluations of the audit.
+        correct: number of correctly classified images per engine, in the order of `tasks.ENGINES`.
+        only_one: number of images classified correctly only with this engine, in the same order.
+        p_value: two-sided p-value of McNemar's exact test; the null hypothesis is that the engines are equally strong.
+        adjusted_p_value: p-value after Holm's adjustment over all evaluations of the audit.
     """
 
     dataset: str
@@ -59,7 +59,7 @@ class AuditedEvaluation:
 
     @property
     def differs(self) -> bool:
-        """Whether chance alone would hardly make the engines differ so much."""
+        """Whether the difference between the engines is significant after Holm's adjustment."""
         return self.adjusted_p_value < AUDIT_LEVEL
 
     def to_payload(self) -> dict[str, Any]:
@@ -70,18 +70,26 @@ class AuditedEvaluation:
 def sample_sweep(
     config: SweepConfig, *, networks: int, images: int, seed: int, keys: Collection[str] | None, out: Path
 ) -> dict[str, SweepConfig]:
-    """Make the small sweeps of an audit, by engine.
+    """Return the small sweeps of an audit, by engine.
+
+    Args:
+        config: the sweep to audit.
+        networks: number of architectures to sample.
+        images: number of test images per dataset to sample.
+        seed: seed for sampling architectures and images.
+        keys: attacks to audit; None for all attacks of the sweep that both engines support.
+        out: folder of the audit.
 
     Raises:
-        ConfigError: a key is no attack of the sweep that both engines can compute as it is set there, or none is; or
-            the folder holds something else.
+        ConfigError: a key is not an attack of the sweep that both engines support with its parameters, there is no such
+            attack, or the folder contains other files.
         DatasetError: images are missing or damaged.
     """
     others = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
     if others:
         raise ConfigError(
-            f"Auditing failed for {out}: expected a new folder or that of an audit, got one with {others[0]}. "
-            "Name another by --out."
+            f"Auditing failed for {out}: expected a new folder or the folder of a previous audit, got one that "
+            f"contains {others[0]}. Choose another with --out."
         )
     audited = [
         key
@@ -92,21 +100,23 @@ def sample_sweep(
     ]
     wrong = [key for key in keys or () if key not in audited]
     if wrong or not audited:
-        got = f"another key; there are {', '.join(audited)}" if audited else "none"
+        supported = f"it has {', '.join(audited)}" if audited else "it has none"
         raise ConfigError(
             f"Auditing failed for {wrong[0] if wrong else config.name}: expected attacks of the sweep that both "
-            f"engines can compute, got {got}. Name others by --keys, or audit another sweep."
+            f"engines support ({supported}). Choose others with --keys, or audit another sweep."
             f"{closest_key(wrong[0], audited) if wrong else ''}"
         )
-    every = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
-    count = min(images, *(len(every.images(dataset)) for dataset in config.datasets))
+    full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
+    count = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))
     names = config.selected_architectures
     drawn = np.random.default_rng(seed).choice(len(names), size=min(networks, len(names)), replace=False)
     common = {
-        "architectures": tuple(names[place] for place in sorted(drawn.tolist())),
+        "architectures": tuple(names[index] for index in sorted(drawn.tolist())),
         "images": config.images.model_copy(update={"count": count, "seed": seed}),
         "keys": {key: config.keys[key] for key in audited if keys is None or key in keys},
-        "datasets": {name: given.model_copy(update={"corruptions": None}) for name, given in config.datasets.items()},
+        "datasets": {
+            name: section.model_copy(update={"corruptions": None}) for name, section in config.datasets.items()
+        },
         "measurements": ("accuracy", "cm", "predictions"),
         "shards": None,
         "sampling": None,
@@ -121,41 +131,41 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
 
     Raises:
         InputError: bad input; nothing was started.
-        IncompleteError: something was not computed; the same audit goes on where it stopped.
+        IncompleteError: some evaluations are missing; rerunning the audit resumes it.
     """
-    outcomes: dict[str, dict[_Place, NDArray[np.bool_]]] = {}
+    outcomes: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
     for engine, config in sweeps.items():
         if not run(config).complete:
             raise IncompleteError(
-                f"Auditing failed for {config.results}: expected every evaluation of the sample, got some that are "
-                "missing. Run the same audit again: it goes on where it stopped."
+                f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
+                "command to resume the audit."
             )
         outcomes[engine] = dict(_read_outcomes(config))
     first, second = (outcomes[engine] for engine in ENGINES)
-    only_first = {place: int((first[place] & ~second[place]).sum()) for place in first}
-    only_second = {place: int((second[place] & ~first[place]).sum()) for place in first}
+    only_first = {evaluation: int((first[evaluation] & ~second[evaluation]).sum()) for evaluation in first}
+    only_second = {evaluation: int((second[evaluation] & ~first[evaluation]).sum()) for evaluation in first}
     p_values = mcnemar_p_values([*only_first.values()], [*only_second.values()])
     adjusted = holm_adjust(p_values)
     return tuple(
         AuditedEvaluation(
-            *place,
-            n_images=len(first[place]),
-            correct=(int(first[place].sum()), int(second[place].sum())),
-            only_one=(only_first[place], only_second[place]),
+            *evaluation,
+            n_images=len(first[evaluation]),
+            correct=(int(first[evaluation].sum()), int(second[evaluation].sum())),
+            only_one=(only_first[evaluation], only_second[evaluation]),
             p_value=float(p_values[number]),
             adjusted_p_value=float(adjusted[number]),
         )
-        for number, place in enumerate(first)
+        for number, evaluation in enumerate(first)
     )
 
 
-def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_Place, NDArray[np.bool_]]]:
-    """Read which images each evaluation of a finished sample classified correctly."""
+def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray[np.bool_]]]:
+    """Yield, for each evaluation of a complete sample, whether each image was classified correctly."""
     plan, store, inputs = load_plan(config.results), ShardStore.open(config.results), Inputs(config)
     labels = {dataset: np.asarray(inputs.images(dataset).labels) for dataset in config.datasets}
     unit: Unit
     values: Mapping[float, Mapping[str, Any]]
     for unit, values in store.select(plan.units, store.inventory(), ("predictions",)).iter_values():
         for strength, columns in values.items():
-            place = unit.dataset, unit.architecture, unit.weights, unit.key, strength
-            yield place, columns["predictions"] == labels[unit.dataset]
+            evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
+            yield evaluation, columns["predictions"] == labels[unit.dataset]

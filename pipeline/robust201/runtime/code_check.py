@@ -1,4 +1,4 @@
-"""Python files of the user's, executed once before a run starts, as most mistakes show there."""
+"""Execution of the user's Python files before a run starts, which reveals most mistakes early."""
 
 import itertools
 import json
@@ -17,21 +17,21 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
 
 CHECK_SECONDS = 300.0
-"""How long the files may take together; importing PyTorch from a busy file server takes a minute."""
+"""Time limit for executing all files; importing PyTorch from a busy file server takes a minute."""
 
 WEIGHTS_SECONDS = 60.0
-"""Time after which no further network is built to check its weights: workers check the rest."""
+"""Time after which no more networks are built to check their weights; workers check the others."""
 
 # The child imports the same modules as this process, from the same places.
 _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
 
 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
-    """Execute the Python files that a sweep names, with the user's consent, and look for their functions.
+    """Execute the Python files of a configuration, to which the user has consented, and look up their functions.
 
-    The inline executor computes in this process, so they are executed here; on Ray in a child, which is ended after
-    some seconds. The networks of a sweep that such a file builds are compared with their weights, as many as
-    `WEIGHTS_SECONDS` suffice for.
+    With the inline executor they are executed in this process, where the run computes as well; with Ray in a child
+    process, which is killed after `seconds`. If a file builds a sweep's networks, these are compared with their
+    weights, for at most `WEIGHTS_SECONDS`.
     """
     functions = list(_functions(config))
     if config.execution.executor == "inline":
@@ -54,7 +54,7 @@ def _check_weights(config: SweepConfig | TrainingConfig) -> None:
 
 
 def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float) -> None:
-    named = ", ".join(dict.fromkeys(str(function.path) for function in functions))
+    paths = ", ".join(dict.fromkeys(str(function.path) for function in functions))
     kind = "sweep" if isinstance(config, SweepConfig) else "trainings"
     request = json.dumps({kind: config.model_dump(mode="json")})
     child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
@@ -62,34 +62,31 @@ def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFu
         done = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"Loading {named} failed: expected to be executed within {seconds:g} seconds, got no end. Let the file "
-            "define functions only."
+            f"Loading {paths} failed: executing the code did not end within {seconds:g} seconds. Let the file define "
+            "functions only."
         ) from error
-    refusal = done.stdout
+    problem = done.stdout
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        refusal = (
-            f"Loading {named} failed: expected a file that can be executed, got the end of its process ({last[0]}). "
-            "Correct the file."
-        )
-    if refusal:
-        raise ConfigError(refusal)
+        problem = f"Loading {paths} failed: executing the code ended its process ({last[0]}). Correct the file."
+    if problem:
+        raise ConfigError(problem)
 
 
 def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
     if isinstance(config.space, SpaceFile):
         yield UserFunction(config.space.file, config.space.function, hash_file(config.space.file))
-    for given in config.parameters.values() if isinstance(config, SweepConfig) else ():
-        if isinstance(given, UserTaskParameters):
-            yield UserFunction(given.file, given.function_name, hash_file(given.file))
+    for parameters in config.parameters.values() if isinstance(config, SweepConfig) else ():
+        if isinstance(parameters, UserTaskParameters):
+            yield UserFunction(parameters.file, parameters.function_name, hash_file(parameters.file))
 
 
 def check_in_child() -> None:
     """Load the functions and check the weights of the configuration on standard input; print the first error."""
     request = json.load(sys.stdin)
     answer = os.dup(1)
-    os.dup2(2, 1)  # what the files print is no answer
-    refusal = ""
+    os.dup2(2, 1)  # output of the files must not be mistaken for the answer
+    problem = ""
     try:
         config = (
             parse_config(request["sweep"], "the sweep")
@@ -100,7 +97,7 @@ def check_in_child() -> None:
             function.load()
         _check_weights(config)
     except InputError as error:
-        refusal = str(error)
+        problem = str(error)
     with os.fdopen(answer, "w") as stream:
-        stream.write(refusal)
-    os._exit(0)  # whatever threads the files started
+        stream.write(problem)
+    os._exit(0)  # the files may have started threads

@@ -1,4 +1,4 @@
-"""The device of a worker: which it is, what memory it has, and whether an error says that it ran out."""
+"""A worker's device: its choice, its memory, and detection of out-of-memory errors."""
 
 import torch
 
@@ -7,11 +7,11 @@ from robust201.core.precision import Precision, check_gradients, check_precision
 
 
 def choose_device(choice: str, precision: Precision) -> torch.device:
-    """Choose where this process computes, by `execution.device` and the precision."""
+    """Return this process's device, given `execution.device`, and check that it supports the precision."""
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise ConfigError(
-            "Starting a worker failed for execution.device cuda: expected a GPU that PyTorch can use, got none. "
+            "Starting a worker failed for execution.device cuda: PyTorch cannot use a GPU on this machine. "
             "Set it to auto or cpu, or install a CUDA build of PyTorch."
         )
     device = torch.device("cuda" if available and choice != "cpu" else "cpu")
@@ -21,24 +21,24 @@ def choose_device(choice: str, precision: Precision) -> torch.device:
 
 
 def device_memory(device: torch.device) -> tuple[int, int] | None:
-    """Bytes of a GPU that are free for this process and bytes that it has; None for a CPU, whose batches are small."""
+    """Return the bytes of GPU memory available to this process, and the total; None for a CPU."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device), total
 
 
-_SIGNS_OF_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
-"""What torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN say in plain RuntimeErrors; the last, where no plan of
-cuDNN's finds room to work."""
+_OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
+"""Messages of RuntimeErrors by torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN. The last one means that no
+cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Say whether memory ran out, be it in an error that another one followed."""
+    """Return whether an error, or one in its chain of contexts, was caused by a lack of memory."""
     if error is None:
         return False
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY):
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY_TEXTS):
         return True
     return is_out_of_memory(error.__context__)

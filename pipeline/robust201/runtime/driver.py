@@ -1,4 +1,4 @@
-"""What every driver does, for a sweep or for trainings: stages of bundles, progress, and an orderly end."""
+"""Driver of a sweep or of training runs: executes stages of bundles, tracks progress, and drains on signals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -12,14 +12,14 @@ from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 
 OnProgress = Callable[[RunProgress, Event | None], None]
-"""Called after each event, and without one now and then."""
+"""Callback for progress, called after each event, and regularly with None."""
 
 
 class Driver:
-    """Runs the stages of one run, one after the other, and counts them in `tally`.
+    """Executes the stages of one run one after the other, and counts results in `tally`.
 
-    `check` is called between events; it raises if the run must stop, for example because another driver took over.
-    `say` is called with a line about draining. `doing` names the work in messages.
+    `check` is called between events and raises an error if the run must stop, for example because another driver has
+    taken over. `say` receives a line about draining. `doing` names the work in messages.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Driver:
         find_committed: Callable[[Sequence[Part]], Sequence[Receipt]],
         on_receipt: Callable[[Receipt], None] = lambda _receipt: None,
     ) -> None:
-        """Compute bundles on an executor, which is then closed, until they are done or a signal asks to drain.
+        """Compute bundles on a new executor until they are done or a signal requests draining.
 
-        `make_bundles` divides the work among the executor's workers; `find_committed` finds what a lost worker stored
-        without reporting it; `on_receipt` is called with each receipt before it is counted.
+        `make_bundles` divides the work among the executor's workers. `find_committed` returns receipts of results that
+        a lost worker stored without reporting them. `on_receipt` is called with each receipt before it is counted.
         """
         started: list[Executor] = []
 
         def drain(line: str) -> None:
             self.tracker.note_draining()
             for executor in started:
-                executor.drain()  # now: an inline executor would otherwise notice only after its next receipt
+                executor.drain()  # an inline executor would otherwise notice only after its next receipt
             self._say(line)
 
         def should_drain() -> bool:
@@ -75,7 +75,7 @@ class Driver:
         with draining as request, closing(start_executor()) as executor:
             started.append(executor)
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self.tracker.write(state="running")  # the first event may be a quarter of an hour away
+            self.tracker.write(state="running")  # the first event may take a quarter of an hour
             bundles = make_bundles(executor)
             self._log.write("run_started", f"{len(bundles)} bundles")
             scheduler = Scheduler(
@@ -93,7 +93,7 @@ class Driver:
         self._log.write("run_ended", self.tally.end_state, failures=len(self.tally.failures))
 
     @contextmanager
-    def recording_an_error(self) -> Iterator[None]:
+    def recording_errors(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:

@@ -1,9 +1,9 @@
-"""Heartbeats: who is at work in a results folder, and on which part; for people, and deciding nothing.
+"""Heartbeats of the processes working in a results folder, with their current parts; for people only.
 
-A process at work keeps a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, and writes it anew every few
-seconds and when it begins a part. It removes the file when it ends; one that was killed leaves it, and falls silent.
-A file's age is the difference of two times of one file server, and how long a part takes is counted by the worker:
-the wall clocks of two machines are never compared.
+Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
+and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
+age is the difference of two times of the same file server, and the worker measures how long a part takes: wall clocks
+of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.files import MAX_STATE_BYTES, is_amount, load_json
 
-if TYPE_CHECKING:  # doctor, which asks for the file server's time, also works where numpy is missing
+if TYPE_CHECKING:  # doctor uses `file_server_time` and must work without numpy
     from robust201.core.records import Part
 
 HEARTBEATS_FOLDER = "heartbeats"
 
 BEAT_SECONDS = 5.0
-"""Longest time between two beats."""
+"""Maximum time between two beats."""
 
 SILENT_SECONDS = 30.0
-"""Age of the last beat from which a process counts as silent."""
+"""Age of the last beat at which a process counts as silent."""
 
 _PAUSE_SECONDS = 0.5
-"""Shortest time between two beats: parts may take milliseconds."""
+"""Minimum time between two beats, because parts may take only milliseconds."""
 
 _MAX_LABEL = 200
-"""Maximum number of characters of a label that is shown."""
+"""Maximum number of characters of a displayed label."""
 
 _JOIN_SECONDS = 5.0
-"""How long an end waits for a beat in progress, which a file server that is away may hold up."""
+"""Maximum time to wait at the end for a beat in progress, which an unavailable file server may block."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSteps:
-    """Progress of one training.
+    """Progress of a training run.
 
     Attributes:
-        step: steps made.
-        begun: steps made when this worker began or resumed it.
-        last: steps after which it ends.
+        step: number of completed steps.
+        begun: number of steps that were completed when this worker started or resumed the training.
+        last: total number of steps.
         per_epoch: steps per epoch.
-        seconds: worker time since it was begun.
-        loss: mean training loss of the epoch so far, or of the last epoch; None before the first step.
-        accuracy: fraction of its training images that were classified correctly, likewise.
+        seconds: worker time since this worker started or resumed the training.
+        loss: mean training loss of the current epoch so far, or of the last epoch; None before the first step.
+        accuracy: training accuracy over the same period.
     """
 
     step: int
@@ -74,7 +74,7 @@ class TrainingSteps:
 
     @property
     def epochs(self) -> int:
-        """Number of epochs, the last of which may be incomplete."""
+        """Number of epochs; the last one may be incomplete."""
         return -(-self.last // self.per_epoch)
 
     @property
@@ -83,28 +83,28 @@ class TrainingSteps:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end of this training; None before its first step."""
+        """Estimated seconds until the training ends; None before this worker's first step."""
         rate = self.steps_per_second
         return None if rate is None else (self.last - self.step) / rate
 
     @classmethod
     def parse(cls, payload: Any) -> TrainingSteps:
-        """Parse a JSON value."""
+        """Parse a JSON value; ValueError if it is invalid."""
         values: dict[str, Any] = payload if isinstance(payload, dict) else {}
         numbers = {field.name: values.get(field.name) for field in fields(cls)}
         amounts: dict[str, Any] = {name: value for name, value in numbers.items() if is_amount(value)}
         if amounts.keys() | {"loss", "accuracy"} != numbers.keys():
-            raise ValueError("not a progress of a training")
+            raise ValueError("not the progress of a training")
         training = cls(**amounts)
         if not (training.begun <= training.step <= training.last and training.per_epoch > 0):
-            raise ValueError("not a progress of a training")
+            raise ValueError("not the progress of a training")
         return training
 
 
 class Heartbeat:
-    """Shows within a block that this process, a worker or a share, is at work.
+    """Context manager that signals that this process (a worker or a share) is working.
 
-    A thread writes the file, so the work never waits for a file server.
+    A thread writes the file, so that the work never waits for a file server.
     """
 
     def __init__(self, results: Path, *, share: str | None = None) -> None:
@@ -122,7 +122,7 @@ class Heartbeat:
         self._is_due.set()
 
     def note_steps(self, training: TrainingSteps) -> None:
-        """Note the progress of the training that is the part; the next beat has it."""
+        """Set the progress of the current part's training, to be written with the next beat."""
         self._training = training
 
     def __enter__(self) -> Self:
@@ -138,7 +138,7 @@ class Heartbeat:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         while not self._ended.is_set():
             self._is_due.clear()
-            with contextlib.suppress(OSError, MemoryError):  # a lack of space shows when results are written
+            with contextlib.suppress(OSError, MemoryError):  # a full disk is reported when results are written
                 self.path.parent.mkdir(exist_ok=True)
                 temporary.write_text(json.dumps(self._payload()), encoding="utf-8")
                 temporary.replace(self.path)
@@ -149,7 +149,7 @@ class Heartbeat:
                 temporary.unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
             except OSError:
-                os.utime(self.path, (0, 0))  # what cannot be removed must not look like a sign of life
+                os.utime(self.path, (0, 0))  # a file that cannot be removed must look silent
 
     def _payload(self) -> dict[str, Any]:
         if self._part is None:
@@ -169,16 +169,17 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LastBeat:
-    """What a heartbeat file says.
+    """Content of a heartbeat file.
 
     Attributes:
-        age: seconds since it was written.
+        age: seconds since the file was written.
         share: name of the share that wrote it; None for a worker.
-        strengths: of the part.
-        images: first position of the part, and one past the last.
-        seconds: for how long the part was computed when the file was written.
-        label: readable name of the part, if it can be printed.
-        training: progress of the training that is the part; None for parts of sweeps.
+        unit: id of the part's unit; None if there is no current part.
+        strengths: strengths of the part.
+        images: position of the part's first image, and of its last image plus one.
+        seconds: time that the part had taken when the file was written.
+        label: readable name of the part; empty if it is not printable.
+        training: progress of the part's training; None for parts of sweeps.
     """
 
     age: float
@@ -192,12 +193,12 @@ class LastBeat:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next beat is long overdue; times in the future are no sign of life either."""
+        """Whether the next beat is long overdue; a time far in the future also counts as silent."""
         return abs(self.age) >= SILENT_SECONDS
 
 
 def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
-    """Read all heartbeats of a results folder, silent ones too, given its `file_server_time`."""
+    """Read all heartbeats of a results folder, including silent ones; `now` is its `file_server_time`."""
     return tuple(beat for path in _files(results) if (beat := _read(path, now)) is not None)
 
 
@@ -207,7 +208,7 @@ def _files(results: Path) -> list[Path]:
 
 def _read(path: Path, now: float) -> LastBeat | None:
     try:
-        # Opened before its time is asked for: NFS then asks the server for both.
+        # Opened before `stat`, so that NFS requests both content and time from the server.
         payload = load_json(path, MAX_STATE_BYTES)
         age = now - path.stat().st_mtime
         share, unit = payload.get("share"), payload.get("unit")
@@ -230,11 +231,11 @@ def _read(path: Path, now: float) -> LastBeat | None:
             None if training is None else TrainingSteps.parse(training),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # its process has just ended, or the file is none of ours
+        return None  # the process has just ended, or the file is not a heartbeat
 
 
 def file_server_time(folder: Path) -> float:
-    """Read the time of the file server behind a folder, in seconds since 1970, by a file written there and removed."""
+    """Return the time of a folder's file server, in seconds since 1970, by writing and removing a file there."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
         probe.write(b"what time is it?")
         probe.flush()
@@ -243,31 +244,31 @@ def file_server_time(folder: Path) -> float:
 
 
 def read_file_time(folder: Path) -> float:
-    """Read the file server's time, or this machine's if the folder cannot be written to."""
+    """Return the file server's time, or this machine's time if the folder is not writable."""
     try:
         return file_server_time(folder)
     except OSError:
         return time.time()
 
 
-def working_shares(results: Path) -> tuple[str, ...]:
-    """Names of the shares at work in a results folder that this process can write to."""
+def active_shares(results: Path) -> tuple[str, ...]:
+    """Return the names of the shares working in a results folder, which must be writable."""
     beats = read_heartbeats(results, file_server_time(results))
     return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
 
 
-def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Say so if shares are at work in a results folder that something else is about to work on."""
-    count = len(working_shares(results))
+def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
+    """Report shares that are working in a results folder in which another run is about to start."""
+    count = len(active_shares(results))
     if count:
         say(
-            f"{count} {'run' if count == 1 else 'runs'} with --share at work in {results}: what two workers both "
-            "compute is stored twice and counted once."
+            f"{count} {'run' if count == 1 else 'runs'} with --share working in {results}: results that two workers "
+            "compute are stored twice and counted once."
         )
 
 
 def remove_silent_heartbeats(results: Path) -> None:
-    """Remove what killed processes left; one that lives, and was only cut off for a while, writes its file again."""
+    """Remove the files of killed processes; a live process that was only disconnected rewrites its file."""
     now = file_server_time(results)
     for path in _files(results):
         with contextlib.suppress(OSError):

@@ -1,20 +1,21 @@
-"""One driver at a time in a results folder: a lease that any file system with hard links can hold.
+"""Lease on a results folder, so that it has one driver at a time; requires a file system with hard links.
 
-The lease is a file, ``lease.json``, that names its holder: host, boot, process and a nonce, with a counter that the
-holder raises every few seconds. A holder that died leaves it behind, and the next driver must tell a dead holder from a
-living one:
+The lease is a file, ``lease.json``, which identifies its holder by host, boot, process and a nonce, and has a counter
+that the holder increments every few seconds. A holder that dies leaves the file behind. The next driver determines
+whether the holder is alive:
 
-- same host and boot: by the process, at once. A process id counts only together with the time the process started.
-  Where that cannot be seen (``/proc`` may hide other users' processes), as on another host.
-- same host, another boot: dead, at once.
-- another host (or another container with process ids of its own): dead if its counter stands still for some of its own
-  intervals, on the observer's monotonic clock. Wall clocks of two hosts are never compared.
+- same host and boot: immediately, by its process. A process id is valid only together with the process's start time. If
+  that is hidden (``/proc`` may hide other users' processes), as for another host.
+- same host, another boot: the holder is dead.
+- another host, or another container with separate process ids: the holder is dead if its counter does not change for
+  several of its intervals on the observer's monotonic clock. Wall clocks of two hosts are never compared.
 
-Races are decided by ``os.link``, which either makes a name or fails, on NFS too. The lease is made by linking a whole
-file to its name. A dead lease is replaced by whoever links ``.lease.<its nonce>.successor``; a taker that dies in
-between is succeeded in the same way, by its own nonce. The holder beats its counter into its own open file: once the
-name belongs to another file, its beats reach nobody and it sees at its next beat that it has lost the lease. One
-whose beat hangs, on a file server that is away, counts its lease as lost once others may take it.
+Races are decided by ``os.link``, which is atomic even on NFS. A lease is created by linking a complete file to its
+name. A dead lease is replaced by the driver that succeeds in linking ``.lease.<its nonce>.successor``; if that driver
+dies before finishing, it is replaced in the same way, using its own nonce. The holder writes its counter to its open
+file: after another driver has replaced the file, these writes have no effect, and the holder notices at its next beat
+that it has lost the lease. If a beat hangs because the file server is unavailable, the holder considers the lease lost
+as soon as other drivers may take it.
 """
 
 import contextlib
@@ -41,7 +42,7 @@ STALE_INTERVALS = 6
 """Intervals without a beat after which a holder on another host counts as dead."""
 
 _JOIN_SECONDS = 10.0
-"""How long a lease that is released waits for a beat in progress, which a file server that is away may hold up."""
+"""Maximum time to wait on release for a beat in progress, which an unavailable file server may block."""
 
 LEASE_NAME = "lease.json"
 _FILE_BYTES = 1024
@@ -49,12 +50,14 @@ _FILE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What ``lease.json`` says.
+    """Content of ``lease.json``.
 
     Attributes:
-        process_start: see `process_start`; -1 where that is unknown.
-        since: when it was taken, ISO 8601 in UTC by the holder's clock; for messages only.
+        process_start: start time of the process (see `process_start`); -1 if unknown.
+        nonce: random string that identifies the lease.
+        since: time of acquisition by the holder's clock (ISO 8601, UTC); for messages only.
         interval_seconds: time between two beats.
+        heartbeat: counter of beats.
     """
 
     host_id: HostId
@@ -73,21 +76,21 @@ class Holder:
         return cls(host_id, pid, -1 if start is None else start, secrets.token_hex(16), since, interval_seconds, 0)
 
     def to_bytes(self) -> bytes:
-        """Content of the file, padded to one length so that a beat overwrites the last one in place."""
+        """Serialise to the content of the file, padded to a fixed length so that beats overwrite it in place."""
         return (json.dumps(asdict(self), indent=1) + "\n").encode().ljust(_FILE_BYTES, b"\n")
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
-        """Read a lease, which must be there; None if the content is none (written by hand, or damaged)."""
+        """Read an existing lease; None if the content is not a valid lease (edited by hand or damaged)."""
         try:
             payload = load_json(path, MAX_STATE_BYTES)
             holder = cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
         except (ValueError, KeyError, TypeError):
             return None
-        return holder if holder._is_sound() else None
+        return holder if holder._is_valid() else None
 
-    def _is_sound(self) -> bool:
-        """Whether the fields are what `new` writes: a process is looked up by some, a file named by another."""
+    def _is_valid(self) -> bool:
+        """Return whether the fields are valid; some are used to look up a process, and the nonce in a file name."""
         texts = (*asdict(self.host_id).values(), self.since, self.nonce)
         numbers = (self.pid, self.process_start, self.heartbeat)
         return (
@@ -98,13 +101,13 @@ class Holder:
             and is_amount(self.interval_seconds)
         )
 
-    def beaten(self) -> "Holder":
+    def next_beat(self) -> "Holder":
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:
-        """Judge the holder without waiting; None if only its heartbeat can tell."""
-        mine, its = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
-        if mine != its or not (observer.boot_id and self.host_id.boot_id):
+        """Return whether the holder is dead, without waiting; None if only its heartbeat can tell."""
+        observer_host, holder_host = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
+        if observer_host != holder_host or not (observer.boot_id and self.host_id.boot_id):
             return None
         if observer.boot_id != self.host_id.boot_id:
             return True
@@ -114,10 +117,10 @@ class Holder:
 
 
 class Lease:
-    """The right to drive the sweep in a results folder, kept alive by a thread.
+    """Exclusive right to be the driver of a results folder, kept alive by a thread.
 
-    Made by `acquire`; a context manager that releases it. `lost` is set when another driver has taken the lease, or
-    when it could not be kept alive for so long that others may have.
+    Created by `acquire`; a context manager that releases the lease at the end. `lost` is set when another driver has
+    taken the lease, or may have taken it because beats failed for too long.
     """
 
     def __init__(self, root: Path, holder: Holder, descriptor: int, clock: Callable[[], float]) -> None:
@@ -144,34 +147,34 @@ class Lease:
         interval_seconds: float = INTERVAL_SECONDS,
         on_wait: Callable[[str], None] = lambda _message: None,
     ) -> "Lease":
-        """Take the lease on a results folder, which exists, and keep it alive.
+        """Take the lease on an existing results folder, and keep it alive.
 
-        Clock and sleep are monotonic seconds. `on_wait` receives one line that says why it will take a while, before
-        a holder on another host is observed.
+        `clock` and `sleep` use monotonic seconds. `on_wait` receives a line with the reason before a holder on another
+        host is observed, which takes a while.
 
         Raises:
-            LeaseHeldError: another driver holds it, and is alive.
-            StorageFullError: no space is left.
+            LeaseHeldError: another live driver holds the lease.
+            StorageFullError: the disk is full.
         """
         holder = Holder.new(host_id or HostId.of_this_process(), interval_seconds)
         descriptor = _Attempt(root, holder, clock, sleep, on_wait).take()
         return cls(root, holder, descriptor, clock)
 
     def check(self) -> None:
-        """Make sure that the lease has not been lost; a `LeaseHeldError` says that this driver must stop."""
+        """Raise LeaseHeldError if the lease was lost, so that this driver must stop."""
         hangs = self._hangs()
         if hangs:
             self.lost.set()
         if self.lost.is_set():
             raise LeaseHeldError(
-                f"Keeping the lease failed for {self.path}: expected it to stay with this run (process "
-                f"{self.holder.pid} on {self.holder.host_id.host}), got {self._describe_loss(hangs)}. This run "
-                "stops; what it did is kept."
+                f"Keeping the lease failed for {self.path}: expected this run (process {self.holder.pid} on "
+                f"{self.holder.host_id.host}) to hold it, got {self._describe_loss(hangs)}. This run stops; its "
+                "results are kept."
             )
 
     def _describe_loss(self, hangs: bool) -> str:
         error = self._beat_error
-        if hangs:  # to read the file would hang, too
+        if hangs:  # reading the file would hang as well
             return "a heartbeat that hangs, so that others may have taken it"
         if error is not None:
             return (
@@ -180,12 +183,12 @@ class Lease:
         return _describe(self.path)
 
     def _hangs(self) -> bool:
-        """Whether a beat is held up, by a file server, for so long that the one before it is too old."""
-        began = self._beat_began  # in a process that was suspended none has begun, and the next will tell
+        """Return whether a beat has been blocked, by a file server, for so long that others may take the lease."""
+        began = self._beat_began  # None if the process was suspended between beats; the next beat detects a loss
         return began is not None and self._clock() - began >= self.holder.interval_seconds * (STALE_INTERVALS - 1)
 
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lease if it is still ours and no beat hangs; safe to call twice."""
+        """Stop the heartbeat, and remove the lease unless it was lost or a beat hangs; may be called twice."""
         if self._released.is_set():
             return
         self._released.set()
@@ -193,11 +196,11 @@ class Lease:
         if self._thread.is_alive():
             return
         try:
-            if self._is_ours():
+            if self._is_still_held():
                 self.path.unlink(missing_ok=True)
         except OSError:
             with contextlib.suppress(OSError):
-                os.utime(self._descriptor, (0, 0))  # what cannot be removed must not look like a heartbeat
+                os.utime(self._descriptor, (0, 0))  # a lease that cannot be removed must not look alive
             raise
         finally:
             os.close(self._descriptor)
@@ -208,12 +211,12 @@ class Lease:
     def __exit__(self, *_error: object) -> None:
         self.release()
 
-    def _is_ours(self) -> bool:
+    def _is_still_held(self) -> bool:
         try:
-            found = Holder.read(self.path)
+            holder = Holder.read(self.path)
         except FileNotFoundError:
             return False
-        return found is not None and found.nonce == self.holder.nonce
+        return holder is not None and holder.nonce == self.holder.nonce
 
     def _keep_alive(self) -> None:
         while not self._released.wait(self.holder.interval_seconds):
@@ -225,17 +228,17 @@ class Lease:
                 return
 
     def _beat(self) -> bool:
-        patience = self.holder.interval_seconds * STALE_INTERVALS
+        max_age = self.holder.interval_seconds * STALE_INTERVALS
         try:
-            if not self._is_ours():
+            if not self._is_still_held():
                 return False
-            self.holder = self.holder.beaten()
+            self.holder = self.holder.next_beat()
             os.pwrite(self._descriptor, self.holder.to_bytes(), 0)
             os.fsync(self._descriptor)
-        except Exception as error:  # noqa: BLE001 - this thread must not end unnoticed, such as when memory runs out
-            # A file server may be unavailable for a moment; after `patience`, others may take over the lease.
+        except Exception as error:  # noqa: BLE001 - this thread must not end unnoticed, for example without memory
+            # A file server may be unavailable for a moment; after `max_age`, others may take over the lease.
             self._beat_error = error
-            return getattr(error, "errno", None) != errno.ESTALE and self._clock() - self._last_beat < patience
+            return getattr(error, "errno", None) != errno.ESTALE and self._clock() - self._last_beat < max_age
         self._last_beat, self._beat_error = self._clock(), None
         return True
 
@@ -252,7 +255,7 @@ def _describe(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One driver's attempt at the lease."""
+    """A driver's attempt to take the lease."""
 
     root: Path
     holder: Holder
@@ -265,48 +268,48 @@ class _Attempt:
         return self.root / LEASE_NAME
 
     def take(self) -> int:
-        """Take the lease, and give a descriptor of its file, open for beats."""
-        own = self.root / f".lease.{self.holder.nonce}.tmp"
-        descriptor = self._write(own)
+        """Take the lease, and return a descriptor of its file, to which beats are written."""
+        new_file = self.root / f".lease.{self.holder.nonce}.tmp"
+        descriptor = self._write(new_file)
         try:
-            while not self._link(own, self.path):
+            while not self._link(new_file, self.path):
                 with contextlib.suppress(FileNotFoundError):
-                    if self._replace_dead(own):
+                    if self._replace_dead(new_file):
                         break
         except BaseException:
             os.close(descriptor)
             raise
         finally:
-            own.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
         return descriptor
 
-    def _write(self, own: Path) -> int:
-        descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    def _write(self, new_file: Path) -> int:
+        descriptor = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.write(descriptor, self.holder.to_bytes())
             os.fsync(descriptor)
         except OSError as error:
             os.close(descriptor)
-            own.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self.path}: expected free space on the device, got none "
-                    f"({error.strerror}). Free some space and run the same command again."
+                    f"Taking the lease failed for {self.path}: expected free space on the disk, got none "
+                    f"({error.strerror}). Free some space and rerun the same command."
                 ) from error
             raise
         return descriptor
 
     @staticmethod
-    def _link(own: Path, name: Path) -> bool:
+    def _link(new_file: Path, name: Path) -> bool:
         try:
-            os.link(own, name)
+            os.link(new_file, name)
         except OSError as error:
-            # NFS may carry out a link and lose the answer, so the names decide, not the error.
+            # With NFS, a link may be created although its reply is lost, so check the names rather than the error.
             with contextlib.suppress(FileNotFoundError):
-                return name.samefile(own)
+                return name.samefile(new_file)
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise StorageError(
-                    f"Taking the lease failed for {name}: expected a file system with hard links, got one without "
+                    f"Taking the lease failed for {name}: the file system does not support hard links "
                     f"({error.strerror}). Keep the results on a POSIX file system."
                 ) from error
             if error.errno != errno.EEXIST:
@@ -314,18 +317,18 @@ class _Attempt:
             return False
         return True
 
-    def _replace_dead(self, own: Path) -> bool:
-        """Replace the lease of a dead holder by ours; False if it changed hands meanwhile: look again."""
+    def _replace_dead(self, new_file: Path) -> bool:
+        """Replace the lease of a dead holder with a new one; return False if it has changed, so the caller retries."""
         dead = nonce = self._require_dead(self.path)
         claims = [self._claim(nonce)]
-        while not self._link(own, claims[-1]):
+        while not self._link(new_file, claims[-1]):
             nonce = self._require_dead(claims[-1])
             claims.append(self._claim(nonce))
         try:
-            # Whoever claimed before us may have replaced the lease and removed its claim in the meantime.
+            # A driver with an earlier claim may have replaced the lease and removed its claim in the meantime.
             if _nonce_of(Holder.read(self.path)) != dead:
                 return False
-            own.replace(self.path)
+            new_file.replace(self.path)
             for claim in claims[:-1]:
                 claim.unlink(missing_ok=True)
         finally:
@@ -336,44 +339,44 @@ class _Attempt:
         return self.root / f".lease.{nonce}.successor"
 
     def _require_dead(self, path: Path) -> str:
-        """Give the nonce of the holder that a file names, if it is dead."""
+        """Return the nonce of the holder in a file; LeaseHeldError unless it is dead."""
         holder = Holder.read(path)
-        dead = None if holder is None else holder.is_dead_for(self.holder.host_id)
-        if dead is None:
-            dead = self._stands_still(path, holder)
-        if not dead:
+        is_dead = None if holder is None else holder.is_dead_for(self.holder.host_id)
+        if is_dead is None:
+            is_dead = self._is_unchanged(path, holder)
+        if not is_dead:
             raise LeaseHeldError(
                 f"Taking the lease failed for {self.path}: expected no other run in this results folder, got "
                 f"{_describe(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)
 
-    def _stands_still(self, path: Path, holder: Holder | None) -> bool:
-        """Observe a file for as long as a living holder would need for some beats."""
+    def _is_unchanged(self, path: Path, holder: Holder | None) -> bool:
+        """Observe a file for several intervals, in which a live holder would change it."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
-        seen = self._read_occupied(path)
+        content = self._read_lease_file(path)
         self.on_wait(
             f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
         )
         end = self.clock() + interval * STALE_INTERVALS
         while self.clock() < end:
             self.sleep(interval / 2)
-            if self._read_occupied(path) != seen:
+            if self._read_lease_file(path) != content:
                 return False
         return True
 
     @staticmethod
-    def _read_occupied(path: Path) -> bytes:
-        """Read what has a lease's name; StorageError if it is not even a small file."""
+    def _read_lease_file(path: Path) -> bytes:
+        """Read the file at a lease's path; StorageError if it is not a small regular file."""
         try:
             return read_file(path, MAX_STATE_BYTES)
         except (IsADirectoryError, IrregularFileError) as error:
             raise StorageError(
-                f"Taking the lease failed for {path}: expected a lease or no file, got {error.strerror}. Move it away, "
-                "and run the same command again."
+                f"Taking the lease failed for {path}: expected a lease or no file, got {error.strerror}. Move it "
+                "elsewhere, and rerun the same command."
             ) from error
 
 
 def _nonce_of(holder: Holder | None) -> str:
-    """Nonce of a lease, or what stands for it where the content is none."""
+    """Return the nonce of a lease, or a placeholder if its content is invalid."""
     return "unreadable" if holder is None else holder.nonce

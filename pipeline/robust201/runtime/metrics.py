@@ -1,7 +1,7 @@
-"""What a run reports to a monitoring system: one table of metrics, and where their values go.
+"""Metrics of a run for monitoring systems, and the interface that records them.
 
-The shards say what is done; metrics are for watching. Who counts knows no monitoring system: it records values under
-the names of `METRICS`, and the executor says where they go (`runtime.executors`).
+Metrics are for monitoring only; completed work is recorded by the shards. Code that records a metric does not depend on
+a monitoring system: the executor provides the sink (`runtime.executors`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _UNIT_TAGS = ("dataset", "key")
 
 @dataclass(frozen=True)
 class Metric:
-    """One row of the table."""
+    """Description of a metric; `boundaries` are the upper bounds of a histogram's buckets."""
 
     kind: Literal["counter", "gauge", "histogram"]
     unit: str
@@ -23,26 +23,26 @@ class Metric:
 
 METRICS = {
     "robust201_evaluations_total": Metric(
-        "counter", "evaluations", "evaluations computed, slices counted by their share of the images", _UNIT_TAGS
+        "counter", "evaluations", "evaluations computed; slices count as their fraction of the images", _UNIT_TAGS
     ),
-    "robust201_images_total": Metric("counter", "images", "images perturbed and measured, per strength", _UNIT_TAGS),
+    "robust201_images_total": Metric("counter", "images", "images evaluated, counted once per strength", _UNIT_TAGS),
     "robust201_part_seconds": Metric(
-        "histogram", "seconds", "worker time of one shard's work", _UNIT_TAGS, (0.1, 1, 3, 10, 30, 100, 300, 1000, 3000)
+        "histogram", "seconds", "worker time per shard", _UNIT_TAGS, (0.1, 1, 3, 10, 30, 100, 300, 1000, 3000)
     ),
     "robust201_failures_total": Metric("counter", "parts", "parts given up", (*_UNIT_TAGS, "kind")),
-    "robust201_worker_deaths_total": Metric("counter", "workers", "workers that died under a bundle"),
-    "robust201_preemptions_total": Metric("counter", "workers", "workers whose machine was taken away"),
+    "robust201_worker_deaths_total": Metric("counter", "workers", "workers that died while running a bundle"),
+    "robust201_preemptions_total": Metric("counter", "workers", "workers lost to preemption of their machine"),
     "robust201_micro_batch_halvings_total": Metric(
-        "counter", "halvings", "times that memory ran out and fewer images were shown at once", _UNIT_TAGS
+        "counter", "halvings", "out-of-memory errors after which the micro-batch was halved", _UNIT_TAGS
     ),
     "robust201_missing_evaluations": Metric("gauge", "evaluations", "evaluations left to compute", _UNIT_TAGS),
-    "robust201_seconds_left": Metric("gauge", "seconds", "estimated time to the end at the rate so far"),
+    "robust201_seconds_left": Metric("gauge", "seconds", "estimated time to the end at the current rate"),
 }
 """Metrics by name (docs/watching.md lists them). Ray puts ``ray_`` before each name."""
 
 
 class Metrics:
-    """Where values go: nowhere, unless a subclass says otherwise."""
+    """Metrics sink; this base class discards all values."""
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Add (counter), set (gauge) or observe (histogram) one of `METRICS`; never waits and never fails a run."""
+        """Add (counter), set (gauge) or observe (histogram) a value; never blocks and never fails a run."""

@@ -1,4 +1,4 @@
-"""Networks of a worker: loaded with their weights, compiled where the space can, checked, and shown what fits."""
+"""Loading of a worker's networks: weights, compilation if the space supports it, checks and micro-batches."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from robust201.models.graphs import GraphCapture
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import COMPARISON_BATCH, check_compiled, check_network
 from robust201.planning.config import SweepConfig
-from robust201.planning.weights import OTHER_WEIGHTS, WeightsSource
+from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
 from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
@@ -20,7 +20,7 @@ from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
-    """A unit's network, and its compiled form, if any, which the fused engine attacks and measures instead."""
+    """A unit's network, and its compiled form, if any, which the fused engine uses in its place."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
         self.classifier = classifier
@@ -30,32 +30,32 @@ class LoadedNetwork:
 
     @property
     def capacity(self) -> Capacity | None:
-        """Samples that are shown at once, where the device's memory was planned with."""
+        """Maximum batch sizes that fit into the device's memory; None if they were not determined."""
         return self.model.capacity if isinstance(self.model, Bucketed) else None
 
     @property
     def shown(self) -> int:
-        """Images that the last call showed at once."""
+        """Batch size of the last call."""
         return self.classifier.shown if self.model is None else self.model.shown
 
     @property
     def smallest(self) -> int:
-        """Fewest images that are ever shown at once."""
+        """Minimum batch size."""
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
-        """Show at most so many images at once; None for no bound but the network's own."""
+        """Limit the batch size; None removes the limit, except the network's own."""
         self.classifier.micro_batch = micro_batch
         if isinstance(self.model, Bucketed):
             self.model.limit(micro_batch)
         elif self.model is not None and self._chunk is not None:
             self.model.chunk = min(self._chunk, micro_batch or self._chunk)
-        for shown in (self.classifier, self.model):
-            if shown is not None:
-                shown.shown = 0
+        for model in (self.classifier, self.model):
+            if model is not None:
+                model.shown = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Look once whether the network answers as it must, after its batches were limited (see `check_compiled`)."""
+        """Check the network's outputs once (see `check_compiled`); batches must be limited before."""
         if self._is_checked:
             return
         pixels = _sample(images, self.classifier.device)
@@ -71,7 +71,7 @@ class LoadedNetwork:
 
 
 class NetworkLoader:
-    """Loads the networks of units, and keeps the last."""
+    """Loads the networks of units and caches the last one."""
 
     def __init__(self, config: SweepConfig, space: Space, weights: WeightsSource, device: torch.device) -> None:
         self._config = config
@@ -86,13 +86,13 @@ class NetworkLoader:
         return None if self._last is None else self._last[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
-        """Load the network of a unit, which is shown images of its dataset."""
-        wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
-        if self._last is None or self._last[0] != wanted:
+        """Load a unit's network for the images of its dataset."""
+        network_id = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
+        if self._last is None or self._last[0] != network_id:
             if self._last is not None:
                 self._last[1].release()
             self._last = None
-            self._last = wanted, self._load(unit, images)
+            self._last = network_id, self._load(unit, images)
         return self._last[1]
 
     def _load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
@@ -128,12 +128,12 @@ class NetworkLoader:
                 return self._space.build(unit.architecture, n_classes=n_classes)
         state_dict = self._weights.load(unit)
         network = self._space.build(unit.architecture, n_classes=n_classes)
-        fill_network(network, state_dict, unit.network_label, OTHER_WEIGHTS)
+        fill_network(network, state_dict, unit.network_label, WRONG_WEIGHTS_ADVICE)
         return network
 
     def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:
-        """Show a GPU batches of a few sizes, chosen by its memory."""
-        assert self._memory is not None  # noqa: S101 - asked before
+        """Restrict a network on a GPU to a few batch sizes, which depend on the GPU's memory."""
+        assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
         execution = self._config.execution
         capacity = choose_capacity(

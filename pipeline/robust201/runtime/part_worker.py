@@ -1,4 +1,4 @@
-"""What every worker does, for sweeps and for trainings: parts one by one, with a heartbeat, a log and receipts."""
+"""Base of the workers of sweeps and trainings: runs parts one by one, with heartbeats, logs and receipts."""
 
 import threading
 import traceback
@@ -15,18 +15,18 @@ from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.work_log import WorkLog
 
 _CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a user's code may raise."""
+"""Exceptions that a user's code may raise."""
 
 
 class PartWorker:
-    """Computes bundles in this process, on `device`; a subclass says how a part is computed.
+    """Computes bundles in this process, on `device`; subclasses implement `compute`.
 
     Raises:
-        ConfigError: this machine lacks the device or the precision that the work asks for.
+        ConfigError: this machine lacks the required device or precision.
     """
 
     doing = "Evaluating"
-    """The work's name in messages."""
+    """Name of the work in messages."""
 
     def __init__(self, config: WorkSettings) -> None:
         self.device = choose_device(config.execution.device, config.precision)
@@ -35,16 +35,16 @@ class PartWorker:
         self._draining = threading.Event()
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
-        """Compute a part, and yield a receipt for each of its strengths, or several, once they are stored."""
+        """Compute a part; yield a receipt whenever results of one or more strengths have been stored."""
         raise NotImplementedError
 
     def use_less_memory(self, part: Part) -> bool:
-        """Arrange to need less memory after it ran out under a part; False if that is impossible."""
+        """Reduce memory use after a part has run out of memory; return False if that is impossible."""
         del part
         return False
 
     def drain(self) -> None:
-        """Stop after the part in progress; callable from another thread."""
+        """Stop after the part in progress; may be called from another thread."""
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
@@ -64,29 +64,29 @@ class PartWorker:
         remaining, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":
-                # Not where the error was caught: until that ends, it holds what the evaluation held.
+                # The `except` block is too early: the error keeps the evaluation's tensors alive until it ends.
                 torch.cuda.empty_cache()
             try:
                 for receipt in self.compute(Part(part.unit, remaining, part.start, part.stop), heartbeat):
                     remaining = tuple(strength for strength in remaining if strength not in receipt.strengths)
                     yield receipt
             except _CODE_ERRORS as error:
-                is_of_part = not isinstance(error, StorageError | SignalInterrupt)
-                if not (is_of_part and is_out_of_memory(error) and self.use_less_memory(part)):
-                    rest = Part(part.unit, remaining, part.start, part.stop)
-                    yield self._failure_of(error, rest, attempt)
+                may_retry = not isinstance(error, StorageError | SignalInterrupt)
+                if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
+                    remaining_part = Part(part.unit, remaining, part.start, part.stop)
+                    yield self._failure_of(error, remaining_part, attempt)
                     return
                 attempt += 1
             else:
                 return
 
-    def _failure_of(self, error: BaseException, rest: Part, attempt: int) -> UnitFailure:
-        """Return the failure of what is not done of a part, for an error that is being handled.
+    def _failure_of(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
+        """Return a failure for the rest of a part, given the error being handled.
 
         Raises:
-            StorageError: the error is one: results cannot be written, and the run must stop.
-            SignalInterrupt: the error is one: a signal ended the work, not its code.
-            WorkerBrokenError: the device failed, so that this process can compute nothing any more.
+            StorageError: `error` is one, so results cannot be written and the run must stop.
+            SignalInterrupt: `error` is one, so a signal interrupted the work.
+            WorkerBrokenError: the device failed, so this process cannot compute any more.
         """
         if isinstance(error, StorageError):
             self._log.write("storage_failed", str(error), level="error")
@@ -96,9 +96,9 @@ class PartWorker:
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
             self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
             raise WorkerBrokenError(
-                f"{self.doing} failed for {rest.label}: expected a working {self.device.type} device, got {error}. Its "
-                "process cannot continue; a new one resumes its work."
+                f"{self.doing} failed for {remaining_part.label}: the {self.device.type} device failed ({error}). The "
+                "worker's process cannot continue; a new one resumes its work."
             ) from error
         kind = "memory" if is_out_of_memory(error) else "application"
-        message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append the frames of C++
-        return UnitFailure(rest, kind, message, traceback.format_exc(), attempt)
+        message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append C++ stack frames
+        return UnitFailure(remaining_part, kind, message, traceback.format_exc(), attempt)

@@ -1,4 +1,4 @@
-"""How far a run is: from its events to a rate, an estimate of the time left, files for people, metrics and logs."""
+"""Progress of a run, derived from its events: rate, estimated time left, progress files, metrics and logs."""
 
 import json
 import math
@@ -38,16 +38,16 @@ _NUMBERS = frozenset(
         "preemptions",
     }
 )
-"""Fields of progress.json other than the state; each may be null."""
+"""Numeric fields of progress.json; each may be null."""
 
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
 
-_LONGEST_STATE = 40
+_MAX_STATE_LENGTH = 40
 """Maximum number of characters of a state's name."""
 
 RATE_SECONDS = 15.0
-"""Time from the first part's begin to the end of the last one from which a run's rate is estimated."""
+"""Minimum time, from the start of the first part to the end of the last, for a meaningful estimate of the rate."""
 
 
 @dataclass
@@ -69,58 +69,59 @@ class _Work:
 
 
 class KeyCosts:
-    """Remaining work by dataset and key, and the worker time that finished work of each took."""
+    """Remaining work by dataset and key, and the worker time that finished work has taken."""
 
     def __init__(self) -> None:
-        self._left: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
+        self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
         self._measured: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
 
     def expect(self, key: tuple[str, str], macs: float, evaluations: float) -> None:
         """Add remaining work of a dataset and key; negative amounts remove it."""
-        self._left[key].add(macs, evaluations)
+        self._remaining[key].add(macs, evaluations)
 
     def finish(self, key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
-        """Count expected work as finished, and note the worker time that it took."""
-        self._left[key].add(-macs, -evaluations)
+        """Count expected work as finished and record its worker time."""
+        self._remaining[key].add(-macs, -evaluations)
         self._measured[key].add(macs, evaluations, seconds)
 
     @property
     def slowness(self) -> float:
         """Worker time per multiply-accumulate of the remaining work, relative to the finished work; 1 if unknown.
 
-        A key of which nothing is finished counts like the one whose evaluations have the most similar number of
-        multiply-accumulates.
+        A key without finished work is assumed to be as slow as the key whose evaluations have the most similar number
+        of multiply-accumulates.
         """
         measured = {key: work for key, work in self._measured.items() if min(work.macs, work.seconds) > 0}
-        left = {key: work for key, work in self._left.items() if min(work.macs, work.evaluations) > 0}
-        if not measured or not left:
+        remaining = {key: work for key, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
+        if not measured or not remaining:
             return 1.0
 
         def seconds_per_mac(key: tuple[str, str], work: _Work) -> float:
             size = work.macs_per_evaluation
-            alike = measured.get(key) or min(
+            reference = measured.get(key) or min(
                 measured.values(), key=lambda other: abs(math.log(other.macs_per_evaluation / size))
             )
-            return alike.seconds / alike.macs
+            return reference.seconds / reference.macs
 
-        macs_left = sum(work.macs for work in left.values())
+        remaining_macs = sum(work.macs for work in remaining.values())
         macs_measured = sum(work.macs for work in measured.values())
-        seconds_left = sum(work.macs * seconds_per_mac(key, work) for key, work in left.items())
-        return (seconds_left / macs_left) / (sum(work.seconds for work in measured.values()) / macs_measured)
+        remaining_seconds = sum(work.macs * seconds_per_mac(key, work) for key, work in remaining.items())
+        return (remaining_seconds / remaining_macs) / (sum(work.seconds for work in measured.values()) / macs_measured)
 
 
 @dataclass
 class RunProgress:
-    """How far a run is, in evaluations and work (multiply-accumulates), with its rate.
+    """Progress of a run in evaluations and work (multiply-accumulates), and its rate.
 
     Attributes:
+        evaluations_before: evaluations that were complete before the run.
         done_macs: estimated work done since the run began.
-        evaluations_of_this_run: evaluations computed since then, slices counted by their fraction of the images.
-        started: monotonic seconds when the first part began, later by the time in which no worker had started yet.
-        measured: monotonic seconds when work was last finished or reported, which is when rates are taken; None for
-            now.
+        evaluations_of_this_run: evaluations computed since then; slices, and increments of samples, count as their
+            fraction of the images.
+        started: monotonic time when the first part began, moved forward by later times in which workers were starting.
+        measured: monotonic time when work was last finished or reported, at which rates are measured; None means now.
         slowness: time per multiply-accumulate of the remaining work, relative to the work done.
-        steps_macs: work of this run in trainings after their last snapshots, as workers reported it.
+        steps_macs: work of this run on trainings since their last snapshots, as reported by workers.
         trainings: trainings in progress.
     """
 
@@ -141,12 +142,12 @@ class RunProgress:
 
     @property
     def measured_seconds(self) -> float:
-        """Time that rates are taken over, in seconds: from the first part's begin to the last that was finished."""
+        """Period over which rates are measured, in seconds: from the start of the first part to the last result."""
         return max((time.monotonic() if self.measured is None else self.measured) - self.started, 1e-9)
 
     @property
     def is_settled(self) -> bool:
-        """Whether rates are taken over long enough to mean something: the first parts to end are the cheapest."""
+        """Whether rates are measured over a long enough period; the first parts to finish are the cheapest."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
@@ -155,13 +156,13 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end; None before anything is done, or past that time."""
+        """Estimated seconds to the end; None before anything is done, or if the estimate is overdue."""
         if not self.remaining_macs:
             return 0.0
         if not self._macs_of_this_run:
             return None
-        left = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
-        return left if left > 0 else None
+        seconds = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
+        return seconds if seconds > 0 else None
 
     @property
     def done_evaluations(self) -> int:
@@ -169,22 +170,19 @@ class RunProgress:
 
     @property
     def evaluations_per_second(self) -> float:
-        """Evaluations computed a second, up to the last one."""
+        """Evaluations computed per second, up to the last one."""
         return self.evaluations_of_this_run / self.measured_seconds
 
     @property
     def macs_per_second(self) -> float:
-        """Multiply-accumulates per second at which the remaining work is expected to be done.
-
-        It is the rate measured so far, divided by `slowness`.
-        """
+        """Expected multiply-accumulates per second of the remaining work: the measured rate divided by `slowness`."""
         return self._macs_of_this_run / self.measured_seconds / self.slowness
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read what the last driver or share wrote into its progress.json, without fields that are no sound ones.
+    """Read the progress.json of the last driver or share, without invalid fields.
 
-    Nothing depends on it: what is done is counted from the shards.
+    It is informative only; completed work is counted from the shards.
     """
     try:
         payload = load_json(folder / PROGRESS_FILE, MAX_STATE_BYTES)
@@ -199,29 +197,38 @@ def read_progress(folder: Path) -> dict[str, Any]:
 
 
 def _is_state(value: object) -> bool:
-    """Whether a value may be the name of a state, which `status` prints as it is."""
-    return isinstance(value, str) and value.isidentifier() and len(value) <= _LONGEST_STATE
+    """Return whether a value is a valid state name, which `status` can print unchanged."""
+    return isinstance(value, str) and value.isidentifier() and len(value) <= _MAX_STATE_LENGTH
+
+
+def _network_and_key(unit: Unit) -> tuple[object, ...]:
+    return unit.dataset, unit.key, unit.architecture, unit.weights, unit.checkpoint_sha256
+
+
+def count_evaluations(parts: Collection[Part]) -> int:
+    """Count the evaluations that parts belong to; the increments of a network's sample are one together."""
+    return len({(*_network_and_key(part.unit), strength) for part in parts for strength in part.strengths})
 
 
 class PlannedWork(Protocol):
-    """What progress needs of a plan."""
+    """The part of a plan's interface that progress needs."""
 
     @property
     def n_evaluations(self) -> int:
-        """Number of evaluations, or of what else is counted."""
+        """Number of evaluations of a sweep, or snapshots of trainings."""
 
     def macs(self, part: Part) -> float:
-        """Estimate a part's work in multiply-accumulates."""
+        """Estimate a part's multiply-accumulates."""
 
 
 class Tracker:
-    """Turns receipts into progress, and keeps progress.json and failures.jsonl."""
+    """Derives progress from receipts, and writes progress.json and failures.jsonl."""
 
     def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
         self._plan = plan
         self._log = log
         self._metrics = Metrics()
-        self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
+        self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # last run's value, until `attach`
         self._tally = RunTally()
         self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._costs = KeyCosts()
@@ -231,6 +238,7 @@ class Tracker:
         self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
+        self._missing_images: defaultdict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
@@ -242,78 +250,78 @@ class Tracker:
         (folder / FAILURES_FILE).unlink(missing_ok=True)
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
-        """Count on parts, or with a negative sign on their not coming."""
+        """Add parts to the expected work, or remove them if `sign` is -1."""
+        if sign > 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)][part.unit.id] = part.unit.n_images
         for part in parts:
             n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
-            n_evaluations = sign * len(part.strengths) * n_images / part.unit.n_images
+            n_evaluations = sign * self._count_evaluations(part.unit, len(part.strengths), n_images)
             self._missing[key] += n_evaluations
             self._costs.expect(key, macs, n_evaluations)
             self._pending[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
+        if sign < 0:
+            for part in parts:
+                self._missing_images[_network_and_key(part.unit)].pop(part.unit.id, None)
+
+    def _count_evaluations(self, unit: Unit, n_strengths: int, n_images: int) -> float:
+        """Count slices by their fraction of the images that the network was not shown before this run."""
+        return n_strengths * n_images / sum(self._missing_images[_network_and_key(unit)].values())
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
-        """Replace parts whose units were not known yet by others; what is not among these is done."""
+        """Replace expected parts of undetermined units by final ones; expected parts without replacement are done."""
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)
-        n_expected, n_missing = (
-            len(
-                {
-                    (part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
-                    for part in some
-                    for strength in part.strengths
-                }
-            )
-            for some in (expected, parts)
-        )
-        self.progress.evaluations_before += n_expected - n_missing
+        self.progress.evaluations_before += count_evaluations(expected) - count_evaluations(parts)
 
     def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
-        """Take over from a started executor where metrics go and what a worker occupies."""
+        """Use a started executor's metrics sink and number of GPUs per worker."""
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
         self._is_starting = True
 
     def count(self, event: Event, tally: RunTally) -> None:
-        """Take an event into account, which the tally has counted; the files follow within seconds."""
+        """Account for an event that the tally has counted; files are updated within seconds."""
         self._tally = tally
         match event:
             case Receipt():
-                self._receive(event)
+                self._count_receipt(event)
             case UnitFailure():
-                self._record(event)
+                self._record_failure(event)
             case BundleLost(started=True):
                 units = {part.unit.id: part.unit for part in event.bundle.parts if self._pending[part.unit.id] > 0}
-                self._lose(event.preempted, event.reason, list(units.values()))
+                self._record_lost_worker(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
-                self._lose(event.preempted, event.reason, [])
+                self._record_lost_worker(event.preempted, event.reason, [])
         self._is_stale = True
         self.flush()
 
     def flush(self) -> None:
-        """Write what the file does not say yet, unless it was written a moment ago; called again and again."""
+        """Write pending changes to progress.json unless it was written moments ago; called regularly."""
         if self._is_stale and time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
             self.write()
 
     def note_draining(self) -> None:
-        """Let the file say that the run drains; may be called by another thread."""
+        """Write the state "draining" to progress.json; may be called from another thread."""
         with self._writing:
             if self._state == "running":
                 self.write(state="draining")
 
-    def _receive(self, receipt: Receipt) -> None:
+    def _count_receipt(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
         if unit is None:
             return
-        self._measure(receipt.seconds)
+        self._extend_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)
         self._finished.update((unit.id, strength) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
-        share = (receipt.stop - receipt.start) / unit.n_images
-        n_evaluations = len(receipt.strengths) * share
+        n_images = receipt.stop - receipt.start
+        n_evaluations = self._count_evaluations(unit, len(receipt.strengths), n_images)
         self.progress.evaluations_of_this_run += n_evaluations
         self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
         self.progress.slowness = self._costs.slowness
@@ -322,12 +330,12 @@ class Tracker:
         self._missing[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
-        self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
+        self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
-        self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        self._pending[unit.id] -= len(receipt.strengths) * n_images
 
-    def _measure(self, seconds: float) -> None:
-        """Note that a worker has worked for so long; the time in which workers started is not part of the rate."""
+    def _extend_period(self, seconds: float) -> None:
+        """Record that a worker has finished `seconds` of work; rates exclude the time spent starting workers."""
         progress, now = self.progress, time.monotonic()
         if progress.measured is None:
             progress.started = now - seconds
@@ -336,7 +344,7 @@ class Tracker:
         progress.measured, self._is_starting = now, False
 
     def note_steps(self, beats: Collection[LastBeat]) -> None:
-        """Count the steps that trainings made after their last snapshots; the beats are those of all workers."""
+        """Count the steps of trainings since their last snapshots, given the heartbeats of all workers."""
         in_progress = [beat for beat in beats if beat.unit in self._units and beat.training and not beat.is_silent]
         self._steps_macs = {}
         for beat in in_progress:
@@ -344,37 +352,38 @@ class Tracker:
         self.progress.steps_macs = sum(self._steps_macs.values())
         self.progress.trainings = tuple(in_progress)
         if self._steps_macs:
-            self._measure(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
+            self._extend_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
             self._is_stale = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
-        """Count one training's steps towards its next snapshot; those that another worker made are not this run's."""
+        """Count one training's steps since its last snapshot, except those that it resumed with."""
         if beat.training is None:
             return
         step, begun = beat.training.step, beat.training.begun
-        following = min((strength for strength in beat.strengths if strength > step), default=None)
-        # A heartbeat may be older than the receipt of the snapshot, which has counted these steps.
-        if following is None or (unit.id, following) in self._finished:
+        next_snapshot = min((strength for strength in beat.strengths if strength > step), default=None)
+        # The heartbeat may be older than the snapshot's receipt, which has counted these steps.
+        if next_snapshot is None or (unit.id, next_snapshot) in self._finished:
             return
-        before = max((strength for strength in unit.strengths if strength < following), default=0.0)
-        macs_per_step = self._plan.macs(Part(unit, (following,), 0, unit.n_images)) / (following - before)
-        resumed = max(0.0, begun - before) * macs_per_step
-        change = self._resumed_macs.get((unit.id, following), 0.0) - resumed
-        self._resumed_macs[unit.id, following] = resumed
+        last_snapshot = max((strength for strength in unit.strengths if strength < next_snapshot), default=0.0)
+        snapshot_macs = self._plan.macs(Part(unit, (next_snapshot,), 0, unit.n_images))
+        macs_per_step = snapshot_macs / (next_snapshot - last_snapshot)
+        resumed = max(0.0, begun - last_snapshot) * macs_per_step
+        change = self._resumed_macs.get((unit.id, next_snapshot), 0.0) - resumed
+        self._resumed_macs[unit.id, next_snapshot] = resumed
         self.progress.remaining_macs += change
         self._costs.expect((unit.dataset, unit.key), change, 0.0)
-        self._steps_macs[unit.id] = max(0.0, step - max(before, begun)) * macs_per_step
+        self._steps_macs[unit.id] = max(0.0, step - max(last_snapshot, begun)) * macs_per_step
 
-    def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
+    def _record_lost_worker(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
-        concerned: Collection[Unit | None] = units or [None]
-        for unit in concerned:
+        affected: Collection[Unit | None] = units or [None]
+        for unit in affected:
             self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
 
-    def _record(self, failure: UnitFailure) -> None:
+    def _record_failure(self, failure: UnitFailure) -> None:
         unit = failure.part.unit
         self._metrics.record("robust201_failures_total", dataset=unit.dataset, key=unit.key, kind=failure.kind)
-        if failure.kind == "killed":  # what workers live to see is in their own logs
+        if failure.kind == "killed":  # workers log all other failures themselves
             strengths = list(failure.part.strengths)
             self._log.write("part_given_up", failure.message, level="error", unit=unit, strengths=strengths)
         line = {
@@ -390,26 +399,26 @@ class Tracker:
             stream.write(json.dumps(line).encode() + b"\n")
 
     def write(self, *, state: str | None = None) -> None:
-        """Write progress.json: the run is running, draining, stopped, drained or finished; as before where None."""
+        """Write progress.json with a state (running, draining, stopped, drained or finished); None keeps the state."""
         with self._writing:
             self._state = state or self._state
             self._last_write, self._is_stale = time.monotonic(), False
             write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
 
     def stop(self) -> None:
-        """Let progress.json say that an error ended the run; where it cannot be written, it says nothing any more."""
+        """Write the state "stopped" after an error; delete progress.json if it cannot be written."""
         try:
             self.write(state="stopped")
-        except StorageError:  # perhaps the very reason to stop
+        except StorageError:  # may also be the error that ended the run
             with suppress(OSError):
                 (self._folder / PROGRESS_FILE).unlink()
 
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
-        known = progress.is_settled or state not in WORKING_STATES
+        has_rate = progress.is_settled or state not in WORKING_STATES
         for (dataset, key), n_missing in self._missing.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
-        if known and progress.seconds_left is not None:
+        if has_rate and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)
         return {
             "state": state,
@@ -417,9 +426,9 @@ class Tracker:
             "measured_seconds": progress.measured_seconds,
             "done_evaluations": progress.done_evaluations,
             "total_evaluations": progress.total_evaluations,
-            "evaluations_per_second": progress.evaluations_per_second if known else None,
-            "macs_per_second": progress.macs_per_second if known else None,
-            "seconds_left": progress.seconds_left if known else None,
+            "evaluations_per_second": progress.evaluations_per_second if has_rate else None,
+            "macs_per_second": progress.macs_per_second if has_rate else None,
+            "seconds_left": progress.seconds_left if has_rate else None,
             "gpus_per_worker": self._gpus_per_worker,
             "deaths": self._tally.deaths,
             "preemptions": self._tally.preemptions,

@@ -1,8 +1,11 @@
 """What a run of a sampled sweep does between its stages: samples are drawn, and whole ones are combined."""
 
 import platform
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 
@@ -11,20 +14,24 @@ from robust201.planning.budgets import N_STRATA
 from robust201.planning.identity import is_drawn
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan, pilot_of, plan_without_samples
-from robust201.planning.samples import KeySample, Samples, write_samples
+from robust201.planning.samples import SAMPLE_FILE, KeySample, Samples, write_samples
 from robust201.runtime.pilot import OutcomeReader
+from robust201.runtime.preview import count_done
 from robust201.shards import Inventory, ShardStore
 from robust201.statistics.sampling import allocate, stratify
 from robust201.tasks.columns import COLUMNS
 from robust201.tasks.measurements import merge_values
 
 
-def draw_samples(narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory) -> bool:
+def draw_samples(
+    narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory, say: Callable[[str], None]
+) -> bool:
     """Draw the increments that a sweep lacks, of keys whose pilot is complete; return whether there were any.
 
     Of a narrowed plan, the whole sweep counts: the pilot may have been computed before.
 
-    The images are kept first and the record is written last, in one step, so an interrupted run draws the same.
+    The images are kept first and the record is written last, in one step, so an interrupted run draws the same. Where
+    the record is gone but results on samples are there, `say` gets a line.
     """
     plan = make_plan(narrowed.config, narrowed.facts)
     section = plan.config.sampling
@@ -51,10 +58,59 @@ def draw_samples(narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: I
         drawn[place] = sample.grow(allocate(sample.design, pilot.outcomes, count, pilot.predicted), images)
         found = True
     if found and section is not None:
-        samples = Samples(section.design(), pilot_of(plan), drawn)
+        counted = () if plan.facts.samples is None else plan.facts.samples.counted
+        samples = Samples(section.design(), pilot_of(plan), drawn, counted)
         inputs.keep_samples(samples)
         write_samples(plan.config.results, samples)
+        if lost := _find_lost_samples(plan, samples, inventory):
+            say(_describe_lost_samples(plan.config.results, lost))
     return found
+
+
+def note_counted_keys(plan: Plan, inventory: Inventory) -> Samples | None:
+    """Record the keys that need no sample, as all networks have results on all images; None if there is none to add."""
+    section, before = plan.config.sampling, plan.facts.samples
+    undrawn = {(one.dataset, one.key) for one in plan.planned_keys if not is_drawn(plan.protocols[one.protocol])}
+    undrawn -= set() if before is None else set(before.keys)
+    if section is None or not undrawn:
+        return None
+    everything = plan_without_samples(plan.config, plan.facts)
+    planned_keys = tuple(one for one in everything.planned_keys if (one.dataset, one.key) in undrawn)
+    whole = replace(everything, planned_keys=planned_keys)
+    done = count_done(whole, inventory)
+    found = [place for place, total in whole.evaluations_by_key.items() if done[place] == total]
+    if not found:
+        return None
+    samples = Samples(section.design(), pilot_of(plan), {}) if before is None else before
+    samples = replace(samples, counted=tuple(sorted({*samples.counted, *found})))
+    write_samples(plan.config.results, samples)
+    return samples
+
+
+def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> dict[str, bool]:
+    """Find the keys that have results on samples of which there was no record: whether the samples now are the same."""
+    if plan.facts.samples is not None and plan.facts.samples.keys:
+        return {}
+    drawn = {place: sample.increments[0].sha256 for place, sample in samples.keys.items()}
+    lost: dict[str, bool] = {}
+    for payload in map(inventory.protocol, inventory.foreign(plan.useful_ids)):
+        place = payload.get("dataset", ""), payload.get("key", "")
+        if place in drawn and "sample_of" in payload["images"]:
+            name = f"{place[1]} on {place[0]}"
+            lost[name] = lost.get(name, False) or payload["images"]["sha256"] == drawn[place]
+    return dict(sorted(lost.items()))
+
+
+def _describe_lost_samples(results: Path, lost: Mapping[str, bool]) -> str:
+    words = [
+        f"{', '.join(name for name, is_same in lost.items() if is_same == same)} {what}"
+        for same, what in ((True, "as before"), (False, "otherwise than before, so earlier results are not used"))
+        if same in lost.values()
+    ]
+    return (
+        f"{results} has results on samples but no {SAMPLE_FILE}, so the samples were drawn again from the pilot: "
+        f"{'; '.join(words)}."
+    )
 
 
 def combine_whole_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
@@ -68,7 +124,7 @@ def combine_whole_samples(plan: Plan, store: ShardStore, say: Callable[[str], No
         return 0
     inventory = store.inventory(on_damage="report")
     everything = plan_without_samples(plan.config, plan.facts)
-    n_combined = 0
+    n_combined: Counter[tuple[str, str]] = Counter()
     for planned in everything.planned_keys:
         sample = whole.get((planned.dataset, planned.key))
         if sample is None:
@@ -87,10 +143,11 @@ def combine_whole_samples(plan: Plan, store: ShardStore, say: Callable[[str], No
             is_done = inventory.count_complete(unit, plan.measurements) == len(unit.strengths)
             if not is_done and len(units) == len(found) and _are_complete(units, plan, inventory):
                 store.commit(_combine(unit, units, sample, plan, store, inventory))
-                n_combined += 1
-    if n_combined:
-        say(f"Every image is in the sample: combined the results of {n_combined:,} network-key pairs")
-    return n_combined
+                n_combined[planned.dataset, planned.key] += 1
+    for (dataset, key), count in n_combined.items():
+        networks = "1 network" if count == 1 else f"{count:,} networks"
+        say(f"The sample of {key} on {dataset} has all images by now: combined the results of {networks}")
+    return n_combined.total()
 
 
 def _are_complete(units: list[Unit], plan: Plan, inventory: Inventory) -> bool:

@@ -1,9 +1,8 @@
-"""The loop between a list of bundles and an executor: submits, counts, retries, isolates, drains.
+"""Scheduler: submits bundles to an executor, counts results, retries lost work, isolates suspect parts, and drains.
 
-Failures come in three kinds that are never mixed. A lost machine (preempted) is no one's fault and is retried without
-limit. A worker that dies puts the part that it was computing under suspicion: that part is retried alone, so that it
-can take nothing else with it, and given up after `max_attempts` deaths. An error raised by the evaluation itself would
-come again, so it is reported at once.
+It distinguishes three kinds of failures. Work on a lost (preempted) machine is retried without limit. If a worker dies,
+the part that it was computing is suspect: it is retried alone, so that no other part is lost with it, and given up
+after `max_attempts` deaths. An error raised by the evaluation would occur again, so the part is given up immediately.
 """
 
 from collections import Counter, deque
@@ -19,27 +18,28 @@ from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Exec
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Workers that may die without one result between them: past that the machines are at fault, not the units.
+"""Maximum number of consecutive worker deaths without a result; beyond it, machines rather than units are at fault.
 
-A part that has killed a worker before and does so again, alone, says nothing new of the machines and is not counted.
+Repeated deaths with the same isolated part are not counted, because they provide no evidence against the machines.
 """
 
 
 @dataclass
 class RunTally:
-    """What a run did.
+    """Summary of a run.
 
     Attributes:
-        evaluations: (strength, slice) results committed.
-        computed: evaluations committed, slices counted by their share of the images; set by who knows the units.
+        evaluations: number of committed (strength, slice) results.
+        computed: number of committed evaluations, slices counted as their fraction of the images; set by the driver.
+        parts: number of receipts.
         seconds: worker time of the committed work.
         failures: parts given up, with the reason.
-        deaths: workers that died under a bundle.
-        preemptions: workers whose machine was taken away.
-        drained: whether the run stopped because it was asked to.
-        abandoned: bundles whose part in progress was given up because draining took too long.
-        time_limit: whether a time limit that is near had asked (see `core.interrupts`).
-        remaining: (strength, slice) results that were asked for and are neither committed nor given up.
+        deaths: number of workers that died.
+        preemptions: number of workers whose machine was preempted.
+        drained: whether the run stopped on request.
+        abandoned: number of bundles whose part in progress was abandoned because draining took too long.
+        time_limit: whether an imminent time limit caused the request (see `core.interrupts`).
+        remaining: number of (strength, slice) results that are neither committed nor given up.
     """
 
     evaluations: int = 0
@@ -60,23 +60,28 @@ class RunTally:
 
     @property
     def end_state(self) -> str:
-        """How the run ended, for progress.json: a request to stop that came with the last result left nothing out."""
+        """Final state for progress.json: "finished" if nothing remains, even if draining was requested at the end."""
         return "drained" if self.drained and self.remaining else "finished"
 
 
 _Slice = tuple[str, int, int]
-"""Unit id, first image position, one past the last."""
+"""Unit id, first image position, and last image position plus one."""
 
 
 class Scheduler:
-    """Runs bundles to the end.
+    """Runs bundles on an executor.
 
-    A part that kills its worker `max_attempts` times is given up. `should_drain` is asked between events; once true,
-    nothing more is submitted and workers stop after their part. `interruptible` is a block in which an expired
-    `core.interrupts.DrainRequest` may interrupt the executor. `on_event` takes every event once it is counted;
-    `find_committed` is asked, when a worker was lost, which of its bundle's parts it had committed without telling.
-    `tally` is that of an earlier stage of the same run, on which this one goes on counting. `doing` is what messages
-    call the work.
+    Args:
+        executor: computes the bundles.
+        max_attempts: number of worker deaths after which a part is given up.
+        should_drain: called between events; once it returns True, no more bundles are submitted and workers stop after
+            their part.
+        interruptible: context in which an expired `core.interrupts.DrainRequest` may interrupt the executor.
+        on_event: called with each event after it was counted.
+        find_committed: called if a worker is lost; returns receipts of its bundle's parts that it committed without
+            reporting them.
+        tally: tally of an earlier stage of the same run, which is continued.
+        doing: name of the work in messages.
     """
 
     def __init__(
@@ -101,24 +106,24 @@ class Scheduler:
         self._doing = doing
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        # By slice, since a sweep has a million evaluations: most strengths are then a part's own tuple.
+        # Keyed by slice to save memory for a million evaluations: most values are the tuples of parts themselves.
         self._pending: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
-        """Compute every bundle, or as many as are done before draining.
+        """Compute all bundles, or until draining is requested.
 
         Raises:
-            EvaluationError: workers die one after the other without a result.
+            EvaluationError: too many workers died in a row without a result.
             StorageError: results cannot be written.
         """
         self._waiting.extend(bundles)
         for bundle in self._waiting:
             for part in bundle.parts:
-                piece = _slice_of(part)
-                known = self._pending.get(piece, ())
-                self._pending[piece] = (*known, *part.strengths) if known else part.strengths
+                key = _slice_of(part)
+                earlier = self._pending.get(key, ())
+                self._pending[key] = (*earlier, *part.strengths) if earlier else part.strengths
         try:
             self._loop()
         except DrainDeadlineError:
@@ -140,13 +145,13 @@ class Scheduler:
             for event in events:
                 self._count(event)
                 self._on_event(event, self._tally)
-        # A signal may have come while the last bundle was computed, or have ended it.
+        # A signal may have arrived during the last bundle, or have ended it.
         self._tally.drained = self._tally.drained or self._should_drain()
 
     def _count(self, event: Event) -> None:
         match event:
             case Receipt():
-                self._close((event.unit_id, event.start, event.stop), event.strengths)
+                self._remove_pending((event.unit_id, event.start, event.stop), event.strengths)
                 self._fruitless_deaths = 0
                 self._tally.evaluations += len(event.strengths)
                 self._tally.parts += 1
@@ -167,22 +172,22 @@ class Scheduler:
         self._tally.preemptions += preempted
         self._tally.deaths += not preempted
 
-    def _count_fruitless_death(self, reason: str, what: str) -> None:
+    def _count_fruitless_death(self, reason: str, work: str) -> None:
         self._fruitless_deaths += 1
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
-                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
-                f"each at another piece of work ({reason}). Look at the workers' logs, or run it in one process with "
-                "--executor inline."
+                f"Running workers failed for {work}: {self._fruitless_deaths} workers died in a row, each on a "
+                f"different piece of work, without a result ({reason}). Look at the workers' logs, or run it in one "
+                "process with --executor inline."
             )
 
-    def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
-        left = tuple(strength for strength in self._pending.pop(piece, ()) if strength not in strengths)
-        if left:
-            self._pending[piece] = left
+    def _remove_pending(self, key: _Slice, strengths: tuple[float, ...]) -> None:
+        remaining = tuple(strength for strength in self._pending.pop(key, ()) if strength not in strengths)
+        if remaining:
+            self._pending[key] = remaining
 
     def _give_up(self, failure: UnitFailure) -> None:
-        self._close(_slice_of(failure.part), failure.part.strengths)
+        self._remove_pending(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
@@ -201,17 +206,17 @@ class Scheduler:
         suspect, *others = remaining
         if others:
             self._waiting.appendleft(lost.bundle.keep(others))
-        piece = _slice_of(suspect), suspect.strengths[0]
-        self._deaths[piece] += 1
-        if self._deaths[piece] == 1:
+        key = _slice_of(suspect), suspect.strengths[0]
+        self._deaths[key] += 1
+        if self._deaths[key] == 1:
             self._count_fruitless_death(lost.reason, suspect.label)
-        if self._deaths[piece] >= self._max_attempts:
+        if self._deaths[key] >= self._max_attempts:
             message = f"{self._doing} failed for {suspect.label}: its worker died each time ({lost.reason})."
-            failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])
+            failure = UnitFailure(suspect, "killed", message, "", self._deaths[key])
             self._give_up(failure)
             self._on_event(failure, self._tally)
         else:
-            # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
+            # Retried halfway through the queue: the cause may have passed by then, and the run's end is not delayed.
             self._waiting.insert(len(self._waiting) // 2, lost.bundle.keep([suspect]))
 
     def _pending_parts(self, bundle: Bundle) -> list[Part]:

@@ -1,7 +1,7 @@
-"""The driver of trainings: plans, computes the snapshots that the store lacks, and enters them in the manifest.
+"""Driver of training runs: plans them, computes the snapshots that the store lacks, and adds these to the manifest.
 
-Workers write immutable files; only the driver writes the manifest. Trainings that start from the weights of others run
-in a later stage, which is planned once these weights exist.
+Workers write immutable files; only the driver writes the manifest. Trainings that start from the weights of other
+trainings run in a later stage, which is planned once these weights exist.
 """
 
 import math
@@ -41,19 +41,19 @@ StartTraining = Callable[[TrainingWork], Executor]
 
 
 def start_training_executor(work: TrainingWork) -> Executor:
-    """Start the executor that the YAML names; the caller closes it."""
+    """Start the executor chosen in the YAML; the caller must close it."""
     return start_executor(work.config, partial(_start_worker, work))
 
 
 def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
     from robust201.runtime.training_worker import TrainingWorker
 
-    del metrics  # the driver counts everything that a worker could report
+    del metrics  # the driver records all metrics of trainings
     return TrainingWorker(work)
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Determine the kind of device, which is part of the trainings' identity."""
+    """Return the kind of device, which is part of the trainings' identity."""
     execution = config.execution
     if execution.device != "auto":
         return execution.device
@@ -65,24 +65,24 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
 
 
 def check_device_is_known(config: TrainingConfig) -> None:
-    """Refuse to leave the device to workers on other machines."""
+    """Raise ConfigError if workers on other machines would have to choose the device."""
     if config.execution.device == "auto":
         raise ConfigError(
-            f"Planning trainings failed for {config.name}: expected execution.device cpu or cuda, since weights depend "
-            "on it and the workers run elsewhere, got auto. Set it to the device of the cluster's workers."
+            f"Planning trainings failed for {config.name}: execution.device must be cpu or cuda, not auto, because "
+            "weights depend on it and the workers run on other machines. Set it to the device of the cluster's workers."
         )
 
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """The trainings of a YAML that a run selects; None selects all."""
+    """Selection of a YAML's trainings for a run; None selects all."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
         trainings = config.trainings()
-        selected = [each for each in trainings if self.recipes is None or each.recipe in self.recipes]
+        selected = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
         return selected[: self.limit]
 
 
@@ -94,7 +94,7 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings from their images and the content of the store; nothing is written."""
+    """Plan trainings, given their images and the content of the store, without writing anything."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
@@ -106,7 +106,7 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings that another machine will run, and enter what an interrupted run left; compute nothing."""
+    """Plan trainings for another machine, and add snapshots of an interrupted run to the manifest."""
     with _prepare(config, selection, say) as (_lease, _planner, plan):
         return plan
 
@@ -122,12 +122,12 @@ def run_trainings(
 ) -> RunTally:
     """Compute the snapshots that the store lacks; failures are in the tally.
 
-    An executor is started only if something is missing. `on_preview` receives the plan before anything is computed,
-    `on_progress` each event, and None regularly between events, `say` a line about each slow step.
+    An executor is started only if something is missing. `on_preview` receives the plan before anything is computed.
+    `on_progress` receives each event, and None regularly between events. `say` receives a line about each slow step.
 
     Raises:
         InputError: bad input; nothing was started.
-        StorageError: the store is held by another driver, or cannot be written.
+        StorageError: another driver holds the store's lease, or the store cannot be written.
     """
     with _prepare(config, selection, say) as (lease, planner, plan):
         for planned in plan.trainings:
@@ -141,17 +141,17 @@ def run_trainings(
 def _prepare(
     config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]
 ) -> Iterator[tuple[Lease, TrainingPlanner, TrainingPlan]]:
-    """Check the inputs, take the lease, enter what an interrupted run left, and plan."""
+    """Check the inputs, take the lease, recover an interrupted run's snapshots, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = hash_files(config.code_files())
-    # Find bad input before anything is written.
+    # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings)
     make_folder(config.results)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
         recovered = finished_snapshots(config).recover(store)
         if recovered:
-            say(f"Entered snapshots of an interrupted run in the manifest: {recovered}")
+            say(f"Added snapshots of an interrupted run to the manifest: {recovered}")
         inputs.keep_code(code)
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
@@ -160,7 +160,7 @@ def _prepare(
 
 
 class _Run:
-    """One run, in stages."""
+    """A run of trainings, executed in stages."""
 
     def __init__(
         self,
@@ -186,9 +186,9 @@ class _Run:
         self._noted_at = -math.inf
 
     def run(self) -> RunTally:
-        """Run the ready trainings, then those that became ready, until none is left."""
+        """Run the trainings that are ready, stage by stage, until no stage makes progress."""
         tally = self._driver.tally
-        with self._driver.recording_an_error():
+        with self._driver.recording_errors():
             while not tally.drained:
                 failed = {failure.part.unit.id for failure in tally.failures}
                 ready = [
@@ -198,30 +198,30 @@ class _Run:
                 ]
                 if not ready:
                     break
-                before = tally.evaluations
+                n_before = tally.evaluations
                 self._run_stage(ready)
                 self._replan()
-                if tally.evaluations == before:
+                if tally.evaluations == n_before:
                     break
         failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
         tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
-        self._say_waiting()
+        self._report_waiting()
         return self._driver.finish()
 
     def _replan(self) -> None:
         waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
         self._plan = self._planner.plan([planned.training for planned in self._plan.trainings])
         by_unit = self._plan.by_unit
-        now = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
-        self._driver.tracker.replace(waiting, self._plan, now)
+        replanned = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
+        self._driver.tracker.replace(waiting, self._plan, replanned)
 
-    def _say_waiting(self) -> None:
+    def _report_waiting(self) -> None:
         waiting = [planned for planned in self._plan.trainings if not planned.is_ready]
         if waiting:
-            before = self._config.start_of(waiting[0].training)
+            predecessor = self._config.start_of(waiting[0].training)
             self._say(
-                f"Trainings not started, since the weights that they start from are missing: {len(waiting)}, such as "
-                f"{waiting[0].training.label}, which needs {'others' if before is None else before.label}."
+                f"Trainings not started because their start weights are missing: {len(waiting)}, such as "
+                f"{waiting[0].training.label}, which needs {'others' if predecessor is None else predecessor.label}."
             )
 
     def _run_stage(self, ready: Sequence[PlannedTraining]) -> None:
@@ -232,7 +232,7 @@ class _Run:
             partial(self._start, work),
             lambda _executor: plan.bundles(ready, device == "cuda"),
             find_committed=self._find_committed,
-            on_receipt=self._enter,
+            on_receipt=self._add_snapshot,
         )
 
     def _check(self) -> None:
@@ -242,8 +242,8 @@ class _Run:
             self._driver.tracker.note_steps(read_heartbeats(results, read_file_time(results)))
             self._noted_at = time.monotonic()
 
-    def _enter(self, receipt: Receipt) -> None:
-        """Enter a snapshot in the manifest; after the last one, the training's state is removed."""
+    def _add_snapshot(self, receipt: Receipt) -> None:
+        """Add a snapshot to the manifest; after the last one, remove the training's saved states."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
             self._finished.enter(planned.finished_name(step), self._planner.store)
@@ -251,7 +251,7 @@ class _Run:
                 shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
 
     def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
-        """Find the snapshots that a lost worker had stored but not reported."""
+        """Return receipts of snapshots that a lost worker has stored without reporting them."""
         receipts = []
         for part in parts:
             planned = self._plan.by_unit[part.unit.id]

@@ -1,4 +1,4 @@
-"""One worker of trainings: trains the network of a bundle, stores its snapshots, reports receipts."""
+"""Worker of training runs: trains the networks of bundles and stores their snapshots."""
 
 import time
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
 _SOURCE = "robust201 train"
-"""Source of the weights in manifests."""
+"""Value of the manifest's field `source`."""
 
 
 class TrainingWorker(PartWorker):
-    """Trains the networks of bundles, each resuming from its last state; draining saves the state and stops.
+    """Trains the networks of bundles, resuming from saved states; draining saves the state and stops.
 
     Raises:
-        ConfigError: its device is of another kind than the trainings were planned for.
+        ConfigError: the device is not of the kind that the trainings were planned for.
     """
 
     doing = "Training"
@@ -34,13 +34,13 @@ class TrainingWorker(PartWorker):
         super().__init__(config)
         if self.device.type != work.device:
             raise ConfigError(
-                f"Starting a worker failed for {config.name}: expected a {work.device} device, for which the trainings "
-                f"were planned, got {self.device.type}. Set execution.device to the device of the workers."
+                f"Starting a worker failed for {config.name}: the trainings were planned for {work.device}, but this "
+                f"worker's device is {self.device.type}. Set execution.device to the device of the workers."
             )
         self._config, self._work = config, work
         self._inputs = TrainingInputs(config, kept=work.images)
         self._space = locate_space(config, work.code)
-        self._store = CheckpointStore(config.store)  # only its files: the manifest belongs to the driver
+        self._store = CheckpointStore(config.store)  # for files only: the driver writes the manifest
         self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
@@ -48,19 +48,19 @@ class TrainingWorker(PartWorker):
         training, config = planned.training, self._config
         start = None if planned.start is None else self._store.load(planned.start)
         began = time.perf_counter()
-        first: tuple[int, float] | None = None
+        first_step: tuple[int, float] | None = None
 
         def note_steps(step: int, record: EpochRecord | None) -> None:
-            nonlocal first
+            nonlocal first_step
             now = time.perf_counter()
-            first = first or (step, now)
+            first_step = first_step or (step, now)
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first[0],
+                    begun=first_step[0],
                     last=int(part.strengths[-1]),
                     per_epoch=planned.n_batches,
-                    seconds=now - first[1],
+                    seconds=now - first_step[1],
                     loss=None if record is None else record.loss,
                     accuracy=None if record is None else record.accuracy,
                 )

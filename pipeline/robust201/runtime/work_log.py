@@ -1,17 +1,16 @@
-"""The logs of a run: one file of JSON lines a worker, ``<results>/logs/<start>-<host>-<pid>-<nonce>.jsonl``.
+"""Logs of a run: one JSON Lines file per worker, ``<results>/logs/<start>-<host>-<pid>-<nonce>.jsonl``.
 
-A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file's name without its ending),
-``host``, ``pid``, ``event`` and ``message``; where it concerns a unit, ``unit`` (its id) and ``label``
-(architecture/dataset/key, and the weights where a network has several); and what else belongs to the event. The driver
-keeps a file of the same form, ``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given
-up.
+Each line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file name without extension),
+``host``, ``pid``, ``event`` and ``message``. Lines about a unit also have ``unit`` (its id) and ``label``
+(architecture/dataset/key, and the weights if networks have several). Other fields depend on the event. The driver
+writes a file in the same format, ``…-driver.jsonl``, for events that only it observes: lost workers and parts given up.
 
-Logs are for people and decide nothing. A line is one write to a file that nobody else writes to, opened and closed for
-it, so that other hosts see the line at once where files are shared by NFS. It is not flushed to the disk: it survives
-the death of a process, but not always that of a machine. Writing never fails a run: a line that cannot be written, as
-on a full disk, is lost, and a full disk stops the run by its shards. A file is at most `MAX_BYTES` long; then it
-becomes ``….1.jsonl`` in place of an older one, so a worker has two. Beyond `MAX_FILES` files, those that began first
-go, unless somebody has written to them within a day.
+Logs are for people and have no effect on the run. A file has a single writer, which opens and closes it for each line,
+so that other hosts see the line immediately over NFS. Lines are not synced to disk: they survive the death of a
+process, but not always of a machine. Logging never fails a run: a line that cannot be written is lost (a full disk
+stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, replacing an
+earlier one, so a worker has at most two. Beyond `MAX_FILES` files, the oldest are deleted unless they were modified
+within a day.
 """
 
 import contextlib
@@ -34,17 +33,17 @@ from robust201.core.records import Part, Receipt, Unit, UnitFailure
 LOGS_FOLDER = "logs"
 
 MAX_BYTES = 32 << 20
-"""Length of a log file; a worker keeps two of them."""
+"""Maximum size of a log file; a worker keeps two files."""
 
 MAX_FILES = 4000
-"""Number of log files in a results folder beyond which old ones go."""
+"""Number of log files in a results folder beyond which old ones are deleted."""
 
 _QUIET_SECONDS = 24 * 3600.0
 _TEXT_CHARACTERS = 20_000
 
 
 def label_of(unit: Unit) -> str:
-    """Name of a unit in logs and on the command line: ``21/cifar10/pgd``, or ``21/cifar10/pgd/random-s0``."""
+    """Return a unit's name in logs and on the command line: ``21/cifar10/pgd`` or ``21/cifar10/pgd/random-s0``."""
     name = f"{unit.architecture}/{unit.dataset}/{unit.key}"
     return f"{name}/{unit.weights}" if unit.weights else name
 
@@ -75,19 +74,19 @@ class WorkLog:
 
     @property
     def path(self) -> Path:
-        """The file, which the first line makes."""
+        """The file, which is created when the first line is written."""
         return self._folder / f"{self.worker}.jsonl"
 
     def write(
         self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
     ) -> None:
-        """Write a line, about a unit or that of `about`; where that fails, the line is lost and nothing else.
+        """Write a line about `unit`, or about the current unit of `about`; errors are ignored and the line is lost.
 
-        The message is for people; its end is kept where it is very long. The level is ``info``, ``warning`` or
-        ``error``, other fields are JSON values.
+        Of a very long message, only the end is written. The level is ``info``, ``warning`` or ``error``; other fields
+        are JSON values.
         """
         with self._lock:
-            concerned = unit or self._unit
+            subject = unit or self._unit
             now = datetime.fromtimestamp(self._clock(), UTC)
             line = {
                 "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -98,8 +97,8 @@ class WorkLog:
                 "event": event,
                 "message": message[-_TEXT_CHARACTERS:],
             }
-            if concerned is not None:
-                line |= {"unit": concerned.id, "label": label_of(concerned)}
+            if subject is not None:
+                line |= {"unit": subject.id, "label": label_of(subject)}
             line |= {
                 name: value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
                 for name, value in fields.items()
@@ -126,7 +125,7 @@ class WorkLog:
 
     @contextlib.contextmanager
     def about(self, part: Part) -> Iterator[None]:
-        """Let lines be about a part's unit for the length of a block, and log what libraries warn of meanwhile."""
+        """Within a block, write lines about a part's unit, and also log warnings of libraries."""
         handler = _LibraryLines(self)
         show_before = warnings.showwarning
 
@@ -141,7 +140,7 @@ class WorkLog:
             self.write("library_warning", f"{category.__name__}: {message}", level="warning", source=filename)
             show_before(message, category, filename, lineno, file, line)
 
-        before, self._unit = self._unit, part.unit
+        outer_unit, self._unit = self._unit, part.unit
         warnings.showwarning = show
         logging.getLogger().addHandler(handler)
         try:
@@ -150,7 +149,7 @@ class WorkLog:
             logging.getLogger().removeHandler(handler)
             if warnings.showwarning is show:
                 warnings.showwarning = show_before
-            self._unit = before
+            self._unit = outer_unit
 
     def _append(self, line: dict[str, Any]) -> None:
         data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
@@ -171,7 +170,7 @@ class WorkLog:
 
 
 class _LibraryLines(logging.Handler):
-    """Hands what libraries log as warnings and errors to a log."""
+    """Handler that writes the warnings and errors logged by libraries to a `WorkLog`."""
 
     def __init__(self, log: WorkLog) -> None:
         super().__init__(logging.WARNING)
@@ -180,18 +179,18 @@ class _LibraryLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = self.format(record)
-        except Exception:  # noqa: BLE001 - a library's malformed message must not fail the evaluation that it is about
+        except Exception:  # noqa: BLE001 - a library's malformed message must not fail the evaluation
             text = str(record.msg)
         self._log.write("library_log", text, level=record.levelname.lower(), source=record.name)
 
 
 def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES) -> int:
-    """Remove the oldest log files beyond a number, but none that somebody may still be writing; count them."""
+    """Delete the oldest log files beyond `max_files`, except those that may still be in use; return their number."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # each begins with its start
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # names begin with start times
     n_removed = 0
     for name in names[: max(0, len(names) - max_files)]:
-        with contextlib.suppress(OSError):  # another worker may be faster
+        with contextlib.suppress(OSError):  # another worker may have deleted it
             path = folder / name
             if time.time() - path.stat().st_mtime > _QUIET_SECONDS:
                 path.unlink()

@@ -1,4 +1,4 @@
-"""One worker: evaluates the parts of a bundle, retries with less memory, writes shards, reports receipts."""
+"""Worker of a sweep: evaluates the parts of bundles, retries with less memory, and writes shards."""
 
 import platform
 import socket
@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""A worker writes what it has at least this often, between the strengths of a part."""
+"""Maximum time between two commits, which happen between the strengths of a part."""
 
 
 class Worker(PartWorker):
@@ -39,7 +39,7 @@ class Worker(PartWorker):
         self._config = config
         self._metrics = metrics or Metrics()
         self._facts = facts
-        self._inputs = Inputs(config, keys=())  # published images are looked at when a unit shows them
+        self._inputs = Inputs(config, keys=())  # published images are opened when a unit needs them
         self._tasks = locate_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
@@ -51,22 +51,22 @@ class Worker(PartWorker):
         configure_torch(config.execution.threads, config.precision)
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        # torch's switches are the process's: another worker in it may have set them for a precision of its own.
+        # torch's settings are process-wide: another worker in this process may have set them for another precision.
         configure_torch(self._config.execution.threads, self._config.precision)
         yield from super().run(bundle)
 
     def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
-        # A part that needed smaller micro-batches must not change the last bits of the next one.
+        # Smaller micro-batches for one part must not change the last bits of the next part's results.
         self._micro_batch = self._config.execution.micro_batch
         yield from super()._attempt(part, heartbeat)
 
     def use_less_memory(self, part: Part) -> bool:
-        """Halve what the network was shown at once; False when fewer images would not be fewer."""
+        """Halve the micro-batch; return False if it is already the smallest."""
         network = self._networks.loaded
         if network is None or network.shown <= network.smallest:
             return False
         self._micro_batch = network.shown // 2
-        network.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
+        network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
         unit = part.unit
         self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
         self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
@@ -107,7 +107,7 @@ class Worker(PartWorker):
         began = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
-        found = perturb_part(
+        perturbed = perturb_part(
             context,
             task.attack,
             parameters.attack,
@@ -116,21 +116,21 @@ class Worker(PartWorker):
             on_device=self._images_on_device(part.unit),
         )
         store = self._adversarial_images(part.unit)
-        for strength, pixels in zip(part.strengths, found, strict=True):
+        for strength, pixels in zip(part.strengths, perturbed, strict=True):
             store.write(strength, part.start, pixels)
         seconds = time.perf_counter() - began
         return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
 
     def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         network = self._networks.load(unit, images)
-        # The batches first, so that memory that runs out in the check is an occasion to show fewer, too.
+        # Limit batches before the check, so that the micro-batch is also halved if the check runs out of memory.
         network.limit(self._micro_batch)
         network.check(images, precision=self._config.precision, name=unit.network_label)
         return network
 
     def _context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
-        is_shown = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
+        uses_adversarial = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(
             classifier=network.classifier,
             model=network.model,
@@ -138,7 +138,7 @@ class Worker(PartWorker):
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
-            adversarial=self._adversarial_images(unit) if is_shown else None,
+            adversarial=self._adversarial_images(unit) if uses_adversarial else None,
             engine=self._config.engine,
         )
 
@@ -155,8 +155,10 @@ class Worker(PartWorker):
     def _image_set(self, unit: Unit) -> ImageSet:
         if unit.images:
             return self._inputs.sampled_images(unit.dataset, unit.images)
-        own = self._config.parameters[unit.key].own_images
-        return self._inputs.kept_images(unit.dataset, self._facts.datasets[unit.dataset].images(own).sha256, own)
+        own_selection = self._config.parameters[unit.key].own_images
+        return self._inputs.kept_images(
+            unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
+        )
 
     def _images_on_device(self, unit: Unit) -> ResidentImages:
         images = self._image_set(unit)
@@ -168,7 +170,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # opening compares with the clean images: those that were kept
+            self._image_set(unit)  # opening compares with the clean images, which must be the copied ones
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

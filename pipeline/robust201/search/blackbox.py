@@ -21,7 +21,7 @@ from robust201.reader.outcomes import has_outcomes_of
 from robust201.reader.result_files import paper_key
 from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN
-from robust201.search.objectives import TableValues, cells_of, held_datasets
+from robust201.search.objectives import ObjectiveTerm, TableValues, cells_of, held_datasets
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.steps import accuracies_after
 from robust201.tasks.columns import STEPS
@@ -76,6 +76,8 @@ def write_blackbox(
     fidelity: Fidelity | None = None,
     data: str | None = None,
     predictions: Path | None = None,
+    *,
+    estimates: bool = False,
 ) -> list[Path]:
     """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
 
@@ -84,7 +86,8 @@ def write_blackbox(
     every objective needs outcomes by image. Of the fidelity `steps`, an error is that after so many steps (see
     `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities. With a
     file of predictions, cells that were not evaluated have their predicted errors, and every objective is named as a
-    prediction; predictions have no fidelity.
+    prediction; predictions have no fidelity. With `estimates`, errors that were not counted are those of estimates from
+    samples of the images, and objectives with some are named as estimates; estimates have no fidelity either.
 
     Returns:
         The files.
@@ -93,10 +96,11 @@ def write_blackbox(
         ConfigError: the architectures are no cells, no key is there on all datasets, or none with the fidelity.
     """
     tasks = held_datasets(reader)
-    if predictions is not None and fidelity is not None:
+    without_fidelity = "estimates" if estimates else None if predictions is None else "predictions"
+    if without_fidelity is not None and fidelity is not None:
         raise ConfigError(
-            f"Writing a blackbox failed for {predictions}: expected predictions or a fidelity, got both. Predictions "
-            "are accuracies on all images after all steps. Leave one out."
+            f"Writing a blackbox failed for {folder}: expected {without_fidelity} or a fidelity, got both. "
+            f"{without_fidelity.capitalize()} are of accuracies on all images after all steps. Leave one out."
         )
     if data is not None:
         if data not in tasks:
@@ -105,7 +109,7 @@ def write_blackbox(
                 f"{closest(data, tasks)}"
             )
         tasks = [data]
-    datasets = [TableValues(reader, name, predictions) for name in tasks]
+    datasets = [TableValues(reader, name, predictions, estimates=estimates) for name in tasks]
     space = cells_of(reader)
     isomorphs = np.array(space.isomorphs())
     fidelities = _find_fidelities(datasets, fidelity)
@@ -130,7 +134,7 @@ def write_blackbox(
         "configspace.json": choices,
         "fidelityspace.json": {attribute: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
         "metadata.json": {
-            "objectives_names": [*(names if predictions is None else map(_predicted_name, names)), ELAPSED_TIME],
+            "objectives_names": [*_mark_names(names, datasets, predictions), ELAPSED_TIME],
             "task_names": tasks,
         },
         CONFIGSPACE_FILE: configspace(space),
@@ -158,9 +162,20 @@ def write_blackbox(
     return [folder / name for name in names_of_files]
 
 
-def _predicted_name(name: str) -> str:
-    """Name an objective some of whose values are predictions, such as ``metric_predicted_error_clean``."""
-    return name.replace("metric_", "metric_predicted_", 1)
+def _mark_names(names: Sequence[str], datasets: Sequence[TableValues], predictions: Path | None) -> list[str]:
+    """Mark objectives some of whose values are no counts.
+
+    With predictions, all are named like ``metric_predicted_error_clean``; those with estimates on some dataset are
+    named like ``metric_estimated_error_pgd_1``.
+    """
+    estimated = {
+        objective_name(paper_key(key), strength)
+        for values in datasets
+        for key, strength in _objectives(values)
+        if values.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
+    }
+    marked = (name.replace("metric_", "metric_estimated_", 1) if name in estimated else name for name in names)
+    return [*marked] if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in marked]
 
 
 def configspace(space: CellSpace) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class CellPredictions:
         level: level of the intervals.
         frame: one row per class of cells that was not evaluated and evaluation, with `COLUMNS`.
         quality: of each evaluation, from cells left out.
+        constant: evaluations that are not predicted, since all evaluated cells have one accuracy, and this accuracy.
     """
 
     dataset: str
@@ -81,6 +82,7 @@ class CellPredictions:
     level: float
     frame: pd.DataFrame
     quality: tuple[Quality, ...]
+    constant: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def is_weak(self) -> bool:
@@ -91,7 +93,7 @@ class CellPredictions:
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Features and accuracies of the evaluated cells, and the classes of cells that were not evaluated."""
+    """Features and accuracies of the evaluated cells, and evaluations with one accuracy for all of them."""
 
     space: CellSpace
     features: _Floats
@@ -99,6 +101,7 @@ class _Problem:
     accuracies: _Floats
     evaluations: list[tuple[str, float]]
     variances: _Floats | None
+    constant: tuple[tuple[str, float, float], ...]
 
     @property
     def targets(self) -> _Floats:
@@ -140,7 +143,7 @@ def predict_cells(
 
     Raises:
         ConfigError: the architectures are not cells, or a name stands for no evaluation.
-        ResultsError: too few cells were evaluated, or an accuracy is the same for all.
+        ResultsError: too few cells were evaluated, or every accuracy is the same for all.
     """
     problem = _pose(results, names, measures, standard_errors)
     rest = problem.others
@@ -166,7 +169,8 @@ def predict_cells(
         for column, (key, strength) in enumerate(evaluations)
     ]
     frame = pd.concat(frames, ignore_index=True)
-    return CellPredictions(results.name, len(problem.evaluated), level, frame, _measure_quality(problem, level, seed))
+    quality = _measure_quality(problem, level, seed)
+    return CellPredictions(results.name, len(problem.evaluated), level, frame, quality, problem.constant)
 
 
 def choose_next(
@@ -233,18 +237,15 @@ def _pose(
         )
     values = accuracies.to_numpy(np.float64)
     constant = np.flatnonzero(np.ptp(_log_odds(values), axis=0) < 1e-9)
-    if len(constant) and names is not None:
-        name = evaluation_names([evaluations[constant[0]]])[0]
+    if len(constant) == len(evaluations):
+        name = evaluation_names([evaluations[0]])[0]
         raise ResultsError(
-            f"Predicting failed for {results.name}: expected accuracies of {name} that differ between cells, got "
-            f"{values[0, constant[0]]:g} for all. Leave it out of --keys, or choose another strength."
+            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got "
+            f"{values[0, 0]:g} of {name} for all{' and likewise of the others' if len(constant) > 1 else ''}. Choose "
+            "other keys or strengths."
         )
     varying = np.setdiff1d(np.arange(len(evaluations)), constant)
-    if not len(varying):
-        raise ResultsError(
-            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got one for all. "
-            "Evaluate other keys or strengths."
-        )
+    same = tuple((*evaluations[column], float(values[0, column])) for column in constant)
     evaluations = [evaluations[column] for column in varying]
     variances = None
     if standard_errors is not None:
@@ -253,7 +254,9 @@ def _pose(
     features = cell_features(space)
     if measures is not None:
         features = np.concatenate([features, _measure_features(results, space, measures, accuracies.index)], axis=1)
-    return _Problem(space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances)
+    return _Problem(
+        space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances, same
+    )
 
 
 def _measure_features(
@@ -265,8 +268,13 @@ def _measure_features(
 
     isomorphs = np.asarray(space.isomorphs())
     table = measures.set_index("architecture").reindex(np.unique(isomorphs))
+    if table.shape[1] == 0:
+        raise ConfigError(
+            f"Predicting failed for {results.name}: expected measures in the folders of --measures, got none. Measure "
+            "all cells (docs/measures.md), or leave --measures out."
+        )
     covered = table.notna().all(axis=1)
-    if table.shape[1] == 0 or not covered.loc[evaluated].all() or covered.mean() < 0.5:
+    if not covered.loc[evaluated].all() or covered.mean() < 0.5:
         raise ConfigError(
             f"Predicting failed for {results.name}: expected measures of the evaluated cells and of most others, got "
             f"those of {int(covered.sum()):,} of {len(covered):,} cells. Measure all cells (docs/measures.md), or "

@@ -29,7 +29,13 @@ MAX_DEGREES = 1e6
 
 LEVEL = 0.95
 
-_MIN_PROBABILITY = 0.001
+_PREDICTION_STEP = 1 / 1024
+"""Predictions are multiples of this, and sums of them exact, so that strata and samples do not depend on the processor.
+
+Sums in the model's fit do: their order is the BLAS's.
+"""
+
+_MIN_PROBABILITY = _PREDICTION_STEP
 """Predictions nearer to 0 or 1 count as this in the model's variance: a pilot of some networks cannot know better."""
 
 _RIDGE = 2.0
@@ -134,9 +140,9 @@ def stratify(
     deviation = np.sqrt((probability * (1 - probability)).mean(axis=(0, 1)))
     order = _random_order(n_images, seed, name)
     ranking = np.lexsort((order, deviation))
-    share = (
-        np.cumsum(deviation[ranking]) / deviation.sum() if deviation.any() else np.arange(1, n_images + 1) / n_images
-    )
+    # `cumsum` adds in order, `sum` in an order of the processor.
+    total = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
+    share = total / total[-1]
     n_strata = min(n_strata, max(1, n_images // MIN_PER_STRATUM))
     # Boundaries leave every stratum at least MIN_PER_STRATUM images.
     ends = np.searchsorted(share, np.arange(1, n_strata) / n_strata)
@@ -251,14 +257,14 @@ class OutcomeModel:
         return self
 
     def predict(self, values: ArrayLike) -> _Floats:
-        """Return the probability that a network with features (N, F) is correct: (S, N)."""
+        """Return the probability that a network with features (N, F) is correct, in steps of 1/1024: (S, N)."""
         from scipy.special import expit
 
         rows = np.asarray(values, np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self._mean):
             raise ValueError(f"expected (N, {len(self._mean)}) features, as the model was fitted, got {rows.shape}")
         probability: _Floats = expit(self._weights @ self._standardise(rows).T)
-        return probability
+        return np.round(probability / _PREDICTION_STEP) * _PREDICTION_STEP
 
     def _standardise(self, rows: _Floats) -> _Floats:
         return np.concatenate([np.ones((len(rows), 1)), (rows - self._mean) / self._scale], axis=1)

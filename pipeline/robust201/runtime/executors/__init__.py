@@ -1,4 +1,4 @@
-"""Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
+"""Executors, which compute bundles in this process or on Ray actors; add a new one to `start_executor`."""
 
 import math
 import os
@@ -13,12 +13,12 @@ from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
-    """Refuse work that this process could not do, before anything is written; a cluster's workers check later."""
+    """Check this machine's cores and device before anything is written; a cluster's workers check theirs later."""
     execution = config.execution
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)
-    is_here = execution.executor == "inline" or not execution.ray_address
-    if is_here and (execution.device == "cuda" or config.precision != "fp32"):
+    is_local = execution.executor == "inline" or not execution.ray_address
+    if is_local and (execution.device == "cuda" or config.precision != "fp32"):
         from robust201.runtime.devices import choose_device
 
         choose_device(execution.device, config.precision)
@@ -29,21 +29,21 @@ def _check_cores(execution: ExecutionSection) -> None:
     room = fitting_workers(n_cores, execution.cpus_per_worker)
     if n_workers <= room:
         return
-    share = math.floor(100 * n_cores / n_workers) / 100
-    changes = [f"execution.workers: {room}"] * (room > 0) + [f"execution.cpus_per_worker: {share:g}"] * (share > 0)
+    cores = math.floor(100 * n_cores / n_workers) / 100
+    changes = [f"execution.workers: {room}"] * (room > 0) + [f"execution.cpus_per_worker: {cores:g}"] * (cores > 0)
     raise ConfigError(
-        f"Starting {n_workers:,} workers failed for this machine: expected execution.cpus_per_worker "
-        f"({execution.cpus_per_worker:g}) CPU cores for each, got {n_cores} in all. Set {' or '.join(changes)}."
+        f"Starting {n_workers:,} workers failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
+        f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(changes)}."
     )
 
 
 def make_executor(plan: Plan) -> Executor:
-    """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
+    """Start a sweep's executor, whose workers check the hashes of inputs; the caller must close it."""
     return start_executor(plan.config, partial(start_worker, plan.config, plan.facts))
 
 
 def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
-    """Start the executor that a sweep or trainings name, with workers of any kind; close it."""
+    """Start the executor chosen in the settings, with the workers of `start_worker`; the caller must close it."""
     execution = config.execution
     if execution.executor == "inline":
         from robust201.runtime.devices import choose_device
@@ -60,7 +60,7 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
 
 
 def start_worker(config: SweepConfig, facts: InputFacts, metrics: Metrics) -> BundleWorker:
-    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it."""
+    """Create a sweep's worker; torch is imported here, so a driver with remote workers never imports it."""
     from robust201.runtime.worker import Worker
 
     return Worker(config, facts.without_weights(), metrics)

@@ -1,7 +1,7 @@
-"""What every executor promises the scheduler.
+"""Interface between the scheduler and executors.
 
-An executor computes bundles and reports events. It decides nothing: retries, isolation and failures are the scheduler's
-(`runtime.scheduler`), what is done is the shards'.
+An executor computes bundles and reports events. The scheduler (`runtime.scheduler`) decides on retries, isolation and
+failures, and shards record completion.
 """
 
 from collections import deque
@@ -18,19 +18,19 @@ from robust201.runtime.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class BundleDone:
-    """A worker went through a whole bundle; its receipts and failures came before."""
+    """A worker has finished a bundle, after reporting its receipts and failures."""
 
     bundle: Bundle
 
 
 @dataclass(frozen=True, slots=True)
 class BundleLost:
-    """A bundle's worker died or was taken away before the bundle was done.
+    """A bundle's worker died or was preempted before the bundle was finished.
 
     Attributes:
-        bundle: the bundle as it was submitted; receipts that came before still hold.
-        started: whether the worker had begun it. A bundle that only waited behind another is not to blame.
-        preempted: whether the machine was taken away, rather than the worker killed.
+        bundle: the bundle as it was submitted; receipts reported before remain valid.
+        started: whether the worker had started it; a bundle that was waiting cannot have caused the death.
+        preempted: whether the machine was preempted, rather than the worker killed.
         reason: one line.
     """
 
@@ -42,30 +42,31 @@ class BundleLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker died, was taken away or could not start before it was given a bundle; `reason` is one line."""
+    """A worker without a bundle died, was preempted or could not start; `reason` is one line."""
 
     preempted: bool
     reason: str
 
 
 SHORT_SECONDS = 10.0
-"""Estimated time of a bundle behind which another may wait for the same worker. It bridges the milliseconds until the
-driver gives the next one; behind a longer one it would wait while other workers are idle."""
+"""Maximum estimated time of a bundle behind which another bundle is queued for the same worker. The queue bridges the
+milliseconds until the driver submits the next bundle; behind a longer bundle, it would wait while other workers are
+idle."""
 
 LOOKAHEAD = 64
-"""Bundles that an executor takes beyond those it has workers for, so that a worker can go on with its network."""
+"""Number of bundles that an executor accepts beyond its workers' queues, so that workers can keep their networks."""
 
 
 def fitting_workers(amount: float, per_worker: float) -> int:
-    """Return the number of workers that a resource suffices for: a GPU for three that take a third of it each."""
+    """Return the number of workers that fit into an amount of a resource, such as three thirds of a GPU."""
     return int(amount / per_worker + 1e-9)
 
 
-def take_for(held: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
-    """Take the first bundle of a network that a worker has loaded, or else the first of all."""
-    place = next((place for place, bundle in enumerate(held) if bundle.network == network), 0)
-    bundle = held[place]
-    del held[place]
+def take_for(waiting: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
+    """Remove and return the first waiting bundle of a worker's loaded network, or the first bundle if it has none."""
+    index = next((index for index, bundle in enumerate(waiting) if bundle.network == network), 0)
+    bundle = waiting[index]
+    del waiting[index]
     return bundle
 
 
@@ -73,48 +74,48 @@ Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
 
 
 class WorkSettings(Protocol):
-    """What executors read of a sweep or of trainings."""
+    """Settings of a sweep or of trainings that executors read."""
 
     @property
     def execution(self) -> ExecutionSection:
-        """How the work is done."""
+        """The section `execution`."""
 
     @property
     def precision(self) -> Precision:
-        """The arithmetic, which not every device has."""
+        """Precision of the arithmetic, which the device must support."""
 
     @property
     def results(self) -> Path:
-        """The folder of the run's logs."""
+        """Folder of the run's logs."""
 
 
 class BundleWorker(Protocol):
-    """Computes bundles in the process that made it, as `runtime.worker.Worker` does."""
+    """Worker that computes bundles in its own process, such as `runtime.worker.Worker`."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Compute a bundle part by part: a receipt for each committed shard, a failure for each part that failed.
+        """Compute a bundle part by part; yield a receipt for each committed shard and a failure for each failed part.
 
         Raises:
             StorageError: results cannot be written; the run must stop.
-            WorkerBrokenError: this process can compute nothing any more.
+            WorkerBrokenError: this process cannot compute any more.
         """
 
     def drain(self) -> None:
-        """Stop after the part in progress; called from another thread."""
+        """Stop after the part in progress; may be called from another thread."""
 
 
 StartWorker = Callable[[Metrics], BundleWorker]
-"""Makes a worker where it is called, with a place for its numbers for monitoring. It travels there as a pickle, so it
-says no more than how."""
+"""Factory that creates a worker, given a metrics sink. It is pickled and sent to the worker's process, so keep it
+small."""
 
 
 class Executor(Protocol):
-    """Computes bundles somewhere.
+    """Computes bundles with one or more workers.
 
     Attributes:
-        metrics: where numbers for monitoring go.
-        gpus_per_worker: GPUs that a worker occupies; 0 where it computes on a CPU.
-        n_workers: workers, those that wait for their machine among them.
+        metrics: metrics sink.
+        gpus_per_worker: number of GPUs per worker; 0 if workers compute on CPUs.
+        n_workers: number of workers, including those waiting for a machine.
     """
 
     metrics: Metrics
@@ -122,20 +123,22 @@ class Executor(Protocol):
     n_workers: int
 
     def free_slots(self) -> int:
-        """How many more bundles it would take now."""
+        """Return how many bundles can be submitted now."""
 
     def submit(self, bundle: Bundle) -> None:
-        """Take a bundle; never blocks on its computation."""
+        """Accept a bundle, without blocking on its computation."""
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for events, `timeout` seconds at most unless it computes meanwhile; give them in order, if any came.
+        """Wait for events and return them in order; the list may be empty.
+
+        Waits at most `timeout` seconds, unless the executor computes in this process.
 
         Raises:
             StorageError: a worker could not write; the run must stop.
         """
 
     def drain(self) -> None:
-        """Ask the workers to stop after the part in progress; bundles not begun come back as done at once."""
+        """Ask workers to stop after the part in progress; bundles that have not started are reported as done."""
 
     def close(self) -> None:
-        """Release every worker; safe to call twice."""
+        """Release all workers; may be called more than once."""

@@ -1,4 +1,4 @@
-"""The executor that computes in this process: for tests, debugging and machines without Ray."""
+"""Executor that computes in this process, for tests, debugging and machines without Ray."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
 
 class InlineExecutor:
-    """Computes one bundle at a time by a worker's `run` inside `poll`, one event a call.
+    """Computes one bundle at a time inside `poll`, by a worker's `run`; each call returns one event.
 
-    `on_drain` lets the worker stop within a part, where it can: `drain` may be called by another thread meanwhile.
+    `on_drain` asks the worker to stop, possibly within a part; `drain` may be called from another thread.
     """
 
     n_workers = 1
@@ -30,14 +30,14 @@ class InlineExecutor:
         self._draining = False
 
     def free_slots(self) -> int:
-        """One bundle computes, one waits."""
+        """Return how many bundles can be submitted; the executor takes one to compute and one to wait."""
         return 0 if self._draining else max(0, 2 - len(self._waiting) - (self._current is not None))
 
     def submit(self, bundle: Bundle) -> None:
         self._waiting.append(bundle)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Compute up to the next event (the timeout does not interrupt a computation)."""
+        """Compute until the next event; the timeout does not interrupt a computation."""
         del timeout
         if self._current is None:
             if not self._waiting:
@@ -52,7 +52,7 @@ class InlineExecutor:
         return [BundleDone(bundle)]
 
     def drain(self) -> None:
-        """Begin nothing more; the part in progress ends inside its `poll`."""
+        """Start no more parts; the part in progress ends within the current `poll`."""
         self._draining = True
         self._on_drain()
 

@@ -1,4 +1,4 @@
-"""The executor on Ray actors: one actor a worker, on this machine or a cluster."""
+"""Executor on Ray actors, one per worker, on this machine or a cluster."""
 
 import functools
 import inspect
@@ -33,32 +33,32 @@ from robust201.runtime.executors.base import (
     take_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
-from robust201.runtime.executors.watch import Watch, answers, parse_address
+from robust201.runtime.executors.watch import Watch, accepts_connections, parse_address
 from robust201.runtime.metrics import METRICS, Metrics
 
-# Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
+# Only receipts of a few hundred bytes pass through Ray, so its object store can have the minimum size.
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_COLLECTED = 256
-"""Outcomes of one call: more than come while the driver handles the last ones, few enough to travel in one message."""
+"""Maximum outcomes per call: more than arrive while the driver handles a call, and few enough for one message."""
 
 _Outcome = Receipt | UnitFailure | None
-"""What a worker tells of a bundle; None where the bundle ends."""
+"""A worker's message about a bundle; None at its end."""
 
 _NODE_DIED = "its node has died"
-"""How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
-autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
+"""Text in Ray's ActorDiedError if a machine is lost. Ray marks only those machines as preempted that announce their end
+to its autoscaler; most spot machines vanish without notice and are found missing by the head."""
 
-_ASK_SECONDS = 0.2
+_RETRY_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
-"""How long Ray may be silent before the run ends. Ray itself would end this process, here after 30 s, on a cluster,
-whose head may come back, after 60 s."""
+"""Time without an answer from Ray after which the run ends, locally and on a cluster, whose head may come back. Ray
+itself would end this process after 30 s and 60 s, respectively."""
 
 
 class RayMetrics(Metrics):
-    """Records values with the Ray that this process is connected to."""
+    """Metrics sink that records values in the Ray to which this process is connected."""
 
     def __init__(self) -> None:
         self._instruments: dict[str, Counter | Gauge | Histogram] = {}
@@ -68,7 +68,7 @@ class RayMetrics(Metrics):
         if instrument is None:
             instrument = self._instruments[name] = _make_instrument(name)
         if isinstance(instrument, Counter):
-            if value > 0:  # Ray refuses to add nothing
+            if value > 0:  # Ray rejects zero
                 instrument.inc(value, tags)
         elif isinstance(instrument, Gauge):
             instrument.set(value, tags)
@@ -78,22 +78,22 @@ class RayMetrics(Metrics):
 
 def _make_instrument(name: str) -> Counter | Gauge | Histogram:
     metric = METRICS[name]
-    described = f"{metric.description} ({metric.unit})"
+    description = f"{metric.description} ({metric.unit})"
     if metric.kind == "histogram":
-        return Histogram(name, described, boundaries=list(metric.boundaries), tag_keys=metric.tags)
-    return (Counter if metric.kind == "counter" else Gauge)(name, described, tag_keys=metric.tags)
+        return Histogram(name, description, boundaries=list(metric.boundaries), tag_keys=metric.tags)
+    return (Counter if metric.kind == "counter" else Gauge)(name, description, tag_keys=metric.tags)
 
 
 class _WorkerActor:
-    """A worker in a process of its own, whose outcomes wait here until the driver collects them.
+    """Ray actor with a worker, whose outcomes are queued until the driver collects them.
 
-    `run` ends with its bundle; `collect` and `drain` have concurrency groups of their own, so that they get through
-    meanwhile.
+    `run` returns at the end of its bundle; `collect` and `drain` have separate concurrency groups, so that they can be
+    called in the meantime.
     """
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
         collect_rarely()
-        with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
+        with suppress(OSError):  # if the folder is missing, relative paths fail later with a clear message
             os.chdir(folder)
         self._worker = start_worker(RayMetrics())
         self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
@@ -103,13 +103,13 @@ class _WorkerActor:
         try:
             for outcome in self._worker.run(bundle):
                 self._outcomes.put(outcome)
-        except Exception as error:  # noqa: BLE001 - raised again by `collect`, after what came before it
+        except Exception as error:  # noqa: BLE001 - `collect` raises it after the outcomes before it
             self._outcomes.put(error)
         else:
             self._outcomes.put(None)
 
     def collect(self) -> list[_Outcome]:
-        """Wait for an outcome; return it with all that came meanwhile, or raise the error that stands first."""
+        """Wait for an outcome and return all queued ones; raise an error after the outcomes before it."""
         collected: list[_Outcome] = []
         while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
             outcome = self._outcomes.get()
@@ -127,10 +127,10 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor, the bundles it was given, first the one it computes, and the call to wait for.
+    """An actor, its queue of bundles (the first one is being computed), and the pending call to wait for.
 
-    That call is answered when the actor has started, and after that with its outcomes. `network` is that of the last
-    bundle given.
+    The first call returns when the actor has started, all others return outcomes. `network` is the network of the last
+    bundle.
     """
 
     actor: Any
@@ -140,7 +140,7 @@ class _Slot:
     network: tuple[str, ArchitectureId] | None = None
 
     def has_room(self, window: int) -> bool:
-        """Whether it takes a bundle: it has started and none, or short ones only."""
+        """Return whether the actor has started and its queue is empty, or short and not full."""
         is_short = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_SECONDS)
         return self.is_started and is_short
 
@@ -153,25 +153,25 @@ class _Slot:
 
 
 def disable_unused_ray_services() -> None:
-    """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
+    """Disable the autoscaler, log monitor and dashboard server of a Ray head that this process starts.
 
-    Each is a Python process, and nobody asks them anything, as the run has one machine, its workers write their own
-    logs, and the dashboard is off: a start took 10.8 s in place of 16.8 s (single runs on two busy cores, 2026-11-22).
-    Ray's public interface cannot leave them out. A Ray whose parts are other than expected here is left as it is.
+    Each is a Python process that serves no purpose here: the run has a single machine, workers write their own logs,
+    and the dashboard is off. Ray has no public option for this. If Ray's internals are not as expected, nothing is
+    changed.
     """
-    # Port 0 is a free one. Ray's default is 52365 for every Ray of a machine, so that of a second one would have none.
-    wanted = {"no_monitor": True, "include_log_monitor": False, "dashboard_agent_listen_port": 0}
+    # Port 0 means any free port. Ray's default port, 52365, is the same for all Rays on a machine.
+    replacements = {"no_monitor": True, "include_log_monitor": False, "dashboard_agent_listen_port": 0}
     try:
         from ray._private.node import Node
         from ray._private.parameter import RayParams
 
         initialise = RayParams.__init__
         parameters = inspect.signature(initialise).parameters.keys()
-        of_server = inspect.signature(Node.start_api_server).parameters.keys()
+        server_parameters = inspect.signature(Node.start_api_server).parameters.keys()
     except (ImportError, AttributeError, TypeError, ValueError):
         return
-    if wanted.keys() <= parameters and of_server == {"self", "include_dashboard", "raise_on_failure"}:
-        RayParams.__init__ = functools.partialmethod(initialise, **wanted)
+    if replacements.keys() <= parameters and server_parameters == {"self", "include_dashboard", "raise_on_failure"}:
+        RayParams.__init__ = functools.partialmethod(initialise, **replacements)
         Node.start_api_server = lambda _node, **_options: None
 
 
@@ -179,20 +179,20 @@ def _describe(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     line = one_line(cause, 200)
     return EvaluationError(
-        f"Running workers failed for one of them: expected results or failures, got {type(cause).__name__}: {line}. "
-        "Report this; robust201 logs shows what the worker did before."
+        f"Running workers failed for one of them: {type(cause).__name__}: {line}. This is a bug, please report it; "
+        "robust201 logs shows the worker's last actions."
     )
 
 
 class RayExecutor:
-    """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
+    """Computes bundles on Ray actors, each with a short queue of bundles so that it never waits for the driver.
 
-    Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
-    machine that was lost may be replaced late or never. So that an actor can go on with the network that it has loaded,
-    a few more wait than there is room for.
+    Only actors that have started receive bundles, because a lost machine may be replaced late or never. Other bundles
+    wait in the executor for the first actor with room. A few more bundles wait than there is room for, so that an actor
+    can continue with the network that it has loaded.
 
     Raises:
-        ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
+        ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker, folder: Path) -> None:
@@ -203,7 +203,7 @@ class RayExecutor:
         self._draining = False
         self._slots: list[_Slot] = []
         self._watch: Watch | None = None
-        self._held: deque[Bundle] = deque()
+        self._waiting: deque[Bundle] = deque()
         try:
             self._start_ray(folder)
             self._watch = self._start_watch()
@@ -241,39 +241,39 @@ class RayExecutor:
             if not address:
                 raise
             raise ConfigError(
-                f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
-                "Check execution.ray_address, or leave it out to start Ray on this machine."
+                f"Connecting to Ray failed for {address}: {error}. "
+                "Check execution.ray_address, or remove it to start Ray on this machine."
             ) from error
         finally:
-            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
+            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init installs a handler that ends the process
 
     def _start_watch(self) -> Watch:
-        """Watch the head and this machine's raylet, without which nothing gets done and most calls to Ray block."""
+        """Watch the head and this machine's raylet: without them, most calls to Ray block."""
         context = ray.get_runtime_context()
         addresses = {"head": parse_address(context.gcs_address)}
-        here = context.get_node_id()
+        node_id = context.get_node_id()
         for node in ray.nodes():
-            if node["NodeID"] == here:
+            if node["NodeID"] == node_id:
                 addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
         is_local = not self._execution.ray_address
-        # Through a tunnel or a proxy they may not be reached from here by these addresses; then nobody can watch them.
-        addresses = {name: address for name, address in addresses.items() if answers(address)}
+        # Through a tunnel or proxy, these addresses may be unreachable from here and cannot be watched.
+        addresses = {name: address for name, address in addresses.items() if accepts_connections(address)}
         return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
 
     @property
     def _may_grow(self) -> bool:
-        """Whether machines may join later: a cluster of others, and the sweep says for how many workers."""
+        """Whether machines may join later: Ray is a cluster, and the sweep sets the number of workers."""
         return bool(self._execution.ray_address) and self._execution.workers is not None
 
     def _uses_gpus(self) -> bool:
         if self._execution.device == "cpu":
             return False
         gpus = ray.cluster_resources().get("GPU", 0)
-        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # which no CPU has
+        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # CPUs do not support tf32
         if needs_gpus and not gpus and not self._may_grow:
-            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
+            setting = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
             raise ConfigError(
-                f"Starting workers failed for {what}: expected a GPU in Ray, got none. "
+                f"Starting workers failed for {setting}: Ray has no GPU. "
                 "Choose another device or precision, or start Ray on machines with a GPU."
             )
         return needs_gpus or gpus > 0
@@ -283,16 +283,16 @@ class RayExecutor:
         room = fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
         if self.gpus_per_worker:
             room = min(room, fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
-        wanted = self._execution.workers or max(room, 1)
-        if wanted > room and not self._may_grow:
-            # Ray would let the others wait for ever, and with them the bundles that they were given.
+        n_workers = self._execution.workers or max(room, 1)
+        if n_workers > room and not self._may_grow:
+            # Ray would wait for resources for the other workers for ever.
             raise ConfigError(
-                f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
-                f"and {self.gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
-                f"{resources.get('GPU', 0):g} GPUs in all. Set execution.workers to {max(room, 1)}, or lower "
+                f"Starting {n_workers} workers failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
+                f"{self.gpus_per_worker:g} GPUs, but Ray has {resources.get('CPU', 0):g} CPUs and "
+                f"{resources.get('GPU', 0):g} GPUs in total. Set execution.workers to {max(room, 1)}, or lower "
                 "execution.cpus_per_worker or execution.gpus_per_worker."
             )
-        return wanted
+        return n_workers
 
     def _start_slot(self) -> _Slot:
         actor_class = ray.remote(
@@ -302,53 +302,53 @@ class RayExecutor:
             concurrency_groups={"control": 1, "outcomes": 1},
             runtime_env=worker_environment(self._execution),
         )(_WorkerActor)
-        # Relative paths of the sweep start where the driver stands, on every machine.
+        # On every machine, the sweep's relative paths are relative to the driver's working directory.
         actor = actor_class.remote(self._start_worker, str(Path.cwd()))
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Places left in the windows of the actors, those that are starting among them, and among those that wait."""
+        """Return how many bundles can be submitted, counting the queues of actors that are still starting."""
         if self._draining:
             return 0
-        in_flight = len(self._held) + sum(len(slot.queue) for slot in self._slots)
+        in_flight = len(self._waiting) + sum(len(slot.queue) for slot in self._slots)
         return max(0, self._execution.window * len(self._slots) + LOOKAHEAD - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
-        """Take a bundle; an actor gets one when it has room, of the network that it has loaded if one waits."""
-        self._held.append(bundle)
+        """Accept a bundle; an actor with room receives a waiting bundle, preferably of the network it has loaded."""
+        self._waiting.append(bundle)
         self._hand_out()
 
     def _hand_out(self) -> None:
-        while self._held:
+        while self._waiting:
             open_slots = [slot for slot in self._slots if slot.has_room(self._execution.window)]
             if not open_slots:
                 return
             slot = min(open_slots, key=lambda candidate: len(candidate.queue))
-            slot.run(take_for(self._held, slot.network))
+            slot.run(take_for(self._waiting, slot.network))
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there."""
+        """Wait for events and return all that have arrived."""
         self._raise_if_gone()
         return self._wait_for_events(timeout)
 
     def _raise_if_gone(self) -> None:
         silent = None if self._watch is None else self._watch.silent()
         if silent is not None:
-            raise RayLostError(f"silence of the {silent}")
+            raise RayLostError(f"the {silent} does not answer")
 
     def _wait_for_ray(self) -> None:
-        """Return once Ray answers: what is about to be called would wait for it where no signal gets through."""
+        """Wait until Ray answers, because its calls would block without handling signals."""
         while self._watch is not None and self._watch.unanswered() is not None:
             self._raise_if_gone()
-            time.sleep(_ASK_SECONDS)
+            time.sleep(_RETRY_SECONDS)
 
     def _wait_for_events(self, timeout: float) -> list[Event]:
-        if self._draining and self._held:
-            not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
-            self._held.clear()
-            return not_begun
-        # The idle are waited for, too: the next part must not be given to one that is dead, and blamed for it.
-        slots = {slot.call: slot for slot in self._slots if slot.is_started or self._held}
+        if self._draining and self._waiting:
+            not_started: list[Event] = [BundleDone(bundle) for bundle in self._waiting]
+            self._waiting.clear()
+            return not_started
+        # Idle actors are included: a dead one must not receive the next part, which would be blamed for its death.
+        slots = {slot.call: slot for slot in self._slots if slot.is_started or self._waiting}
         if not slots:
             return []
         ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
@@ -363,11 +363,11 @@ class RayExecutor:
         return events
 
     def _raise_lost_errors(self) -> None:
-        """Raise the error of a bundle that failed before its worker saw it: such a worker has nothing to tell."""
-        begun = [slot.queue[0][1] for slot in self._slots if slot.queue]
-        ended = ray.wait(begun, num_returns=len(begun), timeout=0)[0] if begun else []
-        for call in ended:
-            with suppress(RayActorError, OutOfMemoryError):  # its outcomes say so, too
+        """Raise the error of a bundle that failed before it reached its worker, which then reports no outcome."""
+        calls = [slot.queue[0][1] for slot in self._slots if slot.queue]
+        finished = ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else []
+        for call in finished:
+            with suppress(RayActorError, OutOfMemoryError):  # also reported by `collect`
                 ray.get(call)
 
     def _receive(self, slot: _Slot) -> list[Event]:
@@ -376,33 +376,33 @@ class RayExecutor:
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
-            # The worker's own error: Ray's rendering of it is a whole traceback.
+            # Raise the worker's original error, because Ray's message contains a whole traceback.
             raise error.cause if isinstance(error.cause, RobustError) else _describe(error) from error
-        except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
+        except (RayActorError, OutOfMemoryError) as error:  # the latter if Ray's memory monitor killed the actor
             return self._replace(slot, error)
-        # At once, before anybody handles these: what a worker still holds when it dies is computed again.
+        # Collect again immediately: outcomes that are still queued when a worker dies must be recomputed.
         slot.collect()
         outcomes: list[_Outcome] = answer if slot.is_started else []
         slot.is_started = True
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
-        of_machine = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
-        # Out of reach on one machine is dying; between machines it is most often a machine that is dying, or a cable.
-        out_of_reach = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
-        preempted = bool(getattr(error, "preempted", False) or of_machine or out_of_reach)
+        node_lines = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
+        # An unreachable local actor is dying; on a cluster, its machine or the network most likely failed.
+        is_unreachable = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
+        preempted = bool(getattr(error, "preempted", False) or node_lines or is_unreachable)
         cause = getattr(error, "cause", None)
-        lines = of_machine or str(cause or error).strip().splitlines() or ["the worker died"]
-        # An error while a worker starts stands in the last line, below its traceback.
+        lines = node_lines or str(cause or error).strip().splitlines() or ["the worker died"]
+        # If a worker fails to start, the error is in the last line, after its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
         self._wait_for_ray()
-        ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
+        ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
         lost: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
         ]
-        place = self._slots.index(slot)
-        self._slots[place : place + 1] = [] if self._draining else [self._start_slot()]
+        index = self._slots.index(slot)
+        self._slots[index : index + 1] = [] if self._draining else [self._start_slot()]
         return lost or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:
@@ -411,11 +411,11 @@ class RayExecutor:
             slot.actor.drain.options(concurrency_group="control").remote()
 
     def close(self) -> None:
-        """End the actors and the connection, and Ray where this executor started it."""
+        """End the actors and the connection, and Ray itself if this executor started it."""
         is_gone = self._watch is not None and (self._watch.silent() or self._watch.unanswered()) is not None
         if self._watch is not None:
             self._watch.stop()
-        if not is_gone:  # a Ray that is gone would let each of these calls wait
+        if not is_gone:  # otherwise each of these calls would block
             for slot in self._slots:
                 ray.kill(slot.actor)
         self._slots = []

@@ -1,4 +1,4 @@
-"""What processes on Ray start with: variables, interpreter, and where they import this package from."""
+"""Environment of Ray's processes: variables, interpreter and import path."""
 
 import importlib.machinery
 import pkgutil
@@ -15,26 +15,26 @@ from robust201.planning.code_consent import find_data_mark
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
-"""After this long without an answer from a head on this machine, Ray ends its own processes, and those connected."""
+"""Time without an answer from a local head after which Ray ends its own processes and all connected ones."""
 
 
 def driver_environment(environment: Mapping[str, str], execution: ExecutionSection) -> dict[str, str]:
-    """Give the variables of the process that connects to Ray, or starts one here; without Ray's import.
+    """Return the environment variables of the process that connects to Ray or starts it; must be set before its import.
 
-    A Ray of our own and its workers have them, too. It listens on loopback only, and asks for a token: a new one, which
-    lives in the environment of its processes, unless the user gave one or turned tokens off. By itself, Ray 2.60 would
-    keep one in the user's home, in a file that all users of the machine can read and that clusters then use; 2.56 asks
-    for none.
+    A local Ray and its workers inherit them. It listens on the loopback interface only and requires a token, which is
+    new for every run and exists only in the environment of its processes, unless the user has provided one or disabled
+    tokens. By default Ray 2.60 would store a token in the user's home, in a file that all users of the machine can read
+    and that clusters then use as well; Ray 2.56 requires no token.
     """
-    settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # reports go to a server outside
+    settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports would be sent to an external server
     fixed: dict[str, str] = {}
     if not execution.ray_address:
         fixed = _thread_variables(execution)
-        # A head on this machine that stops answering is dead; one on a cluster may come back (Ray waits).
+        # A local head that stops answering is dead; a cluster's head may come back, so Ray should wait.
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
-        # Despite its name, on any system it sets whether other machines must reach the Ray of this one.
+        # Despite its name, this variable decides on every system whether other machines can join this Ray.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # By default Ray starts a Python process per CPU ahead, whether or not there are as many workers.
+        # By default Ray starts a Python process per CPU in advance, even if there are fewer workers.
         settings["RAY_prestart_worker_first_driver"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:
@@ -43,10 +43,10 @@ def driver_environment(environment: Mapping[str, str], execution: ExecutionSecti
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
-    """Describe the processes of workers as Ray's `runtime_env`, empty where they need none: it takes time to set up.
+    """Return Ray's `runtime_env` for workers; empty if possible, because setting it up takes time.
 
-    On this machine they have the interpreter and the variables of the process that started Ray. If its path has a
-    space or another character of the shell's, it is given quoted: Ray hands it to a shell as it is.
+    Local workers inherit the interpreter and variables of the process that started Ray. An interpreter path with spaces
+    or other special characters must be quoted, because Ray passes it to a shell unquoted.
     """
     if execution.ray_address:
         return {"env_vars": _thread_variables(execution)}
@@ -59,28 +59,27 @@ def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
 
 
 def check_import_path(folder: Path) -> None:
-    """Reject a folder whose modules Ray's workers would import in place of others, of this package or by an attacker.
+    """Reject a working directory with Python modules that Ray's workers must not import.
 
-    Ray puts the folder in which its driver was started first on the import path of every worker.
+    Ray puts the directory in which its driver was started first on the import path of every worker.
 
     Raises:
-        ConfigError: a `py` or a package `robust201` that is not this one lies there, or any module does and the folder
-            holds data (see `planning.code_consent`).
+        ConfigError: the directory contains another package named `robust201`, or it contains any module and is marked
+            as data, which may come from an attacker (see `planning.code_consent`).
     """
     mark = find_data_mark(folder)
     module = next((module.name for module in pkgutil.iter_modules([str(folder)])), None)
     if mark is not None and module is not None:
         raise ConfigError(
-            f"Starting workers failed for {folder}: expected no Python modules in a folder of data ({mark}), which "
-            f"Ray's workers would import, got {module!r}. Start from another folder, or compute in this process with "
+            f"Starting workers failed for {folder}: the folder came with data ({mark}) and contains the Python module "
+            f"{module!r}, which Ray's workers could import. Start from another folder, or compute in this process with "
             "--executor inline."
         )
-    found = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
-    if found is None or found.origin is None:  # a folder without __init__.py stands behind every package
+    spec = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
+    if spec is None or spec.origin is None:  # a folder without __init__.py never takes precedence over a package
         return
-    if Path(found.origin).resolve() != Path(robust201.__file__).resolve():
+    if Path(spec.origin).resolve() != Path(robust201.__file__).resolve():
         raise ConfigError(
-            f"Starting workers failed for {folder}: expected no other Python package named robust201 there, which "
-            f"Ray's workers would import in place of robust201's, got {found.origin}. Start from another folder, or "
-            "compute in this process with --executor inline."
+            f"Starting workers failed for {folder}: Ray's workers would import another package named robust201 from "
+            f"there ({spec.origin}). Start from another folder, or compute in this process with --executor inline."
         )

@@ -1,4 +1,4 @@
-"""The temporary folder of a run's Ray: for this user only, locked by the run, removed by a later one after a kill."""
+"""Temporary folder of a run's local Ray: private, locked by the run, and removed by a later run after a kill."""
 
 import fcntl
 import os
@@ -16,55 +16,55 @@ _SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_41
 
 
 def make_ray_folder() -> tuple[Path, int]:
-    """Make a folder with a path short enough for Ray's sockets in it.
+    """Create a folder whose path is short enough for Ray's sockets.
 
-    Ray makes its own folder open to everybody, so that another user could take a socket's place.
+    Ray creates its own folder with access for all users, so that another user could replace a socket.
 
     Returns:
-        The folder, and a descriptor: as long as any process has it open, the folder is in use.
+        The folder, and a descriptor; the folder counts as used while any process has the descriptor open.
     """
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_place()))
-    # Locked before it has the name by which `find_unused_folders` knows the folder.
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent_folder()))
+    # Locked before it is renamed, because `find_unused_folders` recognises folders by the lock's name.
     unnamed = folder / f".{_LOCK}"
     descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    with suppress(OSError):  # a file system without locks: then nothing but the run itself removes the folder
+    with suppress(OSError):  # on a file system without locks, only the run itself removes the folder
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         unnamed.rename(folder / _LOCK)
     return folder, descriptor
 
 
 def find_unused_folders() -> list[Path]:
-    """List this user's folders of runs that were killed together with all of their processes."""
-    found = []
-    for folder in sorted(_place().glob(f"{_PREFIX}*")):
-        with _unused(folder) as is_unused:
+    """Return this user's folders of runs that were killed together with all of their processes."""
+    folders = []
+    for folder in sorted(_parent_folder().glob(f"{_PREFIX}*")):
+        with _locked_if_unused(folder) as is_unused:
             if is_unused:
-                found.append(folder)
-    return found
+                folders.append(folder)
+    return folders
 
 
 def remove_unused_folders() -> None:
-    """Remove what `find_unused_folders` lists; what cannot be removed stays."""
+    """Remove the folders that `find_unused_folders` returns, ignoring errors."""
     for folder in find_unused_folders():
-        with _unused(folder) as is_unused:
+        with _locked_if_unused(folder) as is_unused:
             if is_unused:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place() -> Path:
-    wanted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    is_short = len(os.fsencode(wanted)) + len(_SOCKET_PATH_IN_FOLDER) <= _SOCKET_PATH_BYTES
-    return wanted if is_short else Path("/tmp")  # noqa: S108 - only folders of mode 0700 and a new name are made in it
+def _parent_folder() -> Path:
+    preferred = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    is_short = len(os.fsencode(preferred)) + len(_SOCKET_PATH_IN_FOLDER) <= _SOCKET_PATH_BYTES
+    return preferred if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
 
 
 @contextmanager
-def _unused(folder: Path) -> Iterator[bool]:
-    """Say whether a folder is of a run, this user's, private, and used by no process; it stays so within the block."""
+def _locked_if_unused(folder: Path) -> Iterator[bool]:
+    """Yield whether a folder is this user's private folder of an ended run; if so, it is locked within the block."""
     try:
-        found = folder.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW) if is_own else None
-    except OSError:  # another user's, another kind, or gone meanwhile
+        status = folder.lstat()
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW) if is_private else None
+    except OSError:  # it belongs to another user, has no lock, or has been removed
         descriptor = None
     if descriptor is None:
         yield False

@@ -1,9 +1,10 @@
-"""The executor on Ray, in a separate process.
+"""Executor on Ray in a separate process.
 
-Ray ends the process that is connected to it when its raylet or its head dies, or leaves it waiting where no signal gets
-through. So the driver never connects: a child process does, answers the driver's calls over a socket, and is the first
-process of a session that everything of a Ray on this machine belongs to. Whichever of the two finds the other gone ends
-that whole session: a Ray that was killed in part leaves agents that look for its head for minutes.
+If Ray's raylet or head dies, Ray ends the connected process or blocks it in calls that no signal can interrupt.
+Therefore the driver does not connect to Ray. Instead, a child process does, and answers the driver's calls over a
+socket. The child is the leader of a session to which all processes of a local Ray belong. If the driver or the child
+notices that the other one is gone, it kills this session, because agents of a partly killed Ray search for its head for
+minutes.
 """
 
 import os
@@ -34,14 +35,14 @@ from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 
 CHILD_MODULE = "robust201.runtime.executors.ray_process"
-"""The module whose `run_child` the child runs."""
+"""Module whose `run_child` is executed in the child."""
 
 _ANSWER_SECONDS = 180.0
-"""How long an answer may take: a start of Ray most of all, which gives up by itself before, as its calls do without a
-head (after 30 s here, 60 s elsewhere), unless they hang."""
+"""Maximum time for an answer. Starting Ray takes longest, but Ray's start and its calls without a head (30 s locally,
+60 s on a cluster) time out earlier unless they hang."""
 
 _GRACE_SECONDS = 0.5
-"""How late an answer may be before the driver turns to other work."""
+"""Delay of an answer after which the driver continues with other work."""
 
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 10.0
@@ -58,7 +59,7 @@ child.run_child({descriptor}, {folder!r})"
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the child says after it started, and after each poll."""
+    """The child's message after it has started and after each poll."""
 
     events: list[Event]
     free_slots: int
@@ -67,24 +68,24 @@ class _Answer:
 
 
 class _RemoteMetrics(Metrics):
-    """Sends values to the Ray of the child."""
+    """Metrics sink that sends values to the child's Ray."""
 
     def __init__(self, executor: "RayProcess") -> None:
         self._executor = executor
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        with suppress(OSError):  # the next poll finds that the child is gone
+        with suppress(OSError):  # the next poll reports that the child is gone
             self._executor.send("record", name, value, tags)
 
 
 class RayProcess:
-    """Computes bundles on Ray actors, as `runtime.executors.ray.RayExecutor` does in the process behind this.
+    """Computes bundles on Ray actors, by `runtime.executors.ray.RayExecutor` in a child process.
 
-    A Ray on this machine that dies before anything was computed is started again, once.
+    A local Ray that dies before anything was computed is restarted once.
 
     Raises:
-        ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
-        RayLostError: Ray ended while it started, twice.
+        ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
+        RayLostError: Ray died twice while starting.
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
@@ -92,9 +93,9 @@ class RayProcess:
         self.metrics: Metrics = _RemoteMetrics(self)
         self._config = config
         self._start_worker = start_worker
-        self._is_own = not config.execution.ray_address
+        self._is_local = not config.execution.ray_address
         self._in_flight: list[Bundle] = []
-        self._may_restart = self._is_own
+        self._may_restart = self._is_local
         self._draining = False
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,29 +113,29 @@ class RayProcess:
 
     def _start(self) -> None:
         self._folder, self._lock = make_ray_folder()
-        self._connection, theirs = Pipe()
+        self._connection, child_end = Pipe()
         code = _CHILD.format(
-            path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=theirs.fileno(), folder=str(self._folder)
+            path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=child_end.fileno(), folder=str(self._folder)
         )
-        with (self._folder / _OUTPUT_NAME).open("wb") as log, theirs:
+        with (self._folder / _OUTPUT_NAME).open("wb") as log, child_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 env=driver_environment(os.environ, self._config.execution),
                 stdin=subprocess.DEVNULL,
-                stdout=log,  # Ray's own messages are no part of the command's
+                stdout=log,  # keeps Ray's messages out of the command's output
                 stderr=log,
-                pass_fds=[theirs.fileno(), self._lock],  # the child may outlive this process for a moment
+                pass_fds=[child_end.fileno(), self._lock],  # the child may outlive this process briefly
                 start_new_session=True,
             )
-        self._asked: float | None = time.monotonic()
+        self._asked_at: float | None = time.monotonic()
         self._free = 0
         self._call("start", self._config, self._start_worker)
         while (answer := self._receive(_GRACE_SECONDS)) is None:
-            pass  # a signal's handler runs meanwhile
+            pass  # signal handlers run between calls
         self.gpus_per_worker, self.n_workers = answer.gpus_per_worker, answer.n_workers
 
     def _restart(self, error: RayLostError) -> None:
-        """Start Ray again, unless that was done before or something was computed meanwhile: then raise the error."""
+        """Restart Ray; raise the error if it was restarted before or something has been computed."""
         log = WorkLog(self._config.results, "driver")
         log.write("ray_lost", str(error), level="warning", output=self._read_output())
         if not self._may_restart or self._draining:
@@ -147,7 +148,7 @@ class RayProcess:
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
-        """Read the end of what Ray printed in the child, the only record of why it died."""
+        """Return the end of Ray's output in the child, the only record of why it died."""
         try:
             if self._folder is None:
                 return ""
@@ -158,28 +159,28 @@ class RayProcess:
             return ""
 
     def send(self, *message: object) -> None:
-        """Send a message to the child; several threads may."""
+        """Send a message to the child; may be called from several threads."""
         with self._sending:
             if self._connection is None:
                 raise BrokenPipeError("closed")
             self._connection.send(message)
 
     def _call(self, *message: object) -> None:
-        with suppress(OSError):  # reported where an answer is awaited
+        with suppress(OSError):  # `_receive` reports the error
             self.send(*message)
 
     def _receive(self, seconds: float) -> _Answer | None:
         if self._connection is None:
-            raise self._lost("none")
+            raise self._lost("the connection is closed")
         try:
             if not self._connection.poll(seconds):
-                if self._asked is not None and time.monotonic() - self._asked > _ANSWER_SECONDS:
+                if self._asked_at is not None and time.monotonic() - self._asked_at > _ANSWER_SECONDS:
                     raise self._lost(f"no answer within {_ANSWER_SECONDS:g} s")
                 return None
             answer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._lost("a process that Ray or the system ended") from None
-        self._asked = None
+            raise self._lost("Ray or the system ended its process") from None
+        self._asked_at = None
         if isinstance(answer, RayLostError):
             raise self._lost(str(answer))
         if isinstance(answer, Exception):
@@ -187,15 +188,15 @@ class RayProcess:
         self._free = answer.free_slots
         return answer  # type: ignore[no-any-return]
 
-    def _lost(self, got: str) -> RayLostError:
-        hint = ", or compute in this process with --executor inline" if self._is_own else ""
+    def _lost(self, reason: str) -> RayLostError:
+        hint = ", or compute in this process with --executor inline" if self._is_local else ""
         return RayLostError(
-            f"Running workers failed for Ray at {self._config.execution.ray_address or 'this machine'}: expected it to "
-            f"start and to go on, got {got}. Finished work is kept; run the same command again to go on{hint}."
+            f"Running workers failed for Ray at {self._config.execution.ray_address or 'this machine'}: Ray was lost "
+            f"({reason}). Finished work is kept; rerun the same command to resume{hint}."
         )
 
     def free_slots(self) -> int:
-        """How many more bundles the executor behind this would take, as far as it has said so."""
+        """Return how many bundles can be submitted, as last reported by the child."""
         return 0 if self._draining else self._free
 
     def submit(self, bundle: Bundle) -> None:
@@ -204,10 +205,10 @@ class RayProcess:
         self._call("submit", bundle)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there."""
+        """Wait for events and return all that have arrived."""
         try:
-            if self._asked is None:
-                self._asked = time.monotonic()
+            if self._asked_at is None:
+                self._asked_at = time.monotonic()
                 self._call("poll", timeout)
             answer = self._receive(timeout + _GRACE_SECONDS)
         except RayLostError as error:
@@ -225,8 +226,8 @@ class RayProcess:
         self._call("drain")
 
     def close(self) -> None:
-        if self._connection is not None and not self._is_own:
-            self._call("close")  # actors on other machines are ended by Ray
+        if self._connection is not None and not self._is_local:
+            self._call("close")  # Ray must end the actors on other machines
             with suppress(EOFError, OSError):
                 end = time.monotonic() + _CLOSE_SECONDS
                 while time.monotonic() < end:
@@ -235,10 +236,10 @@ class RayProcess:
         self._end()
 
     def _end(self) -> None:
-        """End the child and its processes with kill -9, as they have nothing left to write."""
+        """Kill the child and its processes, which have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
-            self._process.wait()  # not before: its process id is that of the session
+            self._process.wait()  # not earlier: its process id identifies the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -250,35 +251,35 @@ class RayProcess:
 
 
 def end_session(leader: int, *, spare: int | None = None) -> None:
-    """Kill all processes of a session, and wait until they are gone, but for one that may be spared."""
+    """Kill all processes of a session except `spare`, and wait until they are gone."""
     end = time.monotonic() + _END_SECONDS
     while time.monotonic() < end:
-        found = [process for process in _session(leader) if process.pid != spare]
-        if not found:
+        processes = [process for process in _session(leader) if process.pid != spare]
+        if not processes:
             return
-        for process in found:
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.02)
 
 
 def _session(leader: int) -> list[psutil.Process]:
-    found = []
+    processes = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.NoSuchProcess):
             if os.getsid(pid) == leader:
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-    return found
+                    processes.append(process)
+    return processes
 
 
 def run_child(descriptor: int, folder: str) -> None:
-    """Be the child: connect to Ray, and answer what is asked through a socket, until the driver is gone."""
+    """Run the child process: connect to Ray and answer requests over a socket, until the driver is gone."""
     os.set_inheritable(descriptor, False)
     collect_rarely()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, _leave_to_the_driver)
+        signal.signal(number, _ignore_signal)
     connection: Connection[Any, Any] = Connection(descriptor)
     messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, messages, Path(folder)), daemon=True).start()
@@ -286,8 +287,8 @@ def run_child(descriptor: int, folder: str) -> None:
     try:
         executor = _start_executor(messages, Path(folder))
         _serve(executor, connection, messages)
-    except Exception as error:  # noqa: BLE001 - Ray raises anything, bare exceptions among them
-        with suppress(OSError):  # the driver is gone, too: `_listen` ends this process when it has ended the session
+    except Exception as error:  # noqa: BLE001 - Ray raises all kinds of exceptions, including plain `Exception`
+        with suppress(OSError):  # the driver is gone as well: `_listen` kills the session and ends this process
             connection.send(_describe(error))
         while messages.get()[0] != "close":
             pass
@@ -297,24 +298,27 @@ def run_child(descriptor: int, folder: str) -> None:
 
 
 def _describe(error: Exception) -> RobustError:
-    """Make an error one that the driver can read, and whose message is a line."""
+    """Convert an error to one that the driver can unpickle and that has a one-line message."""
     if isinstance(error, RobustError):
         return error
     lines = str(error).strip().splitlines() or [""]
     return RayLostError(f"{type(error).__name__}: {lines[0][:200].rstrip('.')}")
 
 
-def _leave_to_the_driver(_number: int, _frame: object) -> None:
-    """Do nothing: the driver hears the same signal, and drains. Ray's processes, being executed, get the default."""
+def _ignore_signal(_number: int, _frame: object) -> None:
+    """Do nothing, because the driver receives the same signal and drains.
+
+    A handler, unlike SIG_IGN, is not inherited by Ray's processes.
+    """
 
 
 def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> None:
-    """Pass on the driver's requests; once it is gone, end everything."""
+    """Forward the driver's requests to the queue; when the driver is gone, kill the session."""
     try:
         while True:
             messages.put(connection.recv())
     except (EOFError, OSError):
-        for _ in range(10):  # the main thread may be starting Ray meanwhile, with more processes and files
+        for _ in range(10):  # the main thread may still be starting Ray, which creates processes and files
             end_session(os.getsid(0), spare=os.getpid())
             shutil.rmtree(folder, ignore_errors=True)
             time.sleep(0.1)
@@ -329,7 +333,7 @@ def _start_executor(messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> E
 
 
 def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:
-    """Answer the driver until it says "close"."""
+    """Answer the driver's requests until it sends "close"."""
 
     def answer(events: list[Event]) -> None:
         connection.send(_Answer(events, executor.free_slots(), executor.gpus_per_worker, executor.n_workers))

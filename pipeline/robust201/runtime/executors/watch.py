@@ -1,4 +1,4 @@
-"""Whether the processes that an executor depends on still answer: asked from a thread of its own, over TCP."""
+"""Detection of lost processes that an executor depends on, by TCP connections from a thread."""
 
 import socket
 import threading
@@ -12,10 +12,10 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to some addresses, given by a name for messages, again and again until it is stopped.
+    """Connects to addresses regularly until it is stopped; addresses are given by process name, for messages.
 
-    A process that is gone leaves nobody who would say so: its port refuses, or its machine is silent, for longer than
-    our patience.
+    A dead process is not reported by anything else: its port refuses connections, or its machine does not answer. It
+    counts as lost after `patience_seconds`.
     """
 
     def __init__(
@@ -31,43 +31,43 @@ class Watch:
         self._clock = clock
         self._interval = interval_seconds
         self._answered = dict.fromkeys(self._addresses, clock())
-        self._asked = clock()
+        self._last_probe = clock()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._ask_on, name="watch of Ray", daemon=True)
+        self._thread = threading.Thread(target=self._probe_regularly, name="watch of Ray", daemon=True)
         self._thread.start()
 
     def silent(self) -> str | None:
-        """Name a process that has not answered for longer than the patience; None while all do.
+        """Return the name of a process that has not answered for longer than the patience; None if there is none.
 
-        Silence counts up to the last question only: a watch that was itself stopped for a while blames nobody.
+        Silence is measured up to the last probe only, so nothing is reported if this process itself was suspended.
         """
         for name, answered in self._answered.items():
-            if self._asked - answered > self._patience:
+            if self._last_probe - answered > self._patience:
                 return name
         return None
 
     def unanswered(self) -> str | None:
-        """Ask now, and name the first process that does not answer; None if all do."""
-        return next((name for name, address in self._addresses.items() if not answers(address)), None)
+        """Probe all processes now; return the name of the first that does not answer, or None."""
+        return next((name for name, address in self._addresses.items() if not accepts_connections(address)), None)
 
     def stop(self) -> None:
         self._stopped.set()
         self._thread.join(timeout=_CONNECT_SECONDS)
 
-    def _ask_on(self) -> None:
+    def _probe_regularly(self) -> None:
         while not self._stopped.wait(self._interval):
             for name, address in self._addresses.items():
-                before = self._clock()
-                if before - self._asked > self._patience:
-                    # This process stood still (SIGSTOP, a suspended machine), not the others.
-                    self._answered = dict.fromkeys(self._addresses, before)
-                if answers(address):
+                now = self._clock()
+                if now - self._last_probe > self._patience:
+                    # This process was suspended (SIGSTOP, a suspended machine), not the others.
+                    self._answered = dict.fromkeys(self._addresses, now)
+                if accepts_connections(address):
                     self._answered[name] = self._clock()
-                self._asked = self._clock()
+                self._last_probe = self._clock()
 
 
-def answers(address: Address) -> bool:
-    """Whether somebody accepts a connection at an address within a few seconds."""
+def accepts_connections(address: Address) -> bool:
+    """Return whether a process accepts a connection at an address within a few seconds."""
     try:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError:
@@ -76,6 +76,6 @@ def answers(address: Address) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Split ``host:port``, the host being a name, an IPv4 or a bracketed IPv6 address."""
+    """Parse ``host:port``; the host is a name, an IPv4 address or a bracketed IPv6 address."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)

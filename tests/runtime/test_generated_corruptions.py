@@ -1,4 +1,4 @@
-"""Corrupted images are made as far as they are asked for, when they are asked for."""
+"""Corrupted images are generated only when and as far as they are needed."""
 
 import json
 from pathlib import Path
@@ -25,9 +25,9 @@ KEYS: dict[str, Any] = {
 }
 
 
-def made(tmp_path: Path) -> list[str]:
-    held = {"labels.npy", "indices.npy", "base.npy"}
-    return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in held)
+def generated(tmp_path: Path) -> list[str]:
+    other_files = {"labels.npy", "indices.npy", "base.npy"}
+    return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in other_files)
 
 
 def done(results: Path) -> tuple[int, int]:
@@ -38,29 +38,29 @@ def done(results: Path) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("keys", "expected"), [(("clean",), []), (("clean", "fog"), ["fog"]), (None, ["brightness", "fog"])]
 )
-def test_only_what_is_asked_for_is_made(
+def test_filtered_run_generates_selected_corruptions_only(
     make_sweep: MakeSweep, tmp_path: Path, keys: tuple[str, ...] | None, expected: list[str]
 ) -> None:
     config = make_sweep(keys=KEYS)
     tally = run_sweep(config, make_executor, filters=Filters(keys=keys))
     n_done = 2 * (1 + 2 * len(expected))
     assert (tally.complete, tally.computed) == (True, n_done)
-    assert made(tmp_path) == expected
-    assert done(config.results) == (n_done, 10)  # the rest of the sweep is counted all the same
+    assert generated(tmp_path) == expected
+    assert done(config.results) == (n_done, 10)  # the total includes the rest of the sweep
 
 
-def test_results_that_need_no_images_come_first(
+def test_parts_without_missing_images_are_computed_first(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
     seen: list[tuple[str, int]] = []
     corrupt = corrupting.corrupt
 
-    def watching(images: Any, key: str, severity: int, **options: Any) -> Any:
+    def recording(images: Any, key: str, severity: int, **options: Any) -> Any:
         seen.append((key, done(config.results)[0]))
         return corrupt(images, key, severity, **options)
 
-    monkeypatch.setattr(corrupting, "corrupt", watching)
+    monkeypatch.setattr(corrupting, "corrupt", recording)
     progress: list[tuple[int, int]] = []
     tally = run_sweep(
         config,
@@ -76,9 +76,7 @@ def test_results_that_need_no_images_come_first(
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
 
 
-def test_textures_that_are_missing_are_refused_before_anything_is_written(
-    make_sweep: MakeSweep, tmp_path: Path
-) -> None:
+def test_missing_frost_textures_are_rejected_before_writing(make_sweep: MakeSweep, tmp_path: Path) -> None:
     frost = {"source": "generated", "frost": "imagecorruptions", "frost_path": str(tmp_path / "frost")}
     config = make_sweep(keys=KEYS, datasets={"digits": {"corruptions": frost}})
     with pytest.raises(InputError, match="Loading frost failed"):
@@ -86,7 +84,7 @@ def test_textures_that_are_missing_are_refused_before_anything_is_written(
     assert not config.results.exists()
 
 
-def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(
+def test_filtered_runs_export_same_bytes_as_whole_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(keys=KEYS)
@@ -106,22 +104,22 @@ def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(
     }
 
 
-def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     assert run_sweep(config, make_executor).complete
     for path in (tmp_path / "corruptions").iterdir():
         path.unlink()
-    again = run_sweep(config, make_executor)
-    assert (again.complete, again.evaluations, made(tmp_path)) == (True, 0, [])
+    rerun = run_sweep(config, make_executor)
+    assert (rerun.complete, rerun.evaluations, generated(tmp_path)) == (True, 0, [])
     assert done(config.results) == (10, 10)
-    # A result that is lost is computed again, on images that are made again.
+    # Lost results are recomputed on regenerated images.
     next((config.results / "shards/digits").glob("*-fog-*")).unlink()
-    again = run_sweep(config, make_executor)
-    assert (again.complete, made(tmp_path)) == (True, ["fog"])
+    rerun = run_sweep(config, make_executor)
+    assert (rerun.complete, generated(tmp_path)) == (True, ["fog"])
     assert done(config.results) == (10, 10)
 
 
-def test_making_images_resumes_where_it_stopped(
+def test_generating_corruptions_is_resumed(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
@@ -136,13 +134,13 @@ def test_making_images_resumes_where_it_stopped(
         patch.setattr(corrupting, "corrupt", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(config, make_executor)
-    assert (made(tmp_path), done(config.results)) == (["brightness"], (2, 10))
+    assert (generated(tmp_path), done(config.results)) == (["brightness"], (2, 10))
     assert json.loads((config.results / "progress.json").read_text())["state"] == "stopped"
     assert run_sweep(config, make_executor).complete
     assert done(config.results) == (10, 10)
 
 
-def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_first_stage_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import worker
     from robust201.tasks.evaluate import evaluate_part
 
@@ -158,11 +156,11 @@ def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch:
     assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
 
 
-def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
-    assert made(tmp_path) == ["fog"]
-    with pytest.raises(InputError, match="expected corrupted images of brightness, got none"):
+    assert generated(tmp_path) == ["fog"]
+    with pytest.raises(InputError, match="prepared without the corrupted images of brightness"):
         run_share(config, Share(1, 1), make_executor)
     tally = run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "fog")))
     assert (tally.complete, tally.computed) == (True, 6)
@@ -171,11 +169,11 @@ def test_shares_make_no_images_and_name_the_missing_ones(make_sweep: MakeSweep, 
     assert done(config.results) == (10, 10)
 
 
-def test_results_of_differently_narrowed_runs_are_one_sweep(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_path: Path) -> None:
     folders = []
     for keys in (("clean", "fog"), ("brightness",)):
         folders.append(tmp_path / "-".join(keys))
-        datasets = {"digits": {"corruptions": {"source": "generated"}}}  # in each folder's own results
+        datasets = {"digits": {"corruptions": {"source": "generated"}}}  # generated in each results folder
         config = make_sweep(keys=KEYS, results=str(folders[-1]), datasets=datasets)
         assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
     _, other_plans = merge_results(folders, tmp_path / "both")

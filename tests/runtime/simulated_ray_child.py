@@ -1,4 +1,4 @@
-"""A stand-in for the process that connects to Ray: it does what the folder named by STAND_IN says, start by start."""
+"""Simulation of the process that connects to Ray; it follows orders in the folder STAND_IN, one order per start."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from robust201.runtime.metrics import Metrics
 
 
 class _Executor:
-    """Computes what it is given at the second poll, and dies at a poll if it is told to, or raises, or is slow."""
+    """Completes its bundles at the second poll; depending on its order, it dies, raises an error or is slow."""
 
     gpus_per_worker = 0.0
     n_workers = 2
@@ -22,17 +22,17 @@ class _Executor:
     def __init__(self, order: str) -> None:
         self.metrics = Metrics()
         self.order = order
-        self.given: list[Bundle] = []
+        self.submitted: list[Bundle] = []
         self.polls = 0
 
     def free_slots(self) -> int:
-        return 4 - len(self.given)
+        return 4 - len(self.submitted)
 
     def submit(self, bundle: Bundle) -> None:
-        self.given.append(bundle)
+        self.submitted.append(bundle)
 
     def drain(self) -> None:
-        self.given = []
+        self.submitted = []
 
     def close(self) -> None:
         (Path(os.environ["STAND_IN"]) / "closed").touch()
@@ -41,14 +41,14 @@ class _Executor:
         self.polls += 1
         if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
             os._exit(1)
-        if self.order == "refuse at a poll":
-            raise ConfigError("Running workers failed for one of them: expected it to run, got an error. Mend it.")
+        if self.order == "reject at a poll":
+            raise ConfigError("Running workers failed for one of them: it raised an error. Correct it.")
         if self.polls == 1 or self.order == "be slow":
             time.sleep(timeout)
             return []
         receipts = [Receipt("unit", (1.0,), 0, 10, "shard", 1.0)] if self.order == "die after a receipt" else []
-        done = [] if receipts else [BundleDone(bundle) for bundle in self.given]
-        self.given = self.given if receipts else []
+        done = [] if receipts else [BundleDone(bundle) for bundle in self.submitted]
+        self.submitted = self.submitted if receipts else []
         return [*receipts, *done]
 
 
@@ -59,7 +59,7 @@ def run_child(descriptor: int, folder: str) -> None:
         stream.write(f"{os.getpid()} {folder}\n")
     lines = (orders / "orders").read_text().splitlines()
     order = lines[min(len(starts.read_text().splitlines()), len(lines)) - 1]
-    sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # as Ray's workers, in a group of its own
+    sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # in a separate process group, like Ray's workers
     (orders / "sleeper").write_text(str(sleeper.pid))
 
     def start_executor(messages: Any, folder: Path) -> _Executor:
@@ -69,18 +69,18 @@ def run_child(descriptor: int, folder: str) -> None:
             os._exit(1)
         if order == "raise":
             raise Exception("The current node timed out during startup. This could happen")
-        if order == "refuse":
+        if order == "reject":
             raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
         return _Executor(order)
 
     end_session = ray_process.end_session
 
-    def end_late(*arguments: Any, **options: Any) -> None:
+    def delayed_end_session(*arguments: Any, **options: Any) -> None:
         ray_process.end_session = end_session
         time.sleep(2)
         end_session(*arguments, **options)
 
     if order == "be slow":
-        ray_process.end_session = end_late
+        ray_process.end_session = delayed_end_session
     ray_process._start_executor = start_executor
     ray_process.run_child(descriptor, folder)

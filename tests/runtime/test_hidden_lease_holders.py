@@ -1,4 +1,4 @@
-"""Leases whose holder cannot be seen, and holders whose heartbeat does not get through."""
+"""Leases whose holder's process is hidden, and holders whose heartbeat hangs."""
 
 import os
 import threading
@@ -12,24 +12,24 @@ from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS
 from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
 
 
-@pytest.mark.parametrize("named", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
+@pytest.mark.parametrize("changes", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
 @pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
-def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
-    """As with /proc mounted with hidepid=2, or without any."""
-    holder = leave_behind(tmp_path, **named)
+def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkeypatch, changes, error):
+    """Simulates /proc mounted with hidepid=2, or a missing /proc."""
+    holder = leave_behind(tmp_path, **changes)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     if error is not None:
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
         acquire(tmp_path, beats, host_id=HERE)
-    holder = leave_behind(tmp_path, **named)
+    holder = leave_behind(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):
         assert clock.now > 0
 
 
-def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_path):
+def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
     leave_behind(tmp_path, process_start=-1)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):
@@ -37,7 +37,7 @@ def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_pa
 
 
 @pytest.mark.parametrize("start", [-1, 1])
-def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_path, monkeypatch, start):
+def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, start):
     leave_behind(tmp_path, pid=dead_pid(), process_start=start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
@@ -45,14 +45,14 @@ def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_pat
         assert clock.now == 0
 
 
-def test_holder_whose_beat_hangs_stops_after_its_intervals(tmp_path, monkeypatch):
+def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
     lease = acquire(tmp_path, clock, interval_seconds=QUICK)
-    began, goes_on = threading.Event(), threading.Event()
+    began, resumes = threading.Event(), threading.Event()
 
     def hang(*_args):
         began.set()
-        goes_on.wait()
+        resumes.wait()
 
     monkeypatch.setattr(os, "fsync", hang)
     wait_for(began.is_set)
@@ -61,17 +61,17 @@ def test_holder_whose_beat_hangs_stops_after_its_intervals(tmp_path, monkeypatch
     with pytest.raises(LeaseHeldError, match="stops"):
         lease.check()
     assert lease.lost.is_set()
-    goes_on.set()
+    resumes.set()
     lease.release()
 
 
-def test_release_does_not_wait_for_a_beat_that_hangs(tmp_path, monkeypatch):
+def test_release_does_not_wait_for_hanging_beat(tmp_path, monkeypatch):
     lease = acquire(tmp_path, interval_seconds=QUICK)
-    began, goes_on = threading.Event(), threading.Event()
+    began, resumes = threading.Event(), threading.Event()
 
     def hang(*_args):
         began.set()
-        goes_on.wait()
+        resumes.wait()
 
     monkeypatch.setattr(os, "fsync", hang)
     monkeypatch.setattr(lease_module, "_JOIN_SECONDS", 0.05, raising=False)
@@ -80,6 +80,6 @@ def test_release_does_not_wait_for_a_beat_that_hangs(tmp_path, monkeypatch):
     releasing.start()
     releasing.join(10)
     is_released = not releasing.is_alive()
-    goes_on.set()
+    resumes.set()
     releasing.join()
     assert is_released

@@ -1,4 +1,4 @@
-"""Names that stand twice in a dataset, in one object or in both spellings, are refused by whatever reads them."""
+"""Duplicate names in a dataset, in one JSON object or in both spellings, are rejected by all readers."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ ROWS = {"accuracy": [0.5, 0.4], "cm": MATRICES, "confidence": CONFIDENCES}
 
 
 def write_twice(folder: Path, measure: str, first: str, second: str, key: str = "pgd") -> Path:
-    """Write one file with two rows, which may have one name."""
+    """Write a file with two rows named `first` and `second`, which may be equal."""
     write_results(folder, {key: {}}, measure=measure)
     row = json.dumps(ROWS[measure])
     rows = f'{{"{first}": {row}, "2": {row}, "{second}": {row}}}'
@@ -29,16 +29,16 @@ def write_twice(folder: Path, measure: str, first: str, second: str, key: str = 
 
 @pytest.mark.parametrize("measure", ROWS)
 @pytest.mark.parametrize(
-    ("first", "second", "told"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
+    ("first", "second", "message"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
 @pytest.mark.each_value
-def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
+def test_duplicate_id_is_rejected_by_all_readers(
     tmp_path: Path,
     robust201: RunCommand,
     measure: str,
     first: str,
     second: str,
-    told: str,
+    message: str,
 ) -> None:
     folder = write_twice(tmp_path / "dataset", measure, first, second)
     for read in (
@@ -46,12 +46,12 @@ def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
         lambda data: data.query("cifar10", "pgd", measure),
         lambda data: list(data.files.iter_values("cifar10", "pgd", measure)),
     ):
-        with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{told}"):
+        with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
             read(RobustnessDataset(folder))
-    assert told in robust201("convert", folder).refusal(2)
+    assert message in robust201("convert", folder).refusal(2)
 
 
-def test_a_part_of_a_value_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
     folder = write_twice(tmp_path, "confidence", "0", "1")
     file = folder / "cifar10/pgd_confidence.json"
     file.write_text(file.read_text().replace('"label"', '"label": [[0.0]], "label"', 1))
@@ -63,7 +63,7 @@ def test_a_part_of_a_value_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inside", ["measurement", "key"])
-def test_values_of_something_else_behind_those_of_a_file_are_refused(tmp_path: Path, inside: str) -> None:
+def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, inside: str) -> None:
     folder = write_twice(tmp_path, "cm", "0", "1")
     file = folder / "cifar10/pgd_cm.json"
     rows = {"3": MATRICES}
@@ -76,9 +76,7 @@ def test_values_of_something_else_behind_those_of_a_file_are_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), ".gz"])
-def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
-    tmp_path: Path, robust201: RunCommand, suffix: str
-) -> None:
+def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand, suffix: str) -> None:
     folder = write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
     text = json.dumps({"cifar10": {"pgd@Linf": {"accuracy": {"0": [0.6, 0.3]}}}}).encode()
     other = folder / f"cifar10/pgd@Linf_accuracy.json{suffix}"
@@ -97,7 +95,7 @@ def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
 
 
 @pytest.mark.parametrize("where", ["file", "meta.json"])
-def test_a_key_in_both_spellings_in_one_file_is_refused(tmp_path: Path, where: str) -> None:
+def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, where: str) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     file = folder / ("cifar10/pgd_accuracy.json" if where == "file" else "meta.json")
     content = json.loads(file.read_text())
@@ -108,7 +106,7 @@ def test_a_key_in_both_spellings_in_one_file_is_refused(tmp_path: Path, where: s
         RobustnessDataset(folder).accuracy(0, "cifar10", "pgd")
 
 
-def test_a_parser_without_doubles_gives_what_json_gives() -> None:
+def test_parse_json_matches_json_and_rejects_duplicates() -> None:
     draw = random.Random(0)
     names = [str(draw.randrange(10**6)) for _ in range(200)]
     nested = {name: {"a": [1, 2.5, None], "b": {"c": "\u00e4\n"}} for name in names}
@@ -119,7 +117,7 @@ def test_a_parser_without_doubles_gives_what_json_gives() -> None:
             parse_json(text)
 
 
-def test_an_id_that_stands_twice_in_meta_json_is_refused(tmp_path: Path) -> None:
+def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     file = folder / "meta.json"
     first = json.dumps(json.loads(file.read_text())["ids"]["0"])

@@ -1,4 +1,4 @@
-"""Published corrupted images are looked for as far as a run asks for them."""
+"""A run opens only the published corrupted images that it needs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,25 +19,25 @@ from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
 
-Asked = list[tuple[str, tuple[str, ...]]]
+Requests = list[tuple[str, tuple[str, ...]]]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Let the digits have published corruptions; what is asked of them, each with how it is verified."""
-    asked: Asked = []
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    """Simulate published corruptions of digits; return the list of requests (verification, keys)."""
+    requests: Requests = []
 
     def open_published(
         folder: Path, images: ImageSet, *, n_images: int, verify: str, keys: Sequence[str]
     ) -> CorruptedStore:
-        asked.append((verify, tuple(keys)))
+        requests.append((verify, tuple(keys)))
         store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
         for key in keys:
             store.check(key)
         return store
 
     monkeypatch.setattr(inputs_module, "open_published", open_published)
-    return asked
+    return requests
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
     section = config.datasets["digits"]
     assert section.corruptions is not None
     (tmp_path / "published").mkdir()
-    given = section.corruptions.model_copy(update={"source": "published", "path": tmp_path / "published"})
-    return config.model_copy(update={"datasets": {"digits": section.model_copy(update={"corruptions": given})}})
+    corruptions = section.corruptions.model_copy(update={"source": "published", "path": tmp_path / "published"})
+    return config.model_copy(update={"datasets": {"digits": section.model_copy(update={"corruptions": corruptions})}})
 
 
 def publish(config: SweepConfig, folder: Path, key: str) -> None:
@@ -61,31 +61,33 @@ def done(results: Path) -> tuple[int, int]:
     return state.done, state.total
 
 
-def test_a_narrowed_run_needs_its_own_keys_alone(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_filtered_run_opens_published_images_of_its_keys_only(
+    config: SweepConfig, requests: Requests, tmp_path: Path
+) -> None:
     assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
-    assert asked == []
+    assert requests == []
     assert done(config.results) == (2, 8)
     publish(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
-    assert {keys for verify, keys in asked if keys} == {("fog",)}
-    assert ("full", ("fog",)) in asked
+    assert {keys for verify, keys in requests if keys} == {("fog",)}
+    assert ("full", ("fog",)) in requests
     assert done(config.results) == (6, 8)
 
 
-def test_what_an_earlier_run_found_stays_known(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_hashes_of_earlier_run_are_kept(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
     publish(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     (tmp_path / "published/fog.npy").unlink()
     publish(config, tmp_path, "brightness")
-    asked.clear()
+    requests.clear()
     assert run_sweep(config, make_executor, filters=Filters(keys=("brightness",), datasets=("digits",))).complete
-    assert {keys for _, keys in asked if keys} == {("brightness",)}
+    assert {keys for _, keys in requests if keys} == {("brightness",)}
     assert done(config.results) == (6, 8)
 
 
-def test_a_whole_run_needs_all_of_them(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
     publish(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):
         run_sweep(config, make_executor)
-    assert asked
+    assert requests
     assert not config.results.exists()

@@ -1,4 +1,4 @@
-"""Networks, attacks and measures in files of the user's own: run, kept, told apart, refused in one line."""
+"""Networks, attacks and measures in user files: execution, identity, consent and one-line errors."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from robust201.shards import ShardStore
 from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
-from tests.runtime.test_widened import values
+from tests.runtime.test_extended_sweeps import values
 from tests.support.tiny_trainings import training_fields
 
 MODELS = """
@@ -53,8 +53,8 @@ def measure(model, images, labels):
 
 
 @pytest.fixture
-def write_own(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
-    """Write a sweep over networks of a file, with the given keys; `models` replaces the file's text."""
+def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    """Return a function that writes a sweep over networks of a user file, whose text is `models`."""
 
     def write(keys: dict[str, Any], models: str = MODELS, **changes: Any) -> Path:
         (tmp_path / "my_models.py").write_text(models)
@@ -71,27 +71,27 @@ def write_own(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     return write
 
 
-def own(tmp_path: Path, text: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
-    """A key of a file of one's own."""
+def write_key(tmp_path: Path, text: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
+    """Write a user file, and return the fields of a key that uses it."""
     (tmp_path / name).write_text(text)
     return {"file": str(tmp_path / name), **fields}
 
 
 def attack(tmp_path: Path, text: str = ATTACK, **fields: Any) -> dict[str, Any]:
-    return {"shift": own(tmp_path, text, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
+    return {"shift": write_key(tmp_path, text, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
 
 
 def measure(tmp_path: Path, text: str = MEASURE, **fields: Any) -> dict[str, Any]:
-    return {"answers": own(tmp_path, text, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+    return {"answers": write_key(tmp_path, text, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
-def failure(ended: Ended) -> str:
-    """The one line that says why parts failed; nothing else was computed."""
-    assert ended.code == 3, ended.err
-    lines = [line for line in ended.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
-    assert len(lines) == 1, ended.err
-    assert "Computed 0 evaluations" in ended.err
-    assert "Traceback" not in ended.err
+def failure(result: Ended) -> str:
+    """Return the only line about failed parts, and check that nothing was computed."""
+    assert result.code == 3, result.err
+    lines = [line for line in result.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
+    assert len(lines) == 1, result.err
+    assert "Computed 0 evaluations" in result.err
+    assert "Traceback" not in result.err
     return lines[0]
 
 
@@ -99,14 +99,14 @@ def failure(ended: Ended) -> str:
 
 
 def documented() -> dict[str, str]:
-    """Files of docs/your-own.md by name."""
+    """Return the files in docs/your-own.md by name."""
     text = (REPOSITORY / "docs/your-own.md").read_text()
     return dict(re.findall(r"`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the documented files, and what the last of them makes: weights and images."""
+    """Create a working folder with the documented files, and run the last one, which creates weights and images."""
     monkeypatch.chdir(tmp_path)
     files = documented()
     assert set(files) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py", "make_inputs.py"}
@@ -119,59 +119,59 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_example(robust201: RunCommand, results: Path) -> None:
-    found = values(results)
+    columns = values(results)
     for name in ("narrow", "wide"):
-        assert found["corners", name, ""][8.0]["accuracy"] <= found["clean", name, ""][0.0]["accuracy"]
-        assert found["margins", name, ""][0.0]["margin"] > 0
-        assert found["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
-        assert found["jacobian", name, ""][0.0]["squared_norm"] > 0
+        assert columns["corners", name, ""][8.0]["accuracy"] <= columns["clean", name, ""][0.0]["accuracy"]
+        assert columns["margins", name, ""][0.0]["margin"] > 0
+        assert columns["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
+        assert columns["jacobian", name, ""][0.0]["squared_norm"] > 0
     assert robust201("verify", results).code == 0
 
 
-def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> None:
-    ended = robust201("run", "sweep.yaml")
-    assert ended.code == 0, ended.err
-    told = [line for line in ended.err.splitlines() if line.startswith("Will execute ")]
-    assert told == [
+def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
+    result = robust201("run", "sweep.yaml")
+    assert result.code == 0, result.err
+    messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
+    assert messages == [
         "Will execute my_models.py (space).",
         "Will execute my_attack.py (keys.corners).",
         "Will execute my_measure.py (keys.margins).",
     ]
     check_example(robust201, example / "results")
-    again = robust201("run", "sweep.yaml")
-    assert "0 missing" in again.err
+    rerun = robust201("run", "sweep.yaml")
+    assert "0 missing" in rerun.err
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
-    """Workers execute the copies: none of the files is in a worker's path."""
+def test_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
+    """Workers execute the copies, because the files are not on their import path."""
     on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
     Path("sweep.yaml").write_text(documented()["sweep.yaml"].replace("{executor: inline}", on_ray))
-    ended = robust201("run", "sweep.yaml")
-    assert ended.code == 0, ended.err
+    result = robust201("run", "sweep.yaml")
+    assert result.code == 0, result.err
     check_example(robust201, example / "results")
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_edited_file_makes_new_units(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_edited_user_file_creates_new_units(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     keys = {"clean": {}} | attack(tmp_path) | measure(tmp_path, name="measure.py")
-    assert robust201("run", write_own(keys)).code == 0
+    assert robust201("run", write_custom(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
-    ended = robust201("run", write_own(keys))
-    assert ended.code == 0
-    assert "2 missing" in ended.err
-    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", ended.err)
-    ended = robust201("run", write_own(keys, models=MODELS + "\n"))
-    assert "4 missing" in ended.err
+    result = robust201("run", write_custom(keys))
+    assert result.code == 0
+    assert "2 missing" in result.err
+    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
+    result = robust201("run", write_custom(keys, models=MODELS + "\n"))
+    assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
 
 
-def test_workers_execute_the_copy(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    """A file with Windows' line ends is copied to the byte; what a copy became since is not executed, but mended."""
-    sweep = write_own(attack(tmp_path, ATTACK.replace("\n", "\r\n")))
+def test_workers_execute_verified_copies(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    """Files with CRLF line endings are copied unchanged, and modified copies are replaced rather than executed."""
+    sweep = write_custom(attack(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
     assert robust201("run", sweep, "--keys", "shift").code == 0
     copies = list((tmp_path / "results/code").glob("*.py"))
@@ -185,22 +185,22 @@ def test_workers_execute_the_copy(write_own: WriteSweep, robust201: RunCommand, 
     assert robust201("run", sweep).code == 0
 
 
-def test_the_batch_size_is_part_of_a_users_protocol(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+def test_batch_size_is_part_of_custom_attack_protocol(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     keys = {"clean": {}} | attack(tmp_path)
-    assert robust201("run", write_own(keys, batch_size=4)).code == 0
-    ended = robust201("run", write_own(keys, batch_size=5))
-    assert "2 missing" in ended.err
-    assert "batch_size: 4 → 5" in ended.err
+    assert robust201("run", write_custom(keys, batch_size=4)).code == 0
+    result = robust201("run", write_custom(keys, batch_size=5))
+    assert "2 missing" in result.err
+    assert "batch_size: 4 → 5" in result.err
 
 
-def test_exported_sweep_can_be_read_again(write_own: WriteSweep, tmp_path: Path) -> None:
-    config = load_config(write_own({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
-    again = parse_config(portable_fields(config), "the exported sweep")
-    for key, given in config.parameters.items():
-        assert again.parameters[key].identity() == given.identity()
-        assert again.parameters[key].strengths == given.strengths
+def test_portable_fields_can_be_parsed_again(write_custom: WriteSweep, tmp_path: Path) -> None:
+    config = load_config(write_custom({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
+    exported = parse_config(portable_fields(config), "the exported sweep")
+    for key, parameters in config.parameters.items():
+        assert exported.parameters[key].identity() == parameters.identity()
+        assert exported.parameters[key].strengths == parameters.strengths
 
 
 # --- consent ----------------------------------------------------------------------------------------------------------
@@ -215,13 +215,13 @@ def write_spy(folder: Path, text: str = MODELS) -> Path:
 
 
 @pytest.fixture
-def received(finished: Path, write_own: WriteSweep, tmp_path: Path) -> Path:
-    """A downloaded dataset with a sweep in a subfolder that names code beside it; returns the sweep."""
+def received(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
+    """Create a downloaded dataset with a sweep and its code in a subfolder; return the sweep."""
     folder = tmp_path / "downloads" / "dataset"
     code = write_spy(folder / "more")
     (folder / "SHA256SUMS").touch()
-    made = write_own({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
-    return made.rename(code.with_name("sweep.yaml"))
+    sweep = write_custom({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
+    return sweep.rename(code.with_name("sweep.yaml"))
 
 
 COMMANDS = (
@@ -235,27 +235,27 @@ COMMANDS = (
 )
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_requires_consent_to_code_in_a_dataset(
-    received: Path, robust201: RunCommand, tmp_path: Path, words: tuple[str, ...]
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_commands_require_consent_to_code_in_dataset(
+    received: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    if "--share" in words:
+    if "--share" in arguments:
         assert robust201("plan", "--save", received).code == 0
     code = received.with_name("spy.py")
     (tmp_path / "link.yaml").symlink_to(received)
     copied = tmp_path / "copied.yaml"
-    copied.write_text(received.read_text())  # its code still lies in the dataset
+    copied.write_text(received.read_text())  # its code is still in the dataset
     for sweep in (received, tmp_path / "link.yaml", received.parent / ".." / "more" / "sweep.yaml", copied):
-        line = robust201(*words, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
+        line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
         assert line.endswith(f"add: --allow-code {code}"), line
         assert str(received.parent.parent / "SHA256SUMS") in line
     assert not code.with_name("executed").exists()
 
 
-def test_a_yaml_in_a_dataset_needs_consent_to_the_users_own_code(
+def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
     received: Path, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """It chooses the function and its arguments."""
+    """The YAML chooses the function and its arguments."""
     code = write_spy(tmp_path / "mine")
     received.write_text(received.read_text().replace(str(received.with_name("spy.py")), str(code)))
     assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
@@ -263,30 +263,30 @@ def test_a_yaml_in_a_dataset_needs_consent_to_the_users_own_code(
     assert robust201("run", received, "--allow-code", code).code == 0
 
 
-def test_named_code_of_a_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
+def test_allowed_code_of_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
     monkeypatch.chdir(received.parent)
-    ended = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
-    assert ended.code == 0, ended.err
-    assert "Will execute " in ended.err
+    result = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
+    assert result.code == 0, result.err
+    assert "Will execute " in result.err
     assert received.with_name("executed").exists()
 
 
-def test_training_code_of_a_dataset_requires_consent(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_training_requires_consent_to_code_of_dataset(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
     fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
     fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
     trainings = received.with_name("train.yaml")
     trainings.write_text(yaml.safe_dump(fields))
-    for words in (("train",), ("submit", "slurm", "--dry-run")):
-        assert "--allow-code" in robust201(*words, trainings).refusal(2)
+    for arguments in (("train",), ("submit", "slurm", "--dry-run")):
+        assert "--allow-code" in robust201(*arguments, trainings).refusal(2)
     assert not received.with_name("executed").exists()
-    ended = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
-    assert f" --allow-code {received.with_name('spy.py')}" in ended.out
-    ended = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
-    assert ended.code == 0, ended.err
+    result = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
+    assert f" --allow-code {received.with_name('spy.py')}" in result.out
+    result = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
+    assert result.code == 0, result.err
 
 
-def test_every_folder_that_people_publish_counts_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    """Those that robust201 writes have a file by which it knows them, in subfolders too."""
+def test_published_folders_are_marked_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    """Folders that robust201 writes are recognised by a file, which also applies to their subfolders."""
     for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
         assert robust201("export", finished, "--out", tmp_path / form, *options).code == 0
     published = tmp_path / "published"
@@ -313,8 +313,8 @@ def test_every_folder_that_people_publish_counts_as_data(finished: Path, robust2
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 
-def test_a_dataset_chooses_no_ray_cluster(received: Path, robust201: RunCommand) -> None:
-    """A head can execute code in every process that connects to it."""
+def test_yaml_in_dataset_must_not_set_ray_address(received: Path, robust201: RunCommand) -> None:
+    """A Ray head can execute code in every process that connects to it."""
     fields = yaml.safe_load(received.read_text()) | {"space": "nasbench201", "architectures": [0]}
     fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
     received.write_text(yaml.safe_dump(fields))
@@ -322,44 +322,40 @@ def test_a_dataset_chooses_no_ray_cluster(received: Path, robust201: RunCommand)
     assert robust201("run", received, "--executor", "inline").code == 0
 
 
-def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "SHA256SUMS").write_text("")
-    ended = robust201("run", write_sweep(keys={"clean": {}}))
-    assert ended.code == 0
-    assert "Will execute" not in ended.err
+    result = robust201("run", write_sweep(keys={"clean": {}}))
+    assert result.code == 0
+    assert "Will execute" not in result.err
 
 
-def test_slurm_tasks_have_the_consent_of_the_submitter(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
-    """To the content: tasks execute the copies, and the file may be edited while they wait."""
-    sweep = write_own({"clean": {}})
-    ended = robust201("submit", "slurm", "--dry-run", sweep)
-    assert ended.code == 0, ended.err
-    assert "Will execute" in ended.err
+def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    """The consent is to the copies, because the files may be edited while tasks are queued."""
+    sweep = write_custom({"clean": {}})
+    result = robust201("submit", "slurm", "--dry-run", sweep)
+    assert result.code == 0, result.err
+    assert "Will execute" in result.err
     copy = kept_code(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
-    assert f" --allow-code {copy} " in ended.out
+    assert f" --allow-code {copy} " in result.out
 
 
-def test_ray_job_has_the_consent_of_the_submitter(
-    received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_job_inherits_consent(received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     shipments: list[Any] = []
     monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
     monkeypatch.setattr(
         "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
     )
     code = received.with_name("spy.py")
-    ended = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
-    assert ended.code == 0, ended.err
+    result = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
+    assert result.code == 0, result.err
     assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
 
 
-def test_a_share_executes_what_its_yaml_names_or_the_user(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+def test_share_executes_only_files_of_yaml_or_allowed_copies(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """Who can write to the results folder can replace the plan, and the copies with it."""
-    sweep = write_own({"clean": {}})
+    """Anyone with write access to the results folder can replace the plan and the copies."""
+    sweep = write_custom({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
     prepared = hash_file(tmp_path / "my_models.py")
     spy = write_spy(tmp_path / "elsewhere")
@@ -378,20 +374,20 @@ def test_a_share_executes_what_its_yaml_names_or_the_user(
     (tmp_path / "my_models.py").unlink()
     copy = kept_code(tmp_path / "results", prepared)
     assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
-    ended = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
-    assert ended.code == 0, ended.err
-    assert f"Will execute {copy} (space)." in ended.err
+    result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
+    assert result.code == 0, result.err
+    assert f"Will execute {copy} (space)." in result.err
 
 
-def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     spy = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
-    sweep = write_own(
+    sweep = write_custom(
         {"clean": {}} | attack(tmp_path, spy + ATTACK) | measure(tmp_path, spy + MEASURE, name="measure.py"),
         models=spy + MODELS,
     )
-    for words in (("plan",), ("plan", "--check"), ("plan", "--save")):
-        assert robust201(*words, sweep).code == 0
+    for arguments in (("plan",), ("plan", "--check"), ("plan", "--save")):
+        assert robust201(*arguments, sweep).code == 0
     assert robust201("doctor", sweep).code in {0, 2}
     results = tmp_path / "results"
     assert robust201("status", results).code in {0, 3}
@@ -400,12 +396,12 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
     assert mark.exists()
     mark.unlink()
     sys.modules.update({name: module for name, module in sys.modules.items() if "robust201_user" not in name})
-    for words in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
-        assert robust201(*words).code == 0
+    for arguments in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
+        assert robust201(*arguments).code == 0
     assert not mark.exists()
 
 
-# --- files that are wrong ---------------------------------------------------------------------------------------------
+# --- invalid files ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -423,29 +419,29 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],
 )
-def test_files_that_cannot_be_loaded_are_bad_input(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
+def test_user_files_that_cannot_be_loaded_are_rejected(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
-    """They are noticed before anything is written, and named by the user's path."""
-    message = robust201("run", write_own({"clean": {}}, models=models)).refusal(2)
+    """The error names the user's path, and nothing is written."""
+    message = robust201("run", write_custom({"clean": {}}, models=models)).refusal(2)
     assert expected in message
     assert str(tmp_path / "my_models.py") in message
     assert not (tmp_path / "results").exists()
 
 
-def test_a_file_that_does_not_end_or_ends_its_process_is_refused(write_own: WriteSweep) -> None:
+def test_check_code_rejects_files_that_hang_or_exit(write_custom: WriteSweep) -> None:
     for models, seconds, expected in (
-        ("while True: pass", 0.5, "expected to be executed within 0.5 seconds, got no end"),
-        ("import os; os._exit(7)", 60, "got the end of its process (exit code 7)"),
+        ("while True: pass", 0.5, "executing the code did not end within 0.5 seconds"),
+        ("import os; os._exit(7)", 60, "executing the code ended its process (exit code 7)"),
     ):
-        config = load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"})
+        config = load_config(write_custom({"clean": {}}, models=models), execution={"executor": "ray"})
         with pytest.raises(ConfigError, match=re.escape(expected)):
             check_code(config, seconds=seconds)
 
 
-def test_output_of_a_file_is_not_an_error(write_own: WriteSweep) -> None:
+def test_check_code_ignores_output_of_file(write_custom: WriteSweep) -> None:
     models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
-    check_code(load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"}))
+    check_code(load_config(write_custom({"clean": {}}, models=models), execution={"executor": "ray"}))
 
 
 @pytest.mark.parametrize(
@@ -465,25 +461,23 @@ def test_output_of_a_file_is_not_an_error(write_own: WriteSweep) -> None:
         (MODELS.replace("return self.head(self", "return len(self"), "expected logits (10, 10), got int"),
     ],
 )
-def test_unusable_networks_fail(
-    write_own: WriteSweep, robust201: RunCommand, models: str, expected: str | None
+def test_unusable_user_networks_fail(
+    write_custom: WriteSweep, robust201: RunCommand, models: str, expected: str | None
 ) -> None:
     if "dropout(" in models:
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
-    ended = robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
-    if expected is None:  # a constant network is one, too
-        assert ended.code == 0, ended.err
+    result = robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    if expected is None:  # constant networks are valid
+        assert result.code == 0, result.err
     else:
-        assert expected in failure(ended)
+        assert expected in failure(result)
 
 
-def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_softmax_network_is_logged_with_unit(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
-    ended = robust201("run", write_own({"clean": {}}, models=models))
-    assert ended.code == 0, ended.err
-    assert "seems to end in a softmax" in ended.err
+    result = robust201("run", write_custom({"clean": {}}, models=models))
+    assert result.code == 0, result.err
+    assert "seems to end in a softmax" in result.err
     lines = [
         json.loads(line) for file in (tmp_path / "results/logs").iterdir() for line in file.read_text().splitlines()
     ]
@@ -491,14 +485,14 @@ def test_a_network_that_ends_in_softmax_is_logged_with_its_unit(
     assert "narrow random-s0 digits seems to end in a softmax" in logged["message"]
 
 
-def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunCommand) -> None:
-    """A network of one's own may view its feature maps, which raises in the layout that the zoo is computed in."""
+def test_user_network_is_not_converted_to_channels_last(write_custom: WriteSweep, robust201: RunCommand) -> None:
+    """User networks may call `view` on feature maps, which raises an error in the zoo's memory format."""
     viewing = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
     assert viewing != MODELS
-    assert robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=viewing)).code == 0
+    assert robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=viewing)).code == 0
 
 
-NOTHING = "def perturb(model, images, labels, strength, **given): "
+NOTHING = "def perturb(model, images, labels, strength, **parameters): "
 
 
 @pytest.mark.parametrize(
@@ -517,15 +511,15 @@ NOTHING = "def perturb(model, images, labels, strength, **given): "
         (ATTACK, {"parameters": {"stride": 2}}, "got TypeError"),
     ],
 )
-def test_wrong_attacks_are_refused(
-    write_own: WriteSweep,
+def test_wrong_custom_attacks_fail(
+    write_custom: WriteSweep,
     robust201: RunCommand,
     tmp_path: Path,
     text: str,
     fields: dict[str, Any],
     expected: str,
 ) -> None:
-    message = failure(robust201("run", write_own(attack(tmp_path, text, **fields))))
+    message = failure(robust201("run", write_custom(attack(tmp_path, text, **fields))))
     assert expected in message
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
@@ -553,15 +547,15 @@ ANSWER = "def measure(model, images, labels): "
         ),
     ],
 )
-def test_wrong_measures_are_refused(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
+def test_wrong_custom_measures_fail(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
 ) -> None:
-    assert expected in failure(robust201("run", write_own(measure(tmp_path, text))))
+    assert expected in failure(robust201("run", write_custom(measure(tmp_path, text))))
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
 def answers(results: Path) -> dict[str, list[float]]:
-    """Columns of the measure of a sweep that may lack its other keys."""
+    """Return the columns of the measure, even if other keys of the sweep are incomplete."""
     store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["answers"]).units[0]
     columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
     return {name: array.tolist() for name, array in columns.items()}
@@ -574,24 +568,26 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("how", CHANGES)
-def test_an_attack_that_changes_the_network_is_refused_and_changes_nothing(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, how: str
+@pytest.mark.parametrize("change", CHANGES)
+def test_attack_that_modifies_network_fails_and_has_no_effect(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, change: str
 ) -> None:
-    """Otherwise it would be measured, and every later key with it."""
-    text = f"def perturb(model, images, labels, strength):\n    {CHANGES[how]}\n    return images\n"
+    """Otherwise later keys would measure the modified network."""
+    text = f"def perturb(model, images, labels, strength):\n    {CHANGES[change]}\n    return images\n"
     keys = attack(tmp_path, text) | measure(tmp_path, name="measure.py")
-    ended = robust201("run", write_own(keys))
-    assert ended.code == 3
-    assert "expected it to leave the network as it is, got another " in ended.err
-    assert robust201("run", write_own(measure(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
+    result = robust201("run", write_custom(keys))
+    assert result.code == 3
+    assert "expected it to leave the network as it is, got another " in result.err
+    assert robust201("run", write_custom(measure(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
     first, alone = (answers(tmp_path / folder) for folder in ("results", "alone"))
     assert first == alone
 
 
-def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    assert robust201("plan", "--save", write_own(attack(tmp_path))).code == 0
-    line = robust201("run", write_own(attack(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
+def test_share_rejects_changed_batch_size_of_custom_attack(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    assert robust201("plan", "--save", write_custom(attack(tmp_path))).code == 0
+    line = robust201("run", write_custom(attack(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
     assert "batch_size: 4 → 3" in line
 
 
@@ -600,20 +596,23 @@ def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust2
     [
         ({"kind": "measure"}, "columns: expected one or more"),
         ({"kind": "measure", "columns": ["accuracy"]}, "columns: expected one or more"),
-        ({"kind": "measure", "columns": ["mean", "strength"]}, "none that results have already, got ['strength']"),
+        (
+            {"kind": "measure", "columns": ["mean", "strength"]},
+            "other than the reserved names of result columns, got ['strength']",
+        ),
         ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
         ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
-        ({"columns": ["mean"]}, "only with kind: measure"),
+        ({"columns": ["mean"]}, "allowed only with kind: measure"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
         ({"norm": "linf", "strengths": [1]}, "got 'linf'. Did you mean 'Linf'?"),
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
-def test_wrong_keys_are_refused(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
+def test_wrong_custom_keys_are_rejected(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
-    message = robust201("run", write_own({"mine": own(tmp_path, ATTACK, **fields)})).refusal(2)
+    message = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).refusal(2)
     assert expected in message
     assert not (tmp_path / "results").exists()
 
@@ -625,29 +624,31 @@ def test_wrong_keys_are_refused(
         {"keys": {"mine": {"file": "no-such-file.py"}}},
     ],
 )
-def test_missing_files_are_refused(
-    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
+def test_missing_user_files_are_rejected(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
-    assert "no-such-file.py" in robust201("run", write_own(keys, **changes)).refusal(2)
+    assert "no-such-file.py" in robust201("run", write_custom(keys, **changes)).refusal(2)
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
     ("space", "expected"),
     [
-        ("zooo", "space: expected nasbench201, zoo or a file of your own, got 'zooo'. Did you mean 'zoo'?"),
+        ("zooo", "space: expected nasbench201, zoo or a Python file, got 'zooo'. Did you mean 'zoo'?"),
         ({"fil": "x"}, "expected a known field, got 'space.fil'. Did you mean 'file'?"),
         ({}, "expected the field 'space.file', got none."),
         ({"file": "x", "gmacs": 0}, "space.gmacs: expected more than 0, got 0."),
         ([1], "got [1]."),
     ],
 )
-def test_wrong_spaces_are_refused(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
-    message = robust201("run", write_own({"clean": {}}, space=space)).refusal(2)
+def test_wrong_spaces_are_rejected(
+    write_custom: WriteSweep, robust201: RunCommand, space: object, expected: str
+) -> None:
+    message = robust201("run", write_custom({"clean": {}}, space=space)).refusal(2)
     assert expected in message or (space == {"fil": "x"} and "'space.file'" in message), message
 
 
-def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> None:
+def test_user_space_requires_architecture_names(write_custom: WriteSweep, robust201: RunCommand) -> None:
     for wrong in ("evaluated", [], ["../up"], [3]):
-        assert "architectures" in robust201("run", write_own({"clean": {}}, architectures=wrong)).refusal(2)
+        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=wrong)).refusal(2)

@@ -1,4 +1,4 @@
-"""Whole sweeps over what is not in the paper: measures, several weights per network, networks of the zoo."""
+"""Sweeps beyond the paper: measures, several weights per network, zoo networks and custom datasets."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def run(config: SweepConfig) -> tuple[RunTally, RunPreview]:
 
 
 def values(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[str, Any]]]:
-    """What the shards hold: by key, architecture and weights the columns of each strength."""
+    """Return the columns stored in shards per strength, by key, architecture and weights."""
     plan, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all", on_damage="raise")
     return {
@@ -55,8 +55,8 @@ def values(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[s
 
 def squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
     return {
-        (architecture, weights): float(found[0.0]["squared_norm"])
-        for (key, architecture, weights), found in values(results).items()
+        (architecture, weights): float(columns[0.0]["squared_norm"])
+        for (key, architecture, weights), columns in values(results).items()
         if key == "jacobian"
     }
 
@@ -69,7 +69,7 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
 @pytest.mark.each_value
-def test_a_measure_beside_attacks(
+def test_measure_and_attacks_in_one_sweep(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
@@ -78,20 +78,20 @@ def test_a_measure_beside_attacks(
     tally, preview = run(config)
     states = 1 if weights is None else 2
     assert tally.evaluations == preview.plan.n_evaluations == 2 * states * (1 + 2 + 1)
-    again, preview = run(config)
-    assert (preview.missing, again.evaluations) == ((), 0)
-    found = squared_norms(config.results)
-    assert len(found) == 2 * states
-    assert all(norm > 0 for norm in found.values())
-    assert len(set(found.values())) == len(found)
+    rerun, preview = run(config)
+    assert (preview.missing, rerun.evaluations) == ((), 0)
+    norms = squared_norms(config.results)
+    assert len(norms) == 2 * states
+    assert all(norm > 0 for norm in norms.values())
+    assert len(set(norms.values())) == len(norms)
     assert robust201("verify", config.results).code == 0
     assert robust201("compact", config.results, "--grace-hours", "0").code == 0
     assert robust201("verify", config.results).code == 0
-    assert squared_norms(config.results) == found
+    assert squared_norms(config.results) == norms
     assert robust201("status", config.results).code == 0
 
 
-def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+def test_sweep_with_all_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
     keys = {
         "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
@@ -102,16 +102,16 @@ def test_every_measure_in_one_sweep(make_sweep: MakeSweep, robust201: RunCommand
     small = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
     config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **small)
     run(config)
-    found = values(config.results)
-    assert len(found) == len(keys)
-    for (key, _, _), strengths in found.items():
+    results = values(config.results)
+    assert len(results) == len(keys)
+    for (key, _, _), strengths in results.items():
         assert set(strengths[0.0]) == set(TASKS[key].columns)
-    summed = [rows[0.0] for (key, _, _), rows in found.items() if key == "hessian_weights"]
+    summed = [rows[0.0] for (key, _, _), rows in results.items() if key == "hessian_weights"]
     assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in summed)
     assert robust201("verify", config.results).code == 0
 
 
-def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
+def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
     ids = {unit.id: unit.key for unit in load_plan(config.results).units}
@@ -121,26 +121,24 @@ def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.parametrize("projections", ["exact", 3])
-def test_engines_measure_the_same(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
+def test_engines_give_equal_measures(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
     keys = {"jacobian": {"images": 20, "projections": projections}}
-    found = []
+    norms = []
     for engine, batch_size in (("fused", 7), ("reference", 20)):
         config = make_sweep(keys=keys, engine=engine, batch_size=batch_size, results=str(tmp_path / engine))
         run(config)
-        found.append(squared_norms(config.results))
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
+        norms.append(squared_norms(config.results))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_more_images_than_there_are_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_run_rejects_more_images_than_exist(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     message = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
     assert "2,560" in message
     assert "keys" in message
     assert not (tmp_path / "results").exists()
 
 
-def test_train_images_do_not_come_from_the_file_of_the_test_images(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_run_rejects_train_split_of_single_file(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     images = write_parquet(tmp_path / "images.parquet")
     datasets = {"mine": {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}}
     sweep = write_sweep(
@@ -151,9 +149,7 @@ def test_train_images_do_not_come_from_the_file_of_the_test_images(
     assert "Name the folder, or set split: test for jacobian." in message
 
 
-def test_without_train_images_the_keys_that_want_them_are_named(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     write_parquet(tmp_path / "mine/test.parquet")
     datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
@@ -169,7 +165,7 @@ def test_without_train_images_the_keys_that_want_them_are_named(
 
 @pytest.fixture
 def two_recipes(tmp_path: Path) -> Path:
-    """Two networks, each trained by two recipes for 1 and 2 epochs from seeds 0 and 1."""
+    """Write a store with two networks, each with two recipes, 1 and 2 epochs, and seeds 0 and 1."""
     folder = tmp_path / "recipes"
     with CheckpointStore(folder) as store:
         for number, (index, recipe, epochs, seed) in enumerate(
@@ -185,9 +181,11 @@ def two_recipes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand) -> None:
-    def sweep(**chosen: object) -> SweepConfig:
-        return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **chosen}, keys=JACOBIAN_KEYS)
+def test_sweep_over_several_trainings_per_network(
+    make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand
+) -> None:
+    def sweep(**selection: object) -> SweepConfig:
+        return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=JACOBIAN_KEYS)
 
     first = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
     tally, preview = run(first)
@@ -195,7 +193,7 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
     assert len(names) == 2
     assert all("pgd7" in name for name in names)
     assert tally.evaluations == 2 * 2 * 4
-    # More of them compute what is new alone.
+    # Selecting more weights computes only the new evaluations.
     tally, preview = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
     assert (preview.done, tally.evaluations) == (16, 16)
     tally, preview = run(sweep(recipe=["", "pgd7"]))
@@ -206,7 +204,7 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
     assert robust201("status", first.results).code == 0
 
 
-def test_snapshots_within_an_epoch_are_weights_like_others(
+def test_snapshots_within_epoch_are_evaluated_and_exported(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     with CheckpointStore(tmp_path / "store") as store:
@@ -217,8 +215,8 @@ def test_snapshots_within_an_epoch_are_weights_like_others(
             fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": outcome}
             add_network(store, 21, network.state_dict(), **fields)
 
-    def sweep(**chosen: object) -> SweepConfig:
-        weights = {"path": str(tmp_path / "store"), **chosen}
+    def sweep(**selection: object) -> SweepConfig:
+        weights = {"path": str(tmp_path / "store"), **selection}
         return make_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
 
     _, preview = run(sweep(epochs=[1], steps=[6]))
@@ -238,17 +236,21 @@ def test_snapshots_within_an_epoch_are_weights_like_others(
     ]
     read = RobustnessDataset(exported)
     assert read.sweep is not None
-    assert [(one["epochs"], one["steps"]) for one in read.sweep["weights"].values()] == [(1, 4), (None, 6), (2, 8)]
-    one_choice = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
-    assert robust201("export", preview.plan.config.results, *one_choice).code == 0
+    assert [(state["epochs"], state["steps"]) for state in read.sweep["weights"].values()] == [
+        (1, 4),
+        (None, 6),
+        (2, 8),
+    ]
+    single = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
+    assert robust201("export", preview.plan.config.results, *single).code == 0
     absent = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
     assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *absent).refusal(2)
 
 
-def test_one_training_by_either_field_is_one_result(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    only = str(_keep_one_recipe(two_recipes))
-    run(make_sweep(checkpoints={"path": only, "epochs": 2, "seed": 1}, keys=CLEAN))
-    several = make_sweep(checkpoints=None, weights={"path": only, "epochs": [2], "seeds": [1]}, keys=CLEAN)
+def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, two_recipes: Path) -> None:
+    store = str(_keep_one_recipe(two_recipes))
+    run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
+    several = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
     _, preview = run(several)
     assert preview.missing == ()
 
@@ -260,7 +262,7 @@ def _keep_one_recipe(store: Path) -> Path:
 
 
 @pytest.mark.parametrize("section", ["checkpoints", "weights"])
-def test_one_of_several_recipes_must_be_named(
+def test_run_rejects_unnamed_recipe_if_store_has_several(
     write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
@@ -269,7 +271,7 @@ def test_one_of_several_recipes_must_be_named(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep: MakeSweep, two_recipes: Path) -> None:
+def test_planned_weights_load_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
     config = make_sweep(checkpoints={"path": str(_keep_one_recipe(two_recipes))}, keys=CLEAN)
     _, preview = run(config)
     with CheckpointStore(two_recipes) as store:
@@ -281,7 +283,7 @@ def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"),
+    ("selection", "expected"),
     [
         ({"recipe": "trades"}, "recipe trades"),
         ({"recipe": ["pgd7", "trades"]}, "recipe trades"),
@@ -289,21 +291,21 @@ def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep
         ({"recipe": "pgd7", "epochs": [2], "seeds": [0, 9]}, "recipe pgd7 and 2 epochs and seed 9"),
     ],
 )
-def test_a_combination_that_is_not_there_is_refused(
+def test_run_rejects_missing_combination_of_weights(
     write_sweep: WriteSweep,
     robust201: RunCommand,
     two_recipes: Path,
     tmp_path: Path,
-    chosen: dict[str, Any],
+    selection: dict[str, Any],
     expected: str,
 ) -> None:
-    sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **chosen}, keys=CLEAN)
+    sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=CLEAN)
     message = robust201("run", sweep).refusal(2)
     assert f"expected {expected}, got" in message
     assert not (tmp_path / "results").exists()
 
 
-def test_equal_weights_under_two_names_are_refused(
+def test_run_rejects_identical_weights_under_two_names(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
@@ -312,18 +314,18 @@ def test_equal_weights_under_two_names_are_refused(
             add_network(store, 21, network.state_dict(), recipe=recipe)
     weights = {"path": str(tmp_path / "store"), "recipe": ["", "copy"]}
     sweep = write_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
-    assert "equal" in robust201("run", sweep).refusal(2)
+    assert "identical" in robust201("run", sweep).refusal(2)
 
 
-def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    found = []
+def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    norms = []
     for number in (0, 1):
-        torch.manual_seed(number)  # the process's own state decides nothing
+        torch.manual_seed(number)  # the process's random state has no effect
         config = make_sweep(checkpoints=None, weights=RANDOM, keys=JACOBIAN_KEYS, results=str(tmp_path / str(number)))
         run(config)
-        found.append(squared_norms(config.results))
-    assert found[0] == found[1]
-    assert len(set(found[0].values())) == 4
+        norms.append(squared_norms(config.results))
+    assert norms[0] == norms[1]
+    assert len(set(norms[0].values())) == 4
 
 
 # --- the zoo ----------------------------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: 
 
 @pytest.fixture(scope="module")
 def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of a random ResNet-18, as anybody saves a state_dict."""
+    """Save the state_dict of a random ResNet-18."""
     with torch.random.fork_rng():
         torch.manual_seed(5)
         network = Zoo().build("resnet18", n_classes=10)
@@ -353,7 +355,7 @@ SMALL_NETWORKS = [
 ]
 
 
-def test_all_kinds_of_networks_by_name_and_width(make_sweep: MakeSweep) -> None:
+def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
@@ -362,41 +364,41 @@ def test_all_kinds_of_networks_by_name_and_width(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.slow
-def test_measures_of_all_kinds_of_networks(make_sweep: MakeSweep) -> None:
-    """Second derivatives included, which `grid_sample` has not."""
+def test_measures_of_all_zoo_families(make_sweep: MakeSweep) -> None:
+    """Some measures need second derivatives, which `grid_sample` does not support."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)
 
 
-def test_networks_of_one_image_size_are_refused_before_a_run(
+def test_run_rejects_zoo_network_with_wrong_image_size(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     images = write_parquet(tmp_path / "small.parquet", size=16)
-    mine = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 16}
+    dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 16}
     sweep = write_sweep(
-        **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": mine})
+        **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": dataset})
     )
     assert "Planning failed for lenet5: expected images of 32x32 pixels" in robust201("run", sweep).refusal(2)
 
 
 @pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")
-def test_precision_bf16(make_sweep: MakeSweep) -> None:
+def test_sweep_in_bf16_completes(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
 
 
-def test_files_that_hold_no_weights_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_run_rejects_missing_weights_files(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
     assert "weights.files" in robust201("run", sweep).refusal(2)
     sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
     assert "got none for resnet18" in robust201("run", sweep).refusal(2)
 
 
-# --- images of one's own ----------------------------------------------------------------------------------------------
+# --- custom datasets ----------------------------------------------------------------------------------------------
 
 
 def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
-    """Random images as Parquet with PNG."""
+    """Write random images as a Parquet file with PNGs."""
     import io
 
     import pyarrow as pa
@@ -414,7 +416,7 @@ def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: 
     return file
 
 
-def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
+def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     write_parquet(folder / "test.parquet", n_classes=7, size=16)
@@ -437,12 +439,12 @@ def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: Ru
     assert tally.evaluations == 2 * 2 * 3
     assert values(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
     assert robust201("verify", config.results).code == 0
-    # What networks are shown is part of the identity.
+    # The normalisation is part of the units' identity.
     section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
     assert run(make_sweep(**fields))[1].done == 0
 
 
-def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_npz_archive(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for split, count in (("test", 12), ("train", 20)):
         images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
@@ -450,15 +452,13 @@ def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tm
     datasets = {"mine": {"path": str(tmp_path), "classes": 10, "image_size": 32}}
     keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
     fields = {"datasets": datasets, "checkpoints": None, "weights": RANDOM, "keys": keys, "images": {}}
-    # No table counts them, so the plan does.
+    # The table of datasets does not have their number, so the plan counts them.
     planned = json.loads(robust201("plan", "--json", write_sweep(**fields)).out)
     assert planned["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks with two states each
     assert robust201("run", write_sweep(**fields)).code == 0
 
 
-def test_a_share_shows_networks_what_the_plan_says(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_share_rejects_changed_normalisation(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     section = {"path": str(write_parquet(tmp_path / "images.parquet")), "form": "parquet", "classes": 10}
     section |= {"image_size": 32, "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}}
     fields = {"datasets": {"mine": section}, "checkpoints": None, "weights": RANDOM, "keys": CLEAN}
@@ -468,7 +468,7 @@ def test_a_share_shows_networks_what_the_plan_says(
     assert "dataset_fields.mine.normalisation" in line
 
 
-def test_the_zoo_is_computed_in_channels_last(make_sweep: MakeSweep) -> None:
+def test_zoo_networks_use_channels_last(make_sweep: MakeSweep) -> None:
     config = make_sweep(
         space="zoo", network={}, architectures=["resnet18"], checkpoints=None, weights=RANDOM, keys=CLEAN
     )
