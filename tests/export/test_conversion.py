@@ -1,4 +1,4 @@
-"""A JSON dataset converted to Parquet gives the same answers, and is converted again where it was changed."""
+"""Conversion of JSON datasets to Parquet: equal results, and repeated conversion of changed files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def source_of(folder: Path, measure: str = "accuracy") -> str:
     return data.files.describe_source(data.data, data.keys_all, measure)
 
 
-def test_conversion_of_a_file_above_the_limit_names_limit_and_remedy(folder):
+def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
     (file,) = (folder / "cifar10").glob("pgd*_accuracy.json")
     os.truncate(file, 20 << 30)
     with pytest.raises(
@@ -45,7 +45,7 @@ def test_conversion_of_a_file_above_the_limit_names_limit_and_remedy(folder):
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.each_value
-def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, published):
+def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, published):
     monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
     plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASURES)
@@ -68,19 +68,19 @@ def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, publis
     assert max(pq.ParquetFile(folder / name).num_row_groups for name in report.written) > 1
 
 
-def test_a_converted_file_is_laid_out_as_an_exports(folder, tmp_path):
+def test_converted_file_has_layout_of_export(folder, tmp_path):
     convert_dataset(folder)
     export(tmp_path / "other", make_plan(ARCHITECTURES, measurements=MEASURES), formats=("parquet",))
     for key in ("clean", "pgd"):
         name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
-        one, other = (pq.read_table(place / name, partitioning=None) for place in (folder, tmp_path / "other"))
-        assert one.schema.equals(other.schema)
-        untold = ["protocol", "checkpoint_sha256"]
-        assert one.drop(untold).equals(other.drop(untold))
-        assert all(one[column].null_count == len(one) for column in untold)
+        of_json, exported = (pq.read_table(root / name, partitioning=None) for root in (folder, tmp_path / "other"))
+        assert of_json.schema.equals(exported.schema)
+        unrecorded = ["protocol", "checkpoint_sha256"]
+        assert of_json.drop(unrecorded).equals(exported.drop(unrecorded))
+        assert all(of_json[column].null_count == len(of_json) for column in unrecorded)
 
 
-def test_a_repeated_conversion_keeps_what_is_there_and_an_interrupted_one_goes_on(folder):
+def test_convert_keeps_existing_files_and_resumes(folder):
     first = convert_dataset(folder)
     (folder / first.written[1]).unlink()
     again = convert_dataset(folder)
@@ -88,13 +88,13 @@ def test_a_repeated_conversion_keeps_what_is_there_and_an_interrupted_one_goes_o
     assert {*again.written, *again.kept} == {*first.written}
 
 
-def test_json_that_was_changed_is_read_and_converted_again(folder):
+def test_changed_json_is_preferred_and_converted_again(folder):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     assert source_of(folder) == "Parquet"
     later = path.stat().st_mtime_ns + 10**12
     os.utime(path, ns=(later, later))
-    assert source_of(folder) == "Parquet"  # touched, not changed
+    assert source_of(folder) == "Parquet"  # the time has changed, but not the content
     text = path.read_text()
     digit = text.index("0.") + 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
@@ -110,7 +110,7 @@ def test_json_that_was_changed_is_read_and_converted_again(folder):
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed
 
 
-def test_files_in_another_order_are_joined_by_their_ids(folder):
+def test_convert_joins_files_by_id_if_their_orders_differ(folder):
     path = folder / "cifar10/pgd_cm.json"
     content = json.loads(path.read_text())
     rows = content["cifar10"]["pgd"]["cm"]
@@ -121,7 +121,7 @@ def test_files_in_another_order_are_joined_by_their_ids(folder):
 
 
 @pytest.mark.parametrize("change", ["lacks one", "has one more"])
-def test_files_of_other_architectures_are_refused_and_nothing_is_left_of_the_key(folder, change):
+def test_convert_rejects_files_with_different_architectures(folder, change):
     path = folder / "cifar10/pgd_cm.json"
     content = json.loads(path.read_text())
     rows = content["cifar10"]["pgd"]["cm"]
@@ -132,7 +132,7 @@ def test_files_of_other_architectures_are_refused_and_nothing_is_left_of_the_key
     assert not [file for file in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if file.is_file()]
 
 
-def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
+def test_convert_handles_accuracies_only_and_missing_values(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
@@ -141,7 +141,7 @@ def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
     assert RobustnessDataset(folder).query() == expected
 
 
-def test_the_command_converts_and_says_so(folder, robust201):
+def test_convert_command_reports_written_files(folder, robust201):
     run = robust201("convert", folder)
     assert run.code == 0
     assert "Wrote 4 Parquet files" in run.out
@@ -150,29 +150,29 @@ def test_the_command_converts_and_says_so(folder, robust201):
     assert "expected JSON files" in line
 
 
-def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished, tmp_path, robust201):
+def test_converted_export_passes_verification(finished, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
     listing = out / "SHA256SUMS"
     before = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
     assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written) + 1
-    assert listing.stat().st_mtime_ns == before[1]  # by which readers tell what was changed since the export
+    assert listing.stat().st_mtime_ns == before[1]  # readers rehash files that are newer
     assert robust201("verify", finished, "--export", out).code == 0
-    listing.write_text(before[0])  # as a conversion leaves it that was killed before it listed anything
+    listing.write_text(before[0])  # the state after a conversion was killed before it listed its files
     assert convert_dataset(out).written == ()
     file = out / "digits/fgsm_accuracy.json"
     file.write_text(file.read_text().replace("0.", "0.0", 1))
     assert len(convert_dataset(out).written) == 1
     (wrong, *_) = robust201("verify", finished, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in wrong
-    # Converted files are the export's: another export replaces them.
-    ended = robust201("export", finished, "--out", out, "--processes", 1)
-    assert f"Removed {len(report.written) + 1} files of an earlier export" in ended.err
+    # Converted files belong to the export, and another export replaces them.
+    result = robust201("export", finished, "--out", out, "--processes", 1)
+    assert f"Removed {len(report.written) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
 
 
-def test_an_exports_parquet_is_left_as_it_is(tmp_path):
+def test_convert_keeps_parquet_of_export(tmp_path):
     export(tmp_path / "data", make_plan([0, 2]), formats=("json", "parquet"))
     report = convert_dataset(tmp_path / "data")
     assert report.written == ()
@@ -183,7 +183,7 @@ def _kill(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, monkeypatch):
+def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
@@ -204,7 +204,7 @@ def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, 
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
 @pytest.mark.each_value
-def test_a_converted_file_that_is_not_as_it_is_listed_is_converted_again(tmp_path, key, published):
+def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, published):
     folder = tmp_path / "data"
     export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))
     name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
@@ -220,7 +220,7 @@ def test_a_converted_file_that_is_not_as_it_is_listed_is_converted_again(tmp_pat
     assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == right
 
 
-def as_shares(path: Path) -> None:
+def write_fractions(path: Path) -> None:
     content = json.loads(path.read_text())
     ((dataset, by_key),) = content.items()
     ((key, by_measure),) = by_key.items()
@@ -232,23 +232,23 @@ def as_shares(path: Path) -> None:
 
 
 @pytest.mark.parametrize("measurements", [MEASURES, ("accuracy", "confidence", "cm")])
-def test_shares_become_counts_and_are_told_of(tmp_path, monkeypatch, robust201, measurements):
+def test_convert_turns_fractions_to_counts_and_warns(tmp_path, monkeypatch, robust201, measurements):
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)
     folder = tmp_path / "data"
     export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))
     counts = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
     for key in ("clean", "pgd"):
-        as_shares(folder / f"cifar10/{key}_cm.json")
+        write_fractions(folder / f"cifar10/{key}_cm.json")
     run = robust201("convert", folder)
     assert run.code == 0
     for key in ("clean", "pgd"):
-        told = f"warning: cifar10 {key}: rows of cm hold shares, which were read as counts of 42 images."
-        assert told in run.err.replace("\n", " ")
+        warning = f"warning: cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images."
+        assert warning in run.err.replace("\n", " ")
     assert source_of(folder, "cm") == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == counts
 
 
-def test_shares_of_an_unknown_number_of_images_are_refused(tmp_path, robust201):
+def test_convert_rejects_fractions_of_unknown_number_of_images(tmp_path, robust201):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
     write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    assert "expected sweep.json to give the number of images" in robust201("convert", folder).refusal(2)
+    assert "sweep.json does not give the number of images" in robust201("convert", folder).refusal(2)

@@ -1,4 +1,4 @@
-"""Export: the published layout, byte for byte the same for the same results, and never half of it."""
+"""Exports: the published layout, reproducible bytes, and no partial files."""
 
 import errno
 import hashlib
@@ -37,7 +37,7 @@ def load(out: Path, name: str) -> dict:
     return json.loads((out / name).read_text())
 
 
-def test_layout_of_every_measurement(tmp_path):
+def test_export_writes_published_layout_for_every_measurement(tmp_path):
     measurements = ("accuracy", "confidence", "cm", "predictions")
     report = export(tmp_path / "out", make_plan(ARCHITECTURES, measurements=measurements))
     names = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
@@ -54,19 +54,19 @@ def test_layout_of_every_measurement(tmp_path):
             assert all(strengths is None or len(row) == len(strengths) for row in rows.values())
 
 
-def test_values_are_the_stored_doubles_and_counts_are_integers(tmp_path):
+def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES))
     for key, strengths in (("clean", (0.0,)), ("pgd", (0.5, 1.0, 8.0))):
         for architecture in ARCHITECTURES:
             unit = make_unit(architecture, "cifar10", key, strengths)
-            for place, strength in enumerate(strengths):
+            for position, strength in enumerate(strengths):
                 stored = make_values(unit, strength)
                 read = {
                     name: load(tmp_path, f"cifar10/{key}_{name}.json")["cifar10"][key][name][str(architecture)]
                     for name in ("accuracy", "confidence", "cm")
                 }
                 if key != "clean":
-                    read = {name: values[place] for name, values in read.items()}
+                    read = {name: values[position] for name, values in read.items()}
                 assert read["accuracy"] == float(stored["accuracy"])
                 assert read["cm"] == stored["cm"].tolist()
                 assert all(type(count) is int for row in read["cm"] for count in row)
@@ -76,7 +76,7 @@ def test_values_are_the_stored_doubles_and_counts_are_integers(tmp_path):
 
 
 def store_of(accuracy=0.5):
-    """A store whose every accuracy is one number and whose confidences lack what a constant classifier lacks."""
+    """A store with one accuracy for all, and the missing confidences of a constant classifier."""
     changed = {
         "accuracy": np.array(accuracy),
         "confidence_argmax": np.array([[1.0, 0.0, 0.0], [np.nan] * 3, [np.nan] * 3]),
@@ -85,7 +85,7 @@ def store_of(accuracy=0.5):
     return ChangedStore(change=lambda *_arguments: changed)
 
 
-def test_means_over_no_image_are_null(tmp_path):
+def test_export_writes_null_for_means_over_no_image(tmp_path):
     export(tmp_path, make_plan([10], ["pgd"]), store_of())
     text = (tmp_path / "cifar10/pgd_confidence.json").read_text()
     assert "NaN" not in text
@@ -96,7 +96,7 @@ def test_means_over_no_image_are_null(tmp_path):
 
 @settings(max_examples=15)
 @given(accuracy=st.floats(0, 1))
-def test_any_double_comes_back_exactly_and_rounded_ones_have_three_decimals(tmp_path_factory, accuracy):
+def test_export_round_trips_doubles_and_rounds_on_request(tmp_path_factory, accuracy):
     folder = tmp_path_factory.mktemp("doubles")
     plan = make_plan([10], ["clean"], measurements=("accuracy",))
     for out, round_to, expected in ((folder / "full", None, accuracy), (folder / "rounded", 3, round(accuracy, 3))):
@@ -104,7 +104,7 @@ def test_any_double_comes_back_exactly_and_rounded_ones_have_three_decimals(tmp_
         assert load(out, "cifar10/clean_accuracy.json")["cifar10"]["clean"]["accuracy"]["10"] == expected
 
 
-def test_rounding_reaches_every_mean_and_leaves_counts_and_nulls(tmp_path):
+def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
     export(tmp_path / "rounded", plan, round_to=3)
@@ -123,18 +123,18 @@ def test_rounding_reaches_every_mean_and_leaves_counts_and_nulls(tmp_path):
         assert (rounded(full) != full) == (name == "confidence")  # the fabricated accuracies have three decimals
 
 
-def test_equal_results_give_equal_bytes(tmp_path):
+def test_export_of_equal_results_has_equal_bytes(tmp_path):
     plan = make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"))
     for out in ("one", "two", "two"):  # the third replaces the second
         export(tmp_path / out, plan)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    # The files are what json.dumps gives for the whole nested value, as the published ones are.
+    # Like the published files, they have the bytes of json.dumps for the whole nested value.
     for name, data in read_tree(tmp_path / "one").items():
         if name.startswith("cifar"):
             assert json.dumps(json.loads(data)).encode() == data
 
 
-def test_key_styles_differ_in_names_and_keys_only(tmp_path):
+def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "paper", plan)
     export(tmp_path / "published", plan, key_style="published")
@@ -144,12 +144,12 @@ def test_key_styles_differ_in_names_and_keys_only(tmp_path):
     assert paper["ids"] == published["ids"]
     assert len(paper["ids"]) == 15_625
     for key, spelled in (("pgd", "pgd@Linf"), ("fog", "fog"), ("clean", "clean")):
-        one = load(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
-        assert load(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == one
+        paper_values = load(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
+        assert load(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == paper_values
     assert not (tmp_path / "published/cifar10/pgd_cm.json").exists()
 
 
-def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
+def test_meta_json_of_paper_sweep_equals_published_file(tmp_path):
     strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
     units = tuple(make_unit(0, "cifar10", key, strengths[key]) for key in PAPER_KEYS)
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
@@ -158,7 +158,7 @@ def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
     assert text.encode() == (tmp_path / "meta.json").read_bytes()
 
 
-def test_sweep_json_tells_how_the_numbers_came_about(tmp_path):
+def test_sweep_json_records_protocols_and_strengths(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES), key_style="published", round_to=3)
     sweep = load(tmp_path, "sweep.json")
     assert sweep["sweep"]["images"] == {"count": 40, "seed": 3}
@@ -171,7 +171,7 @@ def test_sweep_json_tells_how_the_numbers_came_about(tmp_path):
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
 
 
-def test_weights_json_tells_which_weights_the_networks_have(tmp_path):
+def test_weights_json_lists_hashes_of_weights(tmp_path):
     plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
     export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
     assert load(tmp_path, "weights.json") == {
@@ -179,7 +179,7 @@ def test_weights_json_tells_which_weights_the_networks_have(tmp_path):
     }
 
 
-def test_only_the_plans_evaluations_are_exported(tmp_path):
+def test_export_contains_only_evaluations_of_plan(tmp_path):
     export(tmp_path / "all", make_plan(ARCHITECTURES))
     export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
     everything = load(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
@@ -195,7 +195,7 @@ def test_only_the_plans_evaluations_are_exported(tmp_path):
 LACKING = {(2, "pgd", 8.0), (10, "pgd", 0.5), (10, "pgd", 1.0), *((i, "fog", 3.0) for i in ARCHITECTURES)}
 
 
-def test_an_incomplete_sweep_is_refused_and_nothing_written(tmp_path):
+def test_export_rejects_incomplete_sweep(tmp_path):
     with pytest.raises(IncompleteError) as caught:
         export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(lacking=set(LACKING)))
     message = str(caught.value)
@@ -206,25 +206,27 @@ def test_an_incomplete_sweep_is_refused_and_nothing_written(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_partial_writes_whole_rows_and_says_what_is_missing(tmp_path):
+def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
     report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(LACKING)), partial=True)
     assert not report.complete
-    # Rows that lack a strength are left out whole.
+    # Rows that lack a strength are left out.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
-    whole = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
-    assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {i: whole[i] for i in ("0", "309")}
+    full_values = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
+    assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
+        i: full_values[i] for i in ("0", "309")
+    }
     assert not list((tmp_path / "out/cifar10").glob("fog_*"))
     assert load(tmp_path / "out", "missing.json") == {
         "cifar10": {"pgd": {"2": [8.0], "10": [0.5, 1.0]}, "fog": {str(i): [3.0] for i in ARCHITECTURES}}
     }
-    # Once everything is there, the same folder holds what a fresh export holds.
+    # Once the results are complete, another export to the folder gives the same files as a new export.
     assert export(tmp_path / "out", plan).removed == ("missing.json",)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "full")
 
 
-def test_a_full_device_leaves_no_half_file(tmp_path, monkeypatch):
+def test_export_to_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -234,7 +236,7 @@ def test_a_full_device_leaves_no_half_file(tmp_path, monkeypatch):
     assert read_tree(tmp_path) == {}
 
 
-def test_the_listing_holds_the_hash_of_every_file(tmp_path):
+def test_listing_contains_hash_of_every_file(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES))
     tree = read_tree(tmp_path)
     listing = tree.pop("SHA256SUMS").decode()
@@ -242,7 +244,7 @@ def test_the_listing_holds_the_hash_of_every_file(tmp_path):
 
 
 class ForgetfulStore(FabricatedStore):
-    """Gives less or more than its inventory says."""
+    """A store that returns fewer or more rows than its inventory lists."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -262,20 +264,20 @@ class ForgetfulStore(FabricatedStore):
 
 
 @pytest.mark.parametrize("fault", ["a unit", "a strength", "one too many", "the order"])
-def test_a_store_that_does_not_hold_what_it_says_is_noticed(tmp_path, fault):
+def test_export_rejects_store_that_contradicts_inventory(tmp_path, fault):
     with pytest.raises(StorageError, match="robust201 verify"):
         export(tmp_path, make_plan(ARCHITECTURES), ForgetfulStore(fault))
     assert not list(tmp_path.glob("cifar10/*.json"))
 
 
-def test_datasets_with_different_epsilons_need_different_exports(tmp_path):
+def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     units = (make_unit(0, "cifar10", "pgd", (1.0,)), make_unit(0, "cifar100", "pgd", (1.0, 8.0)))
     with pytest.raises(ConfigError, match="results of the datasets in separate folders"):
         export(tmp_path / "out", FabricatedPlan(units))
     assert not (tmp_path / "out").exists()
 
 
-def test_progress_counts_rows(tmp_path):
+def test_export_progress_counts_rows(tmp_path):
     seen: list[tuple[int, int]] = []
     store = FabricatedStore()
     export_dataset(
@@ -291,7 +293,7 @@ def test_progress_counts_rows(tmp_path):
         ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "matplotlib"}),
     ],
 )
-def test_exporting_and_reading_start_without_torch(modules, absent):
+def test_export_and_reader_do_not_import_torch(modules, absent):
     code = (
         f"import sys, robust201, {modules}\n"
         "robust201.RobustnessDataset\n"

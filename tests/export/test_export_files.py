@@ -1,4 +1,4 @@
-"""Files of results: exact numbers, several processes, compression, and what survives a kill."""
+"""Result files: exact numbers, several processes, compression and killed exports."""
 
 import gzip
 import json
@@ -27,25 +27,25 @@ FLOATS = st.floats(width=32, allow_infinity=False)
 
 
 @given(st.one_of(FLOATS, st.lists(FLOATS)))
-def test_narrow_floats_are_written_as_the_doubles_that_they_are(numbers):
+def test_array_text_writes_float32_as_doubles(numbers):
     values = np.array(numbers, dtype=np.float32)
     plain = np.where(np.isnan(values), None, values.astype(np.float64)).tolist()
     assert array_text(values).decode() == json.dumps(plain)
 
 
-def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_sweep, robust201, monkeypatch):
+def test_export_warns_of_processes_beyond_memory_limit(tmp_path, write_sweep, robust201, monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
-    told = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
-    assert told in robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 2).err
+    warning = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
+    assert warning in robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 2).err
     assert "may hold" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
 
 
-def test_processes_are_as_many_as_cpus_and_memory_allow(monkeypatch):
+def test_default_processes_depends_on_cpus_and_memory(monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
     assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
-    own = psutil.Process().memory_info().rss
-    monkeypatch.setattr(pool, "MEMORY_BYTES", own + 2_000_000_000)
+    own_rss = psutil.Process().memory_info().rss
+    monkeypatch.setattr(pool, "MEMORY_BYTES", own_rss + 2_000_000_000)
     assert 1 < pool.most_processes(parquet=True) < pool.most_processes(parquet=False) < 2_000_000_000 / 50_000_000
 
 
@@ -59,7 +59,7 @@ NUMBERS = st.one_of(
 
 @given(st.lists(NUMBERS))
 @example([0.00001, 1e-9, 5e-324, 0.000012])
-def test_arrays_are_written_as_json_dumps_writes_them(numbers):
+def test_array_text_equals_json_dumps(numbers):
     expected = json.dumps([None if number != number else number for number in numbers])
     assert array_text(np.array(numbers, dtype=np.float64)).decode() == expected
 
@@ -69,34 +69,34 @@ def test_arrays_are_written_as_json_dumps_writes_them(numbers):
         lambda sizes: npst.arrays(np.float64, (sizes[0], *sizes[1]), elements=st.floats(allow_infinity=False))
     )
 )
-def test_arrays_of_a_stack_are_written_as_one_by_one(stack):
+def test_array_texts_equals_array_text_of_each(stack):
     assert array_texts(stack) == [array_text(array) for array in stack]
 
 
 @given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=2, max_size=2), min_size=1))
-def test_integers_stay_integers(rows):
+def test_array_text_writes_integers(rows):
     assert array_text(np.array(rows, dtype=np.int32)).decode() == json.dumps(rows)
 
 
-def test_a_number_that_json_cannot_say_is_refused():
+def test_array_text_rejects_infinity():
     with pytest.raises(ValueError, match="infinity"):
         array_text(np.array([1.0, np.inf]))
 
 
-HALF_WAY = st.one_of(
+NEAR_HALVES = st.one_of(
     st.floats(0, 1),
     st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
-    st.integers(0, 2**14).map(lambda i: i / 2**14),  # exactly half-way, some of them
+    st.integers(0, 2**14).map(lambda i: i / 2**14),  # some are exact halves
 )
 
 
-@given(st.lists(HALF_WAY), st.integers(1, 17))
-def test_rounding_is_pythons(numbers, decimals):
+@given(st.lists(NEAR_HALVES), st.integers(1, 17))
+def test_round_array_equals_python_round(numbers, decimals):
     expected = [round(number, decimals) for number in numbers]
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected
 
 
-def test_an_error_in_a_process_ends_the_export_and_leaves_the_folder_as_it_was(tmp_path):
+def test_export_keeps_folder_if_process_fails(tmp_path):
     plan = make_plan((0, 2, 10))
     export(tmp_path / "out", plan, round_to=3)
     before = read_tree(tmp_path / "out")
@@ -106,7 +106,7 @@ def test_an_error_in_a_process_ends_the_export_and_leaves_the_folder_as_it_was(t
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
-def test_compressed_files_hold_the_same_text_and_equal_bytes(tmp_path, compression):
+def test_compressed_files_contain_same_text_and_are_reproducible(tmp_path, compression):
     plan = make_plan((0, 2, 10))
     plain = export(tmp_path / "plain", plan)
     for out in ("one", "two"):
@@ -115,8 +115,8 @@ def test_compressed_files_hold_the_same_text_and_equal_bytes(tmp_path, compressi
     results = {name for name in plain.files if "/" in name}
     assert {f"{name}.{compression}" for name in results} == {name for name in report.files if "/" in name}
     for name in results:
-        packed = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
-        text = gzip.decompress(packed) if compression == "gz" else unpack_zst(packed)
+        compressed = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
+        text = gzip.decompress(compressed) if compression == "gz" else unpack_zst(compressed)
         assert text == (tmp_path / "plain" / name).read_bytes()
 
 
@@ -134,7 +134,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_export_leaves_no_process_and_the_earlier_export(tmp_path):
+def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     out, plan = tmp_path / "out", make_plan((0, 2, 10))
@@ -143,7 +143,7 @@ def test_a_killed_export_leaves_no_process_and_the_earlier_export(tmp_path):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
-    }  # a script sees its own folder, not the working directory
+    }  # Python adds a script's folder to sys.path, not the working directory
     driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
     try:
         staging = out / STAGING_FOLDER
@@ -154,10 +154,10 @@ def test_a_killed_export_leaves_no_process_and_the_earlier_export(tmp_path):
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    _, alive = psutil.wait_procs(family, timeout=200)  # at once, unless the machine is busy
+    _, alive = psutil.wait_procs(family, timeout=200)  # immediate, unless the machine is busy
     assert alive == []
-    left = read_tree(out)
-    assert {name: data for name, data in left.items() if not name.startswith((STAGING_FOLDER, ".lock"))} == before
+    remaining = read_tree(out)
+    assert {name: data for name, data in remaining.items() if not name.startswith((STAGING_FOLDER, ".lock"))} == before
     export(out, plan)
     export(tmp_path / "fresh", plan)
     assert read_tree(out) == read_tree(tmp_path / "fresh")

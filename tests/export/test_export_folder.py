@@ -1,4 +1,4 @@
-"""The folder that an export writes: what it replaces, refuses, leaves when it fails or is killed, and never shares."""
+"""Folder of an export: replacement of earlier exports, rejected folders, failed and killed exports, and locks."""
 
 import errno
 import itertools
@@ -20,47 +20,47 @@ from tests.support.fabricated import BrokenStore, export, make_plan
 ARCHITECTURES = (0, 2, 10, 309)
 
 
-def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_touched(tmp_path):
+def test_export_replaces_earlier_export_and_keeps_other_files(tmp_path):
     export(tmp_path / "fresh", make_plan([0], ["clean"]))
     export(tmp_path / "out", make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100")))
     for name in ("notes.txt", "cifar10/notes.txt"):
         (tmp_path / "out" / name).write_text("mine")
     report = export(tmp_path / "out", make_plan([0], ["clean"]))
-    left = read_tree(tmp_path / "out")
-    assert left.pop("notes.txt") == left.pop("cifar10/notes.txt") == b"mine"
-    assert left == read_tree(tmp_path / "fresh")
+    remaining = read_tree(tmp_path / "out")
+    assert remaining.pop("notes.txt") == remaining.pop("cifar10/notes.txt") == b"mine"
+    assert remaining == read_tree(tmp_path / "fresh")
     assert "cifar100/pgd_cm.json" in report.removed
     assert not (tmp_path / "out/cifar100").exists()
 
 
-def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path):
-    mine = make_plan([0], ["clean"])
+def test_export_rejects_folder_of_another_sweep(tmp_path):
+    plan = make_plan([0], ["clean"])
     other = replace(make_plan(ARCHITECTURES), name="other")
     export(tmp_path / "out", other)
     before = read_tree(tmp_path / "out")
     with pytest.raises(
         InputError, match="earlier export of the sweep 'fabricated', got an export of the sweep 'other'"
     ):
-        export(tmp_path / "out", mine)
+        export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == before
-    # The same sweep may replace it, and a sweep.json that tells nothing forbids nothing.
+    # The same sweep may replace it, and so may any sweep if sweep.json is invalid.
     assert export(tmp_path / "out", other).removed == ()
     (tmp_path / "out/sweep.json").write_text("{")
-    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", mine).removed
+    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", plan).removed
 
 
-def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201):
+def test_export_reports_number_of_removed_files(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    ended = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
-    assert ended.code == 0
-    assert "Removed 4 files of an earlier export that this one does not contain, such as parquet/" in ended.err
+    result = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+    assert result.code == 0
+    assert "Removed 4 files of an earlier export that this one does not contain, such as parquet/" in result.err
 
 
 PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
 
 
 @pytest.mark.parametrize(
-    ("held", "mine", "same"),
+    ("earlier_content", "later_content", "same"),
     [
         ((PGD,), (PGD, FOG), True),
         ((PGD, FOG), (FOG,), True),
@@ -69,8 +69,10 @@ PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fo
         ((PGD, FOG), (PGD | {"seed": 1}, FOG), True),
     ],
 )
-def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_path, held, mine, same):
-    earlier, later = (replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (held, mine))
+def test_sweep_with_same_name_is_another_if_all_protocols_differ(tmp_path, earlier_content, later_content, same):
+    earlier, later = (
+        replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (earlier_content, later_content)
+    )
     export(tmp_path, earlier)
     before = read_tree(tmp_path)
     if same:
@@ -82,7 +84,7 @@ def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("held", "mine", "same"),
+    ("earlier_content", "later_content", "same"),
     [
         ({0: "a", 2: "a"}, {0: "a", 2: "a", 10: "a"}, True),
         ({0: "a", 2: "a"}, {0: "a", 2: "b"}, True),
@@ -91,24 +93,24 @@ def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_pa
         ({0: "a", 2: "a"}, {0: "b", 10: "a"}, False),
     ],
 )
-def test_a_sweep_of_the_same_protocols_is_another_one_if_all_its_networks_are(tmp_path, held, mine, same):
+def test_sweep_with_same_protocols_is_another_if_all_weights_differ(tmp_path, earlier_content, later_content, same):
     def plan_of(weights):
         plan = make_plan(weights, ["clean"])
         units = tuple(replace(unit, checkpoint_sha256=weights[unit.architecture] * 64) for unit in plan.units)
         return replace(plan, units=units, protocols=(PGD,))
 
-    export(tmp_path, plan_of(held))
+    export(tmp_path, plan_of(earlier_content))
     before = read_tree(tmp_path)
     if not same:
         with pytest.raises(InputError, match="of the same name and protocols but of other weights"):
-            export(tmp_path, plan_of(mine))
+            export(tmp_path, plan_of(later_content))
         assert read_tree(tmp_path) == before
-        (tmp_path / "weights.json").write_text("[]")  # which tells nothing, and forbids nothing
-    export(tmp_path, plan_of(mine))
+        (tmp_path / "weights.json").write_text("[]")  # with invalid content, the export is allowed
+    export(tmp_path, plan_of(later_content))
 
 
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])
-def test_files_that_no_export_wrote_are_not_overwritten(tmp_path, name):
+def test_export_does_not_overwrite_unlisted_files(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("downloaded" if name != "SHA256SUMS" else "")
@@ -117,7 +119,7 @@ def test_files_that_no_export_wrote_are_not_overwritten(tmp_path, name):
     assert list(read_tree(tmp_path)) == [name]
 
 
-def test_a_listing_that_points_outside_removes_nothing(tmp_path):
+def test_export_ignores_listed_paths_outside_folder(tmp_path):
     outside = tmp_path / "outside.json"
     outside.write_text("{}")
     export(tmp_path / "out", make_plan([0]))
@@ -127,13 +129,13 @@ def test_a_listing_that_points_outside_removes_nothing(tmp_path):
     assert outside.exists()
 
 
-def test_out_may_not_be_a_file(tmp_path):
+def test_export_rejects_file_as_folder(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match="expected a folder, got a file"):
         export(tmp_path / "out", make_plan([0]))
 
 
-def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
+def test_failed_export_keeps_earlier_export(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES, ["snow"]))
     before = read_tree(tmp_path)
     with pytest.raises(StorageError):
@@ -142,11 +144,11 @@ def test_an_export_that_fails_leaves_the_earlier_one(tmp_path):
 
 
 class Killed(BaseException):
-    """What stands for the end of a process."""
+    """Stands for a killed process."""
 
 
 def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an export end before one of the steps, from 0, by which it takes the place of another."""
+    """Kill an export before one of the steps, counted from 0, that replace an earlier export."""
     steps = itertools.count()
 
     def counting(method):
@@ -164,7 +166,7 @@ def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 5, 12, 13, 15, 16])
-def test_an_export_killed_while_it_replaces_another_is_finished_by_the_next(tmp_path, monkeypatch, step):
+def test_next_export_completes_killed_replacement(tmp_path, monkeypatch, step):
     out, plan, other = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
     export(tmp_path / "fresh", plan)
     export(tmp_path / "other", other)
@@ -178,13 +180,13 @@ def test_an_export_killed_while_it_replaces_another_is_finished_by_the_next(tmp_
         of_export = {name for name in read_tree(out) if not name.startswith(STAGING_FOLDER)}
         assert of_export == {*read_tree(tmp_path / "other"), "cifar10/notes.txt"}
     with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
-        export(out, replace(plan, name="another"))  # which finishes the other before it looks
-    left = read_tree(out)
-    assert left.pop("cifar10/notes.txt") == b"mine"
-    assert left == read_tree(tmp_path / "fresh")
+        export(out, replace(plan, name="another"))  # completes the killed export before it checks the sweep
+    remaining = read_tree(out)
+    assert remaining.pop("cifar10/notes.txt") == b"mine"
+    assert remaining == read_tree(tmp_path / "fresh")
 
 
-def test_the_results_of_a_staging_folder_that_lists_nothing_replace_nothing(tmp_path):
+def test_incomplete_staging_folder_is_discarded(tmp_path):
     export(tmp_path / "fresh", make_plan([0]))
     export(tmp_path / "out", make_plan([2]))
     staging = tmp_path / "out" / STAGING_FOLDER
@@ -196,7 +198,7 @@ def test_the_results_of_a_staging_folder_that_lists_nothing_replace_nothing(tmp_
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_has_the_name_of_a_file_or_folder_to_come_is_told_before_anything_is_written(tmp_path, what):
+def test_export_rejects_occupied_paths_before_writing(tmp_path, what):
     export(tmp_path, make_plan([0], ["clean"]))
     name = "cifar10/pgd_cm.json" if what == "folder" else "cifar100"
     (tmp_path / name).mkdir() if what == "folder" else (tmp_path / name).write_text("mine")
@@ -206,16 +208,16 @@ def test_what_has_the_name_of_a_file_or_folder_to_come_is_told_before_anything_i
     assert read_tree(tmp_path) == before
 
 
-def test_two_exports_never_write_into_one_folder(tmp_path, finished, robust201):
-    """The second ends before it changes anything, with one line; once the first has ended, it goes through."""
+def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished, robust201):
+    """The second export fails without changes and with one line; it succeeds once the first has ended."""
     out = tmp_path / "out"
     export(out, make_plan(ARCHITECTURES))
     before = read_tree(out)
     with sole_writer(out, "Testing"):
         with pytest.raises(StorageError, match=r"Exporting failed for .*out: another process is writing"):
             export(out, make_plan([0]))
-        ended = robust201("export", finished, "--out", out)
-    assert (ended.code, ended.err.count("\n")) == (4, 1)
+        result = robust201("export", finished, "--out", out)
+    assert (result.code, result.err.count("\n")) == (4, 1)
     assert read_tree(out) == before
     export(out, make_plan([0]))
     assert LOCK_FILE not in read_tree(out)
@@ -227,7 +229,7 @@ def _hold_and_die(folder: Path, ready: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_lock_dies_with_its_process_and_waits_for_no_file_to_be_removed(tmp_path):
+def test_lock_is_released_when_its_process_dies(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     holder = context.Process(target=_hold_and_die, args=(tmp_path, ready))
@@ -240,22 +242,22 @@ def test_a_lock_dies_with_its_process_and_waits_for_no_file_to_be_removed(tmp_pa
     assert LOCK_FILE not in read_tree(tmp_path)
 
 
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
-    """Between opening the file and locking it, whoever held the lock may remove the file: then two would hold one."""
-    taken = []
+def test_lock_is_retaken_if_lock_file_was_removed(tmp_path, monkeypatch):
+    """The lock's owner may remove the file while another process is opening it: then both would have a lock."""
+    lock_attempts = []
 
     def flock(stream, operation):
-        if not taken:
+        if not lock_attempts:
             (tmp_path / LOCK_FILE).unlink()
-        taken.append(operation)
+        lock_attempts.append(operation)
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
     with sole_writer(tmp_path, "Testing"):
-        assert len(taken) == 2
+        assert len(lock_attempts) == 2
         assert (tmp_path / LOCK_FILE).exists()
 
 
-def test_where_no_lock_can_be_had_an_export_goes_on(tmp_path, monkeypatch):
+def test_export_works_without_file_locks(tmp_path, monkeypatch):
     def flock(stream, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -263,13 +265,13 @@ def test_where_no_lock_can_be_had_an_export_goes_on(tmp_path, monkeypatch):
     assert export(tmp_path, make_plan([0])).complete
 
 
-def test_verify_names_an_export_that_never_finished(tmp_path: Path, robust201: RunCommand) -> None:
+def test_verify_reports_unfinished_export(tmp_path: Path, robust201: RunCommand) -> None:
     (tmp_path / "out" / STAGING_FOLDER).mkdir(parents=True)
     refusal = robust201("verify", tmp_path / "out").refusal(2)
-    assert f"for {tmp_path / 'out'}: expected a finished one, got one that was killed or still goes on" in refusal
+    assert f"for {tmp_path / 'out'}: the export was killed or is still running" in refusal
     plan = make_plan([0], ["clean"])
     export(tmp_path / "out", plan)
-    (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is whole
+    (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is complete
     assert robust201("verify", tmp_path / "out").code == 0
     (tmp_path / "out" / STAGING_FOLDER / "SHA256SUMS").write_bytes((tmp_path / "out/SHA256SUMS").read_bytes())
     assert "killed" in robust201("verify", tmp_path / "out").refusal(2)  # some of its files may have been moved

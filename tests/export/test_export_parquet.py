@@ -1,4 +1,4 @@
-"""Parquet beside JSON: read by other libraries, without our code; the card and the metadata tell the truth."""
+"""Parquet files of exports: other libraries can read them, and the card and the metadata are correct."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def pgd(folder: Path) -> str:
 
 
 def check_accuracies(rows: list[tuple], folder: Path) -> None:
-    """Compare (dataset, key, architecture, strength, accuracy) of all rows with what was stored."""
+    """Compare (dataset, key, architecture, strength, accuracy) of all rows with the stored values."""
     spelled = {"pgd": pgd(folder), "fgsm": pgd(folder).replace("pgd", "fgsm")}
     expected = {
         (dataset, spelled.get(key, key), architecture, strength): float(
@@ -64,7 +64,7 @@ def check_accuracies(rows: list[tuple], folder: Path) -> None:
 COLUMNS = ["dataset", "key", "architecture", "strength", "accuracy"]
 
 
-def test_pandas(folder):
+def test_pandas_reads_parquet_export(folder):
     frame = pd.read_parquet(folder / "parquet", columns=COLUMNS)
     check_accuracies(list(frame[COLUMNS].itertuples(index=False, name=None)), folder)
     some = pd.read_parquet(folder / "parquet", filters=[("dataset", "==", "cifar100"), ("key", "==", pgd(folder))])
@@ -81,13 +81,13 @@ def test_pandas(folder):
     assert [i for i in range(15_625) if nasbench201.architecture(i).isomorph == 10] == list(row["isomorphs"])
 
 
-def test_polars(folder):
+def test_polars_reads_parquet_export(folder):
     frame = pl.scan_parquet(folder / "parquet/**/*.parquet", hive_partitioning=True).select(COLUMNS).collect()
     check_accuracies(frame.rows(), folder)
     assert pl.read_parquet(folder / "parquet").height == frame.height
 
 
-def test_duckdb(folder):
+def test_duckdb_reads_parquet_export(folder):
     pattern = folder / "parquet/**/*.parquet"
     rows = duckdb.sql(f"select {', '.join(COLUMNS)} from '{pattern}'").fetchall()
     check_accuracies(rows, folder)
@@ -98,7 +98,7 @@ def test_duckdb(folder):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
-def test_hugging_face_datasets(folder, tmp_path, monkeypatch):
+def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
@@ -112,15 +112,15 @@ def test_hugging_face_datasets(folder, tmp_path, monkeypatch):
     front = yaml.safe_load((folder / "README.md").read_text().split("---")[1])
     assert [entry["config_name"] for entry in front["configs"]] == ["cifar10", "cifar100"]
     for entry in front["configs"]:
-        held = [path for path in folder.glob(entry["data_files"]) if path.is_file()]
-        assert len(held) == 4
-    # The card's configurations are what the hub and the library read of a folder.
-    one = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
-    assert set(one["dataset"]) == {"cifar100"}
+        data_files = [path for path in folder.glob(entry["data_files"]) if path.is_file()]
+        assert len(data_files) == 4
+    # The Hub and the library load the configurations listed in the card.
+    cifar100_rows = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
+    assert set(cifar100_rows["dataset"]) == {"cifar100"}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
-def test_croissant_is_valid_and_its_records_are_the_rows(folder, monkeypatch):
+def test_croissant_json_is_valid_and_yields_rows(folder, monkeypatch):
     import mlcroissant
 
     monkeypatch.chdir(folder)
@@ -136,12 +136,12 @@ def test_croissant_is_valid_and_its_records_are_the_rows(folder, monkeypatch):
     listed = {
         file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
     }
-    told_last = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
+    unlisted = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
     tree = read_tree(folder)
-    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in told_last}
+    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in unlisted}
 
 
-def test_the_card_tells_sizes_checksums_licence_and_every_column(tmp_path):
+def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path, plan, formats=("parquet",), licence="cc-by-4.0")
     tree = read_tree(tmp_path)
@@ -161,7 +161,7 @@ def test_the_card_tells_sizes_checksums_licence_and_every_column(tmp_path):
     assert set(versions["exported_with"]) == {"robust201", "python", "numpy", "orjson", "pyarrow"}
 
 
-def test_equal_results_give_equal_bytes_and_several_processes_too(tmp_path):
+def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "one", plan, formats=("json", "parquet"))
     export(tmp_path / "two", plan, formats=("json", "parquet"), processes=2)
@@ -171,13 +171,13 @@ def test_equal_results_give_equal_bytes_and_several_processes_too(tmp_path):
     assert not (tmp_path / "two/parquet").exists()
 
 
-def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
+def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
-    ended = robust201(
+    result = robust201(
         "export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet", "--processes", 1
     )
-    assert ended.code == 0, ended.err
+    assert result.code == 0, result.err
     fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
     again = parse_config(fields, "sweep.yaml")
@@ -188,23 +188,23 @@ def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, mak
     assert "--parquet" in refusal
 
 
-def test_the_sweep_yaml_of_the_demo_plans_the_units_of_the_demo(tmp_path, monkeypatch, robust201):
+def test_exported_sweep_yaml_of_demo_plans_same_units(tmp_path, monkeypatch, robust201):
     demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
     (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
-    one = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
-    assert robust201("run", tmp_path / "demo.yaml", *one).code == 0
+    cifar100_rows = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
+    assert robust201("run", tmp_path / "demo.yaml", *cifar100_rows).code == 0
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
     assert exported.code == 3, exported.err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    ended = robust201("run", tmp_path / "out/sweep.yaml", *one)
-    assert ended.code == 0, ended.err
+    result = robust201("run", tmp_path / "out/sweep.yaml", *cifar100_rows)
+    assert result.code == 0, result.err
     planned, again = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
     assert len(planned) == 16 * 20
     assert [unit.id for unit in again] == [unit.id for unit in planned]
 
 
-def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
+def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
     for keys, grouped in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (changed, False)):
         config = make_sweep(keys=keys)
@@ -217,7 +217,7 @@ def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
             (payload["checkpoints"], CheckpointsSection),
             (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
         ):
-            # `weights` and `sampling` stand only in sweeps that have them.
+            # `weights` and `sampling` are written only for sweeps that have them.
             assert set(model.model_fields) - set(fields) <= {"execution", "shards", "weights", "sampling"}
 
 
@@ -225,13 +225,13 @@ def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
     "licence",
     ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
 )
-def test_a_licence_that_yaml_would_have_to_escape_is_refused(tmp_path, licence):
+def test_check_licence_rejects_characters_that_need_escaping(tmp_path, licence):
     with pytest.raises(ConfigError, match="expected a licence of letters"):
         export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("licence", ["mit", "CC-BY-4.0", "GPL-2.0+", "(MIT OR Apache-2.0) AND LicenseRef-x", "other"])
-def test_a_licence_may_be_any_spdx_expression(tmp_path, licence):
+def test_check_licence_accepts_spdx_expressions(tmp_path, licence):
     export(tmp_path, make_plan([0], ["clean"], measurements=("accuracy",)), licence=licence)
     assert f"\nlicense: {licence}\n" in (tmp_path / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""A results folder that was computed long ago is verified, exported and gone on with as on the day it was made."""
+"""A committed results folder of an earlier version can be verified, exported and resumed unchanged."""
 
 import hashlib
 import json
@@ -27,14 +27,14 @@ from tests.golden.compare_demo import RECORDED_VERSION
 
 GOLDEN = REPOSITORY / "tests" / "golden"
 VERSIONED = {"README.md", "versions.json"}
-"""Files that tell of installed versions, or list one that does."""
+"""Files that contain installed versions, or hashes of such files."""
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """The committed results folder (format 1, 36 evaluations), unpacked.
 
-    Its plan named the weights by the path of the checkout that computed it, which was cut off when it was packed.
+    Its plan contained the absolute path of the weights, whose beginning was removed before packing.
     """
     with tarfile.open(GOLDEN / "results-format1.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -46,10 +46,10 @@ def results(tmp_path: Path) -> Path:
     return plan.parent
 
 
-def test_it_verifies_with_nothing_missing(results: Path, robust201: RunCommand) -> None:
-    ended = robust201("verify", results, "--json")
-    assert ended.code == 0, ended.err
-    verdict = json.loads(ended.out)
+def test_golden_results_verify_as_complete(results: Path, robust201: RunCommand) -> None:
+    result = robust201("verify", results, "--json")
+    assert result.code == 0, result.err
+    verdict = json.loads(result.out)
     assert (verdict["sound"], verdict["planned"], verdict["missing"], verdict["gaps"]) == (True, 36, 0, [])
 
 
@@ -60,7 +60,7 @@ def test_it_verifies_with_nothing_missing(results: Path, robust201: RunCommand) 
         ("export-published.sha256", ("--round", 3, "--key-style", "with-norm", "--compress", "gz")),
     ],
 )
-def test_exports_keep_their_bytes(
+def test_exports_of_golden_results_keep_their_bytes(
     results: Path,
     robust201: RunCommand,
     monkeypatch: pytest.MonkeyPatch,
@@ -71,17 +71,17 @@ def test_exports_keep_their_bytes(
     # sweep.json and croissant.json contain the version that writes them; every other byte must stay.
     for module in ("side_files", "card"):
         monkeypatch.setattr(f"robust201.export.{module}.__version__", RECORDED_VERSION)
-    ended = robust201("export", results, "--out", tmp_path / "dataset", "--processes", 1, *options)
-    assert ended.code == 0, ended.err
+    result = robust201("export", results, "--out", tmp_path / "dataset", "--processes", 1, *options)
+    assert result.code == 0, result.err
     lines = (GOLDEN / listing).read_text().splitlines()
     expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
     files = [path for path in (tmp_path / "dataset").rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    got = {path.relative_to(tmp_path / "dataset").as_posix(): sha256_of(path) for path in files}
-    assert got.keys() == expected.keys()
-    assert {name for name in got if got[name] != expected[name]} <= VERSIONED
+    actual = {path.relative_to(tmp_path / "dataset").as_posix(): sha256_of(path) for path in files}
+    assert actual.keys() == expected.keys()
+    assert {name for name in actual if actual[name] != expected[name]} <= VERSIONED
 
 
-def test_outcomes_by_image_are_exported_and_verified(results: Path, tmp_path: Path) -> None:
+def test_outcomes_of_golden_results_are_exported_and_verified(results: Path, tmp_path: Path) -> None:
     plan, store, out = load_plan(results).narrow(keys=("clean", "pgd")), ShardStore.open(results), tmp_path / "dataset"
     inventory = store.inventory()
     export_dataset(plan, store, inventory, out, formats=("parquet",), outcomes="classes")
@@ -92,30 +92,32 @@ def test_outcomes_by_image_are_exported_and_verified(results: Path, tmp_path: Pa
             assert bits == np.packbits(np.array(predicted) == labels).tobytes()
     for name, column in (("parquet/dataset=digits/key=pgd", "correct_bits"), ("images/dataset=digits", "label")):
         file = out / name / "part-0.parquet"
-        whole = file.read_bytes()
+        original = file.read_bytes()
         table = pq.read_table(file)
-        place, values = table.schema.get_field_index(column), table[column].to_pylist()
-        changed = pa.array(values[1:] + values[:1], table.schema.field(place).type)
-        pq.write_table(table.set_column(place, table.schema.field(place), changed), file)
-        wrong = " ".join(check_export(plan, store, inventory, out))
-        assert f"{file}: expected the {'values' if 'parquet/' in name else 'images'} of the results" in wrong
-        file.write_bytes(whole)
+        position, values = table.schema.get_field_index(column), table[column].to_pylist()
+        changed = pa.array(values[1:] + values[:1], table.schema.field(position).type)
+        pq.write_table(table.set_column(position, table.schema.field(position), changed), file)
+        problems = " ".join(check_export(plan, store, inventory, out))
+        assert f"{file}: the {'values' if 'parquet/' in name else 'images'} differ from" in problems
+        file.write_bytes(original)
     file.unlink()
     assert f"{file}: expected a file, got none" in " ".join(check_export(plan, store, inventory, out))
 
 
-def test_evaluated_images_are_found_again_where_a_folder_kept_none(results: Path) -> None:
+def test_evaluated_images_loads_from_source_without_kept_images(results: Path) -> None:
     plan = load_plan(results)
-    kept = evaluated_images(plan, "digits")
+    kept_images = evaluated_images(plan, "digits")
     shutil.rmtree(results / "images")  # as in a merged folder
-    assert evaluated_images(plan, "digits").sha256 == kept.sha256 == plan.facts.datasets["digits"].images_sha256
+    assert evaluated_images(plan, "digits").sha256 == kept_images.sha256 == plan.facts.datasets["digits"].images_sha256
 
 
-def test_a_run_finds_nothing_missing(results: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_on_golden_results_computes_nothing(
+    results: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(results.parent)
-    ended = robust201("run", GOLDEN / "results-format1.yaml", "--out", results)
-    assert ended.code == 0, ended.err
-    assert "Planned 36 evaluations of 21 network-key pairs: 36 done, 0 missing." in ended.err
+    result = robust201("run", GOLDEN / "results-format1.yaml", "--out", results)
+    assert result.code == 0, result.err
+    assert "Planned 36 evaluations of 21 network-key pairs: 36 done, 0 missing." in result.err
 
 
 def identities(plan: Plan) -> Mapping[str, Any]:
@@ -128,7 +130,7 @@ def identities(plan: Plan) -> Mapping[str, Any]:
     }
 
 
-def test_ids_of_units_stay(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unit_ids_are_unchanged(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "/data")
     paper = load_config(REPOSITORY / "jobs/paper.yaml")
     reference = load_config(GOLDEN / "ids-demo.yaml", engine="reference")

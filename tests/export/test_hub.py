@@ -1,4 +1,4 @@
-"""Publication: what is uploaded, to a local stand-in of the hub, through huggingface_hub itself."""
+"""Uploads to a local fake of the Hugging Face Hub, with the real huggingface_hub."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ NAME = "me/my-robustness"
 
 
 class Hub(ThreadingHTTPServer):
-    """Answers what a push asks, and keeps what it was sent."""
+    """Fake hub that answers the requests of a push and stores the uploaded files."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
@@ -71,8 +71,8 @@ class Answers(BaseHTTPRequestHandler):
             self.server.created.append(json.loads(body))
             self._answer({"url": f"{self.server.url}/datasets/{NAME}"})
         elif "/preupload/" in self.path:
-            asked = json.loads(body)["files"]
-            modes = [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in asked]
+            requested = json.loads(body)["files"]
+            modes = [{"path": entry["path"], "uploadMode": "regular", "shouldIgnore": False} for entry in requested]
             self._answer({"files": modes})
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
@@ -118,10 +118,10 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_listed_files_and_the_page_are_uploaded(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
+def test_push_uploads_listed_files_and_page(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
     hub.files = {"parquet/dataset=cifar10/key=old/part-0.parquet": b"", "LICENSE": b"mine"}
-    ended = robust201("push", dataset, f"hf://{NAME}")
-    assert ended.code == 0, ended.err
+    result = robust201("push", dataset, f"hf://{NAME}")
+    assert result.code == 0, result.err
     listed = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
     assert set(hub.files) == {*listed, "SHA256SUMS", PAGE_FILE, "LICENSE"}
     for name in (*listed, "SHA256SUMS"):
@@ -129,45 +129,45 @@ def test_the_listed_files_and_the_page_are_uploaded(hub: Hub, dataset: Path, rob
     page = hub.files[PAGE_FILE].decode()
     assert "the most accurate network is" in page
     assert 'id="card"' in page
-    assert "Removing 1 files of an earlier version" in ended.err
+    assert "Removing 1 files of an earlier version" in result.err
     (created,) = hub.created
     assert (created["name"], created["organization"], created["type"]) == ("my-robustness", "me", "dataset")
     assert created.get("private") is True or created.get("visibility") == "private"
     assert hub.tokens == {"Bearer hf_of_the_library"}
-    assert f"{hub.url}/datasets/{NAME}" in ended.out
+    assert f"{hub.url}/datasets/{NAME}" in result.out
 
 
-def test_files_that_only_the_published_listing_names_are_removed(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_removes_files_of_published_listing(hub: Hub, dataset: Path, tmp_path: Path) -> None:
     (tmp_path / PAGE_FILE).write_text("page")
     upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
     listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"
     hub.files = {"SHA256SUMS": listing, "cifar10/fgsm_accuracy.json": b"{}", "cifar10/mine.json": b"{}"}
-    said: list[str] = []
-    push(upload, public=False, say=said.append)
+    messages: list[str] = []
+    push(upload, public=False, say=messages.append)
     assert set(hub.files) == {*upload.files, "cifar10/mine.json"}
-    assert said == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
+    assert messages == ["Removing 1 files of an earlier version, such as cifar10/fgsm_accuracy.json."]
 
 
-def test_a_listed_page_is_refused(dataset: Path) -> None:
+def test_prepare_upload_rejects_listed_page(dataset: Path) -> None:
     (dataset / PAGE_FILE).write_text("page")
     digest = hashlib.sha256(b"page").hexdigest()
     with (dataset / "SHA256SUMS").open("a") as listing:
         listing.write(f"{digest}  {PAGE_FILE}\n")
-    with pytest.raises(ResultsError, match=f"expected no {PAGE_FILE} among the files"):
+    with pytest.raises(ResultsError, match=f"lists a file {PAGE_FILE}"):
         prepare_upload(dataset, f"hf://{NAME}", dataset / PAGE_FILE)
 
 
-def test_a_dry_run_lists_and_uploads_nothing(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
-    ended = robust201("push", dataset, f"hf://datasets/{NAME}", "--dry-run")
-    assert ended.code == 0, ended.err
-    assert "README.md" in ended.out
-    assert PAGE_FILE in ended.out
-    assert "private-notes" not in ended.out
-    assert f"nothing was uploaded to {NAME}" in ended.out
+def test_push_dry_run_lists_files_without_upload(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
+    result = robust201("push", dataset, f"hf://datasets/{NAME}", "--dry-run")
+    assert result.code == 0, result.err
+    assert "README.md" in result.out
+    assert PAGE_FILE in result.out
+    assert "private-notes" not in result.out
+    assert f"nothing was uploaded to {NAME}" in result.out
     assert (hub.files, hub.created) == ({}, [])
 
 
-def test_public_repositories_are_asked_for(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_creates_public_repository_on_request(hub: Hub, dataset: Path, tmp_path: Path) -> None:
     (tmp_path / PAGE_FILE).write_text("page")
     upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
     assert upload.n_bytes == sum(path.stat().st_size for path in upload.files.values())
@@ -176,7 +176,7 @@ def test_public_repositories_are_asked_for(hub: Hub, dataset: Path, tmp_path: Pa
     assert created.get("private") is False or created.get("visibility") == "public"
 
 
-def test_what_cannot_be_published_is_refused(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_rejects_invalid_targets_and_changed_files(hub: Hub, dataset: Path, tmp_path: Path) -> None:
     for target in (
         "me/my-robustness",
         "hf://me",
@@ -197,7 +197,7 @@ def test_what_cannot_be_published_is_refused(hub: Hub, dataset: Path, tmp_path: 
     with pytest.raises(StorageError, match="hf auth login"):
         push(upload, public=False, say=lambda _line: None)
     (dataset / "meta.json").write_text("{}")
-    with pytest.raises(ResultsError, match=r"meta\.json: expected the file of SHA256SUMS, got another"):
+    with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
         prepare_upload(dataset, f"hf://{NAME}", page)
     (dataset / "SHA256SUMS").unlink()
     with pytest.raises(ResultsError, match="expected the SHA256SUMS of an export"):

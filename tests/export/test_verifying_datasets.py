@@ -1,4 +1,4 @@
-"""A dataset's files are checked without the results they were made of: an export, or the published dataset."""
+"""Verification of datasets, exported or published, without the results folder that they were exported from."""
 
 import json
 import shutil
@@ -22,32 +22,32 @@ from tests.support.shard_support import make_values
 from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
-SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # assumed for the published dataset, which has no sweep.json
 ALL = ("accuracy", "confidence", "cm", "predictions")
 
 pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 
 
-def sound(unit, strength, _values):
-    """Columns that hold together."""
-    made = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
-    return make_values(made, strength, 0, unit.n_images, measurements=ALL)
+def consistent_values(unit, strength, _values):
+    """Return columns that are consistent with each other."""
+    full_unit = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL)
 
 
-def write(out: Path, plan=None, values=sound, **options) -> Path:
+def write(out: Path, plan=None, values=consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
-    (export_copy if values is sound else export)(out, plan, ChangedStore(change=values), **options)
+    (export_copy if values is consistent_values else export)(out, plan, ChangedStore(change=values), **options)
     return out
 
 
 def as_published(folder: Path) -> Path:
-    for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
-        (folder / own).unlink()
+    for name in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (folder / name).unlink()
     return folder
 
 
 def without_last_class(unit, _strength, _values):
-    """Columns of a network that never predicts the last class."""
+    """Return the columns of a network that never predicts the last class."""
     logits = torch.from_numpy(np.random.default_rng(unit.architecture).normal(size=(unit.n_images, 3)))
     logits[:, 2] -= 100
     accumulator = Accumulator(ALL, 3, "cpu", unit.n_images)
@@ -66,19 +66,19 @@ def without_last_class(unit, _strength, _values):
     ],
     ids=str,
 )
-def test_a_sound_dataset_has_no_problems(tmp_path, options, n_checked):
+def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options, n_checked):
     verdict = verify_dataset(write(tmp_path, **options))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), n_checked)
     assert verdict.n_listed == len((tmp_path / "SHA256SUMS").read_text().splitlines())
     assert (verdict.weights.n_checked, verdict.flags) == (0, None)
 
 
-def test_the_published_dataset_is_checked_by_its_values_alone(tmp_path):
+def test_verify_dataset_checks_values_without_listing(tmp_path):
     verdict = verify_dataset(as_published(write(tmp_path, key_style="published", round_to=3)))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), 96, None)
 
 
-def test_parquet_files_that_are_not_listed_are_checked_beside_json(tmp_path):
+def test_verify_dataset_checks_unlisted_parquet_files(tmp_path):
     write(tmp_path, formats=("json", "parquet"))
     (tmp_path / "SHA256SUMS").unlink()
     verdict = verify_dataset(tmp_path)
@@ -86,7 +86,7 @@ def test_parquet_files_that_are_not_listed_are_checked_beside_json(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "a page that no value needs", "meta.json"])
-def test_damage_that_hides_the_rest_is_a_problem(tmp_path, robust201, damage):
+def test_verify_dataset_reports_damage_that_prevents_reading(tmp_path, robust201, damage):
     plan = make_plan(ARCHITECTURES, ["clean", "fgsm"])
     (write(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
     victim = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
@@ -98,12 +98,12 @@ def test_damage_that_hides_the_rest_is_a_problem(tmp_path, robust201, damage):
     else:
         content[60:100] = bytes(255 - byte for byte in content[60:100])
         victim.write_bytes(content)
-    ended = robust201("verify", tmp_path)
-    assert (ended.code, "Traceback" in ended.err) == (4, False)
-    assert ("meta.json" if damage == "meta.json" else "key=fgsm/part-0.parquet") in ended.err
+    result = robust201("verify", tmp_path)
+    assert (result.code, "Traceback" in result.err) == (4, False)
+    assert ("meta.json" if damage == "meta.json" else "key=fgsm/part-0.parquet") in result.err
 
 
-def test_accuracies_alone_are_checked(tmp_path):
+def test_verify_dataset_checks_accuracies_without_other_measurements(tmp_path):
     for path in write(tmp_path, round_to=3).glob("*/*"):
         if not path.name.endswith("accuracy.json"):
             path.unlink()
@@ -133,7 +133,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_values_that_contradict_each_other_are_found(tmp_path, what):
+def test_verify_dataset_finds_contradicting_values(tmp_path, what):
     source = as_published(write(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
     name, edit = WRONG[what]
     change(source / "cifar10" / name, edit)
@@ -142,16 +142,16 @@ def test_values_that_contradict_each_other_are_found(tmp_path, what):
     assert name.partition("_")[0] in problem
 
 
-def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp_path):
+def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     source = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
-    assert verify_dataset(source).sound
+    assert verify_dataset(source).consistent_values
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
     (problem,) = verify_dataset(source).problems
     assert "which is that of cm" in problem
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
-def test_a_damaged_compressed_file_is_found_by_its_hash_and_its_values(tmp_path, compression):
+def test_verify_dataset_finds_damaged_compressed_file(tmp_path, compression):
     victim = write(tmp_path, make_plan(ARCHITECTURES), compression=compression) / f"cifar10/pgd_cm.json.{compression}"
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 255
@@ -161,56 +161,57 @@ def test_a_damaged_compressed_file_is_found_by_its_hash_and_its_values(tmp_path,
     assert f"pgd_cm.json.{compression}" in by_value
 
 
-def as_shares(path: Path, decimals: int) -> None:
-    def share(matrix):
+def write_fractions(path: Path, decimals: int) -> None:
+    def to_fractions(matrix):
         return [[round(count / sum(row), decimals) for count in row] for row in matrix]
 
     is_single = path.name.startswith("clean")
     change(
         path,
         lambda rows: rows.update(
-            {name: share(row) if is_single else [share(one) for one in row] for name, row in rows.items()}
+            {
+                name: to_fractions(row) if is_single else [to_fractions(confusion) for confusion in row]
+                for name, row in rows.items()
+            }
         ),
     )
 
 
 @pytest.mark.parametrize("decimals", [3, 17])
-def test_rows_of_cm_may_hold_shares(tmp_path, monkeypatch, decimals):
-    """The paper and the published helper leave open whether they are counts."""
-    monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # as many images of each of the three classes
+def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals):
+    """Neither the paper nor the published helper says whether they are counts."""
+    monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # divisible by the number of classes, 3
     plan = make_plan(ARCHITECTURES)
     (write(tmp_path, plan) / "SHA256SUMS").unlink()
     for path in tmp_path.glob("*/*_cm.json"):
-        as_shares(path, decimals)
+        write_fractions(path, decimals)
     verdict = verify_dataset(tmp_path)
     assert verdict.problems == ()
-    assert {line for line in verdict.remarks if "shares" in line} == {
-        f"cifar10 {key}: rows of cm hold shares, which were read as counts of 42 images"
+    assert {line for line in verdict.remarks if "fractions" in line} == {
+        f"cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images"
         for key in {unit.key for unit in plan.units}
     }
 
 
 @pytest.mark.parametrize("rows", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
-def test_rows_that_are_neither_counts_nor_shares_are_found(tmp_path, robust201, rows):
-    """The second are shares, but none of the ten images of each class or of one image."""
+def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, rows):
+    """The second rows are fractions, but not multiples of 1/10 or 1 as required by the numbers of images per class."""
     source = write_results(tmp_path, {"clean": {"0": rows}}, measure="cm")
     if len(rows) == 2:
         write_sweep_json(source, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
-    ended = robust201("verify", source)
-    assert ended.code == 4
-    assert (
-        "an array C x C of counts" if len(rows) == 10 else "shares that are none of 1 images per class"
-    ) in ended.err
+    result = robust201("verify", source)
+    assert result.code == 4
+    assert ("an array C x C of counts" if len(rows) == 10 else "fractions that are not multiples of 1/1,") in result.err
     assert robust201("convert", source).refusal(2)
 
 
-def test_shares_of_unequal_classes_are_found(tmp_path):
-    as_shares(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
+def test_verify_dataset_rejects_fractions_of_unequal_classes(tmp_path):
+    write_fractions(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
 
 
 @pytest.mark.parametrize("without_cm", [False, True])
-def test_zeros_may_stand_for_means_over_no_image(tmp_path, without_cm):
+def test_verify_dataset_accepts_zero_for_means_over_no_image(tmp_path, without_cm):
     measurements = ("accuracy", "confidence") if without_cm else ("accuracy", "confidence", "cm")
     (
         write(tmp_path, replace(make_plan(ARCHITECTURES), measurements=measurements), without_last_class) / "SHA256SUMS"
@@ -230,32 +231,35 @@ def test_zeros_may_stand_for_means_over_no_image(tmp_path, without_cm):
 @pytest.mark.parametrize(
     ("empty", "text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
 )
-def test_means_over_no_image_are_written_as_asked(tmp_path, empty, text):
+def test_export_writes_requested_value_for_means_over_no_image(tmp_path, empty, text):
     write(tmp_path, make_plan(ARCHITECTURES), without_last_class, empty=empty)
     (row,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
     never_predicted = next(iter(row.values()))["argmax"][2]
     assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
-    assert verify_dataset(tmp_path).sound
+    assert verify_dataset(tmp_path).consistent_values
     read = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
     assert [None if value is None or value != value else value for value in read] == 3 * [
         0.0 if empty == "zero" else None
     ]
 
 
-def test_an_export_of_rounded_and_exact_rows_of_an_earlier_version_is_read_with_its_decimals(tmp_path):
+def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (source / "SHA256SUMS").unlink()
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(source).sound
-    told = json.loads((source / "sweep.json").read_text())
+    assert not verify_dataset(source).consistent_values
+    record = json.loads((source / "sweep.json").read_text())
     clean = {"dataset": "cifar10", "key": "clean"}
-    told["sweep"]["protocols"] = [clean, clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}}]
-    (source / "sweep.json").write_text(json.dumps(told))
-    assert verify_dataset(source).sound
+    record["sweep"]["protocols"] = [
+        clean,
+        clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
+    ]
+    (source / "sweep.json").write_text(json.dumps(record))
+    assert verify_dataset(source).consistent_values
 
 
 @pytest.mark.parametrize(
-    "told",
+    "record",
     [
         {"protocols": [1]},
         {"protocols": None},
@@ -263,14 +267,14 @@ def test_an_export_of_rounded_and_exact_rows_of_an_earlier_version_is_read_with_
         {"protocols": [{"dataset": "cifar10", "key": "clean", "decimals": 1}]},
     ],
 )
-def test_a_sweep_json_of_another_form_is_a_problem(tmp_path, told):
+def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
     source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     sweep = json.loads((source / "sweep.json").read_text())
-    (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": told}))
+    (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
     assert any("sweep.json: expected strengths by dataset and key" in line for line in verify_dataset(source).problems)
 
 
-def test_a_file_with_an_architecture_twice_is_found(tmp_path):
+def test_verify_dataset_reports_duplicate_architecture(tmp_path):
     path = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
     (problem,) = verify_dataset(tmp_path).problems
@@ -278,34 +282,37 @@ def test_a_file_with_an_architecture_twice_is_found(tmp_path):
     assert "twice" in problem
 
 
-def test_keys_without_a_file_are_named_unless_the_export_was_partial(tmp_path):
-    whole, partial = tmp_path / "whole", tmp_path / "partial"
+def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
+    complete, partial = tmp_path / "whole", tmp_path / "partial"
     plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
-    shutil.copytree(write(tmp_path / "source", plan), whole)
-    for path in whole.glob("cifar10/fog_*"):
+    shutil.copytree(write(tmp_path / "source", plan), complete)
+    for path in complete.glob("cifar10/fog_*"):
         path.unlink()
-    (whole / "SHA256SUMS").unlink()
-    assert any(line.endswith("lists cifar10 fog, of which there is no file") for line in verify_dataset(whole).remarks)
+    (complete / "SHA256SUMS").unlink()
+    assert any(
+        line.endswith("lists cifar10 fog, but there are no files of these keys")
+        for line in verify_dataset(complete).remarks
+    )
     export(partial, plan, FabricatedStore(lacking=lacking), partial=True)
     assert verify_dataset(partial).remarks == ()
 
 
-def test_the_command_tells_what_it_checked_and_refuses_options_of_results(tmp_path, robust201):
+def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, robust201):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES))
-    ended = robust201("verify", source)
-    assert (ended.code, ended.err) == (0, "")
+    result = robust201("verify", source)
+    assert (result.code, result.err) == (0, "")
     n_listed = len((source / "SHA256SUMS").read_text().splitlines())
-    assert ended.out == f"40 evaluations sound; {n_listed} listed files.\n"
+    assert result.out == f"40 evaluations sound; {n_listed} listed files.\n"
     for options in (("--requeue",), ("--export", source)):
         assert "expected a results folder" in robust201("verify", source, *options).refusal(2)
     change(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
     damaged = robust201("verify", source, "--json")
     assert damaged.code == 4
-    told = json.loads(damaged.out)
-    assert (told["sound"], len(told["problems"])) == (False, 2)
+    payload = json.loads(damaged.out)
+    assert (payload["sound"], len(payload["problems"])) == (False, 2)
 
 
-def test_decimals():
+def test_count_decimals():
     assert count_decimals([0.5, 0.125]) == 3
     assert count_decimals([1 / 3]) is None
     assert count_decimals([1.5e-05]) == 6

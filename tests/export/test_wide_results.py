@@ -1,4 +1,4 @@
-"""Measures, several weights, other spaces and tasks of the user's own: from a sweep to its files and back."""
+"""Measures, several sets of weights, other spaces and custom tasks: from a sweep to its files and back."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def plan_of_weights(names: Any = tuple(RANDOM)) -> FabricatedPlan:
 
 
 @pytest.mark.parametrize("space", ["nasbench201", "file"])
-def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
+def test_export_writes_files_of_measure_columns(tmp_path, space):
     networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
     columns = ("squared_norm", "list_of_norms")
     spectrum = task("spectrum", "measure", columns=columns)
@@ -67,8 +67,8 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
     for unit in units[2:]:
         values = make_values(unit, CLEAN_STRENGTH)
         for name in columns:
-            told = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][str(unit.architecture)]
-            assert told == values[name].tolist()
+            content = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][str(unit.architecture)]
+            assert content == values[name].tolist()
     table = pq.read_table(out / "parquet/dataset=cifar10/key=spectrum/part-0.parquet")
     assert table.schema.field("squared_norm").type == pa.float64()
     assert pa.types.is_list(table.schema.field("list_of_norms").type)
@@ -81,7 +81,7 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
     changed = other / "cifar10/spectrum_list_of_norms.json"
     changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
     compared = compare_results(out, other)
-    keys = ["squared_norm", *(f"list_of_norms[{place}]" for place in range(4))]
+    keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
     assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
     assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
     assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
@@ -89,12 +89,12 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
     assert load(out, "meta.json")["epsilons"] == {}
     card, described = (out / "README.md").read_text(), load(out, "croissant.json")
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {found["name"] for found in described["recordSet"]} == {"evaluations", "measure-spectrum"}
+    assert {record_set["name"] for record_set in described["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
-    assert [found["config_name"] for found in configurations] == ["cifar10", "cifar10-spectrum"]
+    assert [record_set["config_name"] for record_set in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
-def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path):
+def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
     export(tmp_path, plan_of_weights(["random-s0"]), formats=("json", "parquet"))
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
     assert table.schema.field("architecture").type == pa.string()
@@ -105,7 +105,7 @@ def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path):
     assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
 
 
-def test_json_holds_one_choice_of_weights(tmp_path):
+def test_json_export_requires_one_name_of_weights(tmp_path):
     plan = plan_of_weights()
     with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as refused:
         export(tmp_path / "out", plan)
@@ -113,22 +113,22 @@ def test_json_holds_one_choice_of_weights(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=r"expected one of random-s0, random-s1.*random-s1"):
         export(tmp_path / "out", plan, weights="random-s10")
-    with pytest.raises(ConfigError, match="expected no name"):
+    with pytest.raises(ConfigError, match="the weights of these results have no names"):
         export(tmp_path / "out", make_plan([0]), weights="random-s0")
     report = export(tmp_path / "out", plan, weights="random-s1", formats=("json", "parquet"))
     assert report.n_units == 4
     unit = next(unit for unit in plan.units if (unit.key, unit.weights) == ("pgd", "random-s1"))
-    told = load(tmp_path / "out", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]["narrow"]
-    assert told == [float(make_values(unit, strength)["accuracy"]) for strength in unit.strengths]
+    content = load(tmp_path / "out", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]["narrow"]
+    assert content == [float(make_values(unit, strength)["accuracy"]) for strength in unit.strengths]
     assert [*load(tmp_path / "out", "sweep.json")["weights"]] == ["random-s1"]
     assert load(tmp_path / "out", "weights.json")["cifar10"]["wide"] == {"random-s1": "c" * 64}
 
 
-def test_parquet_alone_holds_all_weights(tmp_path):
+def test_parquet_export_contains_all_weights(tmp_path):
     plan = plan_of_weights()
     lacking = FabricatedStore(lacking={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, lacking, formats=("parquet",), partial=True)
-    assert report.missing == {("cifar10", "pgd"): 4}  # both states of the network lack one strength of two
+    assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one strength of two
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
     )
@@ -137,41 +137,43 @@ def test_parquet_alone_holds_all_weights(tmp_path):
     ]
     assert load(tmp_path, "missing.json") == {"cifar10": {"pgd": {"wide": [8.0]}}}
     assert load(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM, "c" * 64)
-    told = load(tmp_path, "sweep.json")["weights"]["random-s1"]
-    assert told == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
+    content = load(tmp_path, "sweep.json")["weights"]["random-s1"]
+    assert content == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
 
 
-def test_attacks_are_spelled_with_their_own_norm(tmp_path):
+def test_published_keys_contain_norm_of_attack(tmp_path):
     units = [make_unit(0, "cifar10", key, (0.25, 0.5)) for key in ("pgd", "pgd_l2")]
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
     plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
-    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a user's task has one name
+    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a custom task has one spelling
     assert [*load(tmp_path, "meta.json")["epsilons"]] == names
     assert all((tmp_path / f"cifar10/{name}_accuracy.json").exists() for name in names)
-    told = pq.read_schema(tmp_path / "parquet/dataset=cifar10/key=pgd_l2@L2/part-0.parquet").field("strength").metadata
-    assert b"L2" in told[b"description"]
+    content = (
+        pq.read_schema(tmp_path / "parquet/dataset=cifar10/key=pgd_l2@L2/part-0.parquet").field("strength").metadata
+    )
+    assert b"L2" in content[b"description"]
     assert "`pgd_l2` are L2 radii" in (tmp_path / "README.md").read_text()
 
 
-def test_two_files_of_one_name_are_refused(tmp_path):
+def test_export_rejects_two_files_with_same_name(tmp_path):
     tasks = {"a": task("a", "measure", columns=("b_c",)), "a_b": task("a_b", "measure", columns=("c",))}
     units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=row.columns) for key, row in tasks.items()]
-    with pytest.raises(ConfigError, match=r"got cifar10/a_b_c\.json for two keys"):
+    with pytest.raises(ConfigError, match=r"two keys would both be named cifar10/a_b_c\.json"):
         export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path):
+def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
     export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
     assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
     table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
-    assert table["n_classes"].to_pylist() == [3]  # as the rows tell
+    assert table["n_classes"].to_pylist() == [3]  # derived from the rows
 
 
 @pytest.fixture(scope="module")
 def fields(tmp_path_factory):
-    """A sweep of two networks of a user's file with two random states, under an attack of theirs and a measure."""
+    """A sweep of two custom networks with two random initialisations each, with a custom attack and a measure."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "models.py").write_text(MODELS)
     (folder / "attack.py").write_text(ATTACK)
@@ -198,38 +200,38 @@ def results(fields, tmp_path, robust201):
     """The sweep's results folder."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("run", sweep)
-    assert ended.code == 0, ended.err
+    result = robust201("run", sweep)
+    assert result.code == 0, result.err
     return Path(fields["results"])
 
 
-def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
+def test_all_commands_accept_sweep_with_custom_parts(results, tmp_path, robust201):
     def run(*arguments: object, code: int = 0) -> Any:
-        ended = robust201(*arguments)
-        assert ended.code == code, ended.err
-        return ended
+        result = robust201(*arguments)
+        assert result.code == code, result.err
+        return result
 
     refused = run("export", results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in refused.err
-    one, everything = tmp_path / "one", tmp_path / "everything"
-    run("export", results, "--out", one, "--weights-name", "random-s0", "--processes", 1)
-    run("export", results, "--out", everything, "--no-json", "--parquet", "--processes", 1)
-    for out in (one, everything):
+    single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
+    run("export", results, "--out", single_weights, "--weights-name", "random-s0", "--processes", 1)
+    run("export", results, "--out", all_weights, "--no-json", "--parquet", "--processes", 1)
+    for out in (single_weights, all_weights):
         verdict = json.loads(run("verify", results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]
-    table = pq.read_table(everything / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    table = pq.read_table(all_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
-    told = load(one, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
-    assert [told["narrow"], told["wide"]] == table["squared_norm"].to_pylist()[::2]
+    content = load(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
+    assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
-    for other in (one, everything):
+    for other in (single_weights, all_weights):
         report = json.loads(run("diff", results, other, "--json").out)
         assert report["max_difference"] == 0
         assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
 
-    run("convert", one)
-    converted = pq.read_table(one / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    run("convert", single_weights)
+    converted = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
-    assert converted["squared_norm"].to_pylist() == [told["narrow"], told["wide"]]
+    assert converted["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
 
-    assert "sound" in run("verify", one).out
+    assert "sound" in run("verify", single_weights).out

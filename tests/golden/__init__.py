@@ -1,1 +1,1 @@
-"""Golden files, and the scripts that make them from published sources."""
+"""Golden files, and the scripts that generate them from published sources."""

@@ -1,14 +1,14 @@
 """Compare the demo's export with its recorded hashes, byte for byte.
 
-The demo became smaller on 2026-11-22; its hashes were made anew by code that still gave the old ones for the old demo.
+The demo became smaller on 2026-11-22; its hashes were recorded again with code that reproduced the old demo's hashes.
 
     python -m tests.golden.compare_demo DATASET
 
-Images, ids, draws, accuracies and confusion matrices are the same on every processor that was tried; the last bits of a
-confidence depend on its instructions. `demo-export.sha256` was made with AVX512, on an Intel Xeon; PGD's files and
-`croissant.json` on an AMD EPYC (family 25, model 17), after the demo's PGD got longer steps on 2026-11-23. The other
-files were the same there. `demo-export-avx2.sha256` lists the files that differ from these on a CPU with AVX2 alone. It
-was made on an AMD EPYC (family 25, model 1); with the other kernels of MKL, OpenBLAS and NumPy the demo gave the same.
+Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU; the last bits of a
+confidence depend on the CPU's instructions. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon; PGD's files
+and `croissant.json` on an AMD EPYC (family 25, model 17), after the demo's PGD got larger steps on 2026-11-23. The
+other files were the same there. `demo-export-avx2.sha256` lists the files that differ on a CPU with AVX2 only. It was
+recorded on an AMD EPYC (family 25, model 1); other kernels of MKL, OpenBLAS and NumPy gave the same files.
 
 The hashes were recorded by version 0.1.0, and four files contain the version or the hash of a file that does. Their
 hashes are computed here after putting the recorded version back; every other byte counts.
@@ -27,13 +27,13 @@ LISTINGS = {
     "AVX512": ("demo-export.sha256",),
     "AVX2": ("demo-export.sha256", "demo-export-avx2.sha256"),
 }
-"""Listings by the instructions that PyTorch uses; a later one replaces entries of an earlier one."""
+"""Listings by the instruction set that PyTorch uses; a later listing replaces entries of an earlier one."""
 
 REWORDED = {"README.md", "versions.json"}
-"""Written for people, or of the installed versions."""
+"""Files that are not compared: text for people, and installed versions."""
 
-OF_NO_NETWORK = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
-"""All that is compared where no listing was made; `sweep.json` has the hashes of all images."""
+WITHOUT_RESULTS = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
+"""Files compared for an instruction set without a listing; `sweep.json` has the hashes of all images."""
 
 
 RECORDED_VERSION = "0.1.0"
@@ -43,13 +43,13 @@ VERSIONED = ("sweep.json", "versions.json", "README.md", "croissant.json")
 
 
 def read_hashes(path: Path) -> dict[str, str]:
-    """Read a listing in the form of `sha256sum`: file name to hash."""
+    """Read the hashes of a `sha256sum` listing by file name."""
     lines = (line.split("  ", 1) for line in path.read_text(encoding="utf-8").splitlines())
     return {name: digest for digest, name in lines}
 
 
 def expected_hashes(capability: str) -> dict[str, str]:
-    """Hash of each file of the export on a CPU of this capability, in PyTorch's spelling."""
+    """Return the expected hash of each exported file; `capability` is PyTorch's name of the CPU's instruction set."""
     hashes: dict[str, str] = {}
     for name in LISTINGS.get(capability, LISTINGS["AVX512"]):
         hashes |= read_hashes(FOLDER / name)
@@ -81,14 +81,14 @@ def recorded_version_hashes(dataset: Path) -> dict[str, str]:
 def main() -> None:
     capability = torch.backends.cpu.get_cpu_capability()
     dataset = Path(sys.argv[1])
-    expected, found = expected_hashes(capability), read_hashes(dataset / "SHA256SUMS")
-    found |= recorded_version_hashes(dataset)
+    expected, actual = expected_hashes(capability), read_hashes(dataset / "SHA256SUMS")
+    actual |= recorded_version_hashes(dataset)
     compared = set(expected) - REWORDED
     if capability not in LISTINGS:
-        compared &= OF_NO_NETWORK
-    differing = sorted(name for name in compared if found.get(name) != expected[name])
-    added = sorted(set(found) - set(expected))
-    print(f"{len(compared) - len(differing)} of {len(compared)} files of the demo's export are as they were")
+        compared &= WITHOUT_RESULTS
+    differing = sorted(name for name in compared if actual.get(name) != expected[name])
+    added = sorted(set(actual) - set(expected))
+    print(f"{len(compared) - len(differing)} of {len(compared)} files of the demo's export are unchanged")
     if differing or added:
         sys.exit(f"differing: {', '.join(differing) or 'none'}; added: {', '.join(added) or 'none'}")
 

@@ -1,13 +1,13 @@
-"""Make `network.json`: features and logits of the published NAS-Bench-201 network for weights made by a recipe.
+"""Generate `network.json`: features and logits of the published NAS-Bench-201 network for reproducible weights.
 
-The reference is PyPI's xautodl 1.0.0, which robust201 neither needs nor ships. To make the file again:
+The reference is xautodl 1.0.0 from PyPI, which robust201 neither requires nor ships. To regenerate the file:
 
     python3.11 -m venv reference && . reference/bin/activate
     pip install torch==2.13.0 numpy && pip install --no-deps xautodl==1.0.0
     python tests/golden/make_network_golden.py
 
-The test imports the recipe (`fill_state`, `make_pixels`, `state_signature`) and fills robust201's network with it.
-Nothing here imports `robust201`: the file comes from the published source alone.
+The test imports `fill_state`, `make_pixels` and `state_signature` from here and applies them to robust201's network.
+This script does not import `robust201`, so that the file depends only on the published source.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ SOURCE_FILES = (
 )
 N_IMAGES = 2
 CHANNELS, CELLS = 16, 5
-# Light, heavy, without a path (10, 12, 74, 172, 879, and 1651 of `none` alone), and those that the paper names.
+# Small cells, large cells, cells without a path (10, 12, 74, 172, 879, and 1651 with `none` only), the paper's cells.
 NAMED: tuple[int, ...] = (0, 1, 9, 10, 11, 12, 21, 50, 74, 123, 172, 284, 309, 879, 991, 1462, 1651, 1832, 3365)
 NAMED += (3456, 9930, 11472, 13433, 13714)
 SPREAD = tuple(range(137, 15_625, 440))
@@ -43,12 +43,12 @@ def _generator(name):
 
 
 def fill_state(state, feature_scale):
-    """Replace a state_dict's tensors by draws keyed by their names, with BatchNorm statistics that do something.
+    """Replace a state_dict's tensors by random numbers keyed by their names, with non-trivial BatchNorm statistics.
 
     Args:
-        state: state_dict of a network; only its names, shapes and dtypes count.
-        feature_scale: spread of what the last BatchNorm sees; its statistics are of that size, so that logits are of
-            order 1 in cells whose skip connections multiply their input many times over.
+        state: state_dict of a network; only its names, shapes and dtypes are used.
+        feature_scale: standard deviation of the last BatchNorm's input. Its statistics have this scale, so that logits
+            are of order 1 even in cells whose skip connections multiply their input many times over.
 
     Returns:
         A new state_dict.
@@ -75,14 +75,14 @@ def fill_state(state, feature_scale):
 
 
 def make_pixels(image_size):
-    """Draw normalised images of different colours: (2, 3, image_size, image_size) float32 of order 1."""
+    """Return random normalised images of different colours: (2, 3, image_size, image_size) float32 of order 1."""
     generator = _generator(f"pixels {image_size}")
     colours = generator.normal(0, 1, (N_IMAGES, 3, 1, 1))
     return torch.from_numpy(colours + generator.normal(0, 1, (N_IMAGES, 3, image_size, image_size))).float()
 
 
 def state_signature(state):
-    """Hash a state_dict's names, shapes and dtypes in their order: 64 hex digits."""
+    """Return the SHA-256 of a state_dict's names, shapes and dtypes in their order: 64 hex digits."""
     lines = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in state.items()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -153,8 +153,8 @@ def main():
         "cells": CELLS,
         "cases": cases,
     }
-    one_case_a_line = ",\n".join(json.dumps(case) for case in cases)
-    GOLDEN_FILE.write_text(json.dumps(golden | {"cases": []}).removesuffix("]}") + f"\n{one_case_a_line}\n]}}\n")
+    case_lines = ",\n".join(json.dumps(case) for case in cases)
+    GOLDEN_FILE.write_text(json.dumps(golden | {"cases": []}).removesuffix("]}") + f"\n{case_lines}\n]}}\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Write rayjob_fields.txt from a RayJob CRD of KubeRay: what jobs/kuberay-rayjob.yaml is checked against.
+"""Write rayjob_fields.txt, against which jobs/kuberay-rayjob.yaml is checked, from a RayJob CRD of KubeRay.
 
     python -m tests.golden.make_rayjob_fields CRD.yaml VERSION
 
 CRD.yaml is helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml of the KubeRay release VERSION
-(https://github.com/ray-project/kuberay). One line a field: its path, its type and, if the CRD lists them, its values.
-Left out: status, and the parts of a pod template that the project has no use for (affinity, ephemeral containers).
+(https://github.com/ray-project/kuberay). Each line has a field's path, its type and, if the CRD lists them, its values.
+The status and unused parts of a pod template (affinity, ephemeral containers) are left out.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ import yaml
 
 API_VERSION = "v1"
 FIELDS = Path(__file__).with_name("rayjob_fields.txt")
-# Kubernetes' own pod template stands in the CRD three times, its container twice in each; the list has each once.
+# The CRD contains Kubernetes' pod template three times, each with its container twice; the list has both only once.
 POD_TEMPLATES = (
     "spec.submitterPodTemplate",
     "spec.rayClusterSpec.headGroupSpec.template",
@@ -28,7 +28,7 @@ IGNORED = ("PodTemplate.spec.ephemeralContainers", "PodTemplate.spec.affinity.",
 
 
 def walk(schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Yield one line a field of an OpenAPI schema."""
+    """Yield one line per field of an OpenAPI schema."""
     for name, field in sorted(schema.get("properties", {}).items()):
         here = f"{path}.{name}".lstrip(".")
         if here.startswith(IGNORED):

@@ -1,4 +1,4 @@
-"""Parquet files that others wrote anew: rows in any order are read right, rows of another form are refused."""
+"""Parquet files rewritten by other programs: rows are read in any order, malformed rows are rejected."""
 
 import os
 from collections.abc import Callable
@@ -27,24 +27,24 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # others' files are in no listing of ours
+    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # files of other programs are not listed
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
 @pytest.mark.parametrize("by", ["strength", "accuracy"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.each_value
-def test_rows_in_any_order_give_the_same_values(folder: Path, row_group_size: int, by: str, order: str) -> None:
-    asked = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
-    before = RobustnessDataset(folder).query(*asked)
+def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int, by: str, order: str) -> None:
+    query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
+    before = RobustnessDataset(folder).query(*query_arguments)
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(by, order)]), row_group_size)
     after = RobustnessDataset(folder)
-    assert after.query(*asked) == before
+    assert after.query(*query_arguments) == before
     assert after.accuracy(2, "cifar10", "pgd", 8.0) == before["cifar10"]["pgd"]["accuracy"]["2"][-1]
 
 
 @pytest.mark.parametrize("row_group_size", [1, 1000])
-def test_the_strengths_of_files_alone_are_those_of_all_rows(folder: Path, row_group_size: int) -> None:
+def test_strengths_without_sweep_json_are_those_of_all_rows(folder: Path, row_group_size: int) -> None:
     before = RobustnessDataset(folder).to_frame("cifar10", "pgd")
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
     alone = RobustnessDataset(folder / "parquet")
@@ -54,8 +54,8 @@ def test_the_strengths_of_files_alone_are_those_of_all_rows(folder: Path, row_gr
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_no_accuracy_is_given_for_another_strength(folder: Path, alone: bool) -> None:
-    """Without its first row, the accuracies of #0 begin with the second strength."""
+def test_accuracy_is_never_returned_for_another_strength(folder: Path, alone: bool) -> None:
+    """Without the first row, the accuracies of #0 start at the second strength."""
     rewrite(folder / FILES["pgd"], lambda table: table.slice(1))
     data = RobustnessDataset(folder / "parquet" if alone else folder)
     for strength in (0.5, 1.0, 8.0, None):
@@ -94,52 +94,52 @@ WRONG: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_rows_of_another_form_are_refused(folder: Path, robust201: RunCommand, what: str) -> None:
-    key, change, told = WRONG[what]
+@pytest.mark.parametrize("case", WRONG)
+def test_reader_rejects_malformed_rows(folder: Path, robust201: RunCommand, case: str) -> None:
+    key, change, message = WRONG[case]
     rewrite(folder / FILES[key], change)
-    with pytest.raises(ResultsError, match=told):
+    with pytest.raises(ResultsError, match=message):
         RobustnessDataset(folder).to_frame("cifar10", key)
-    assert told in robust201("diff", folder, folder).refusal(2)
+    assert message in robust201("diff", folder, folder).refusal(2)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
-def test_a_file_that_is_no_parquet_is_refused(folder: Path, robust201: RunCommand, content: bytes) -> None:
+def test_reader_rejects_file_that_is_not_parquet(folder: Path, robust201: RunCommand, content: bytes) -> None:
     (folder / FILES["pgd"]).write_bytes(content)
     assert "part-0.parquet" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
 
 
-def test_a_folder_of_empty_files_tells_that_there_is_nothing(folder: Path, robust201: RunCommand) -> None:
+def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
     assert "expected accuracies, got none" in robust201("report", folder / "parquet").refusal(2)
 
 
-# What the listing beside the files says
+# Listing of the files
 
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("damage", ["deleted", "a folder", "without SHA256SUMS"])
 @pytest.mark.each_value
-def test_a_file_that_is_gone_is_told_of(folder: Path, robust201: RunCommand, alone: bool, damage: str) -> None:
+def test_reader_warns_of_missing_parquet_file(folder: Path, robust201: RunCommand, alone: bool, damage: str) -> None:
     (folder / FILES["pgd"]).unlink()
     if damage == "a folder":
         (folder / FILES["pgd"]).mkdir()
     if damage == "without SHA256SUMS":
         (folder / "SHA256SUMS").unlink()
-    place = folder / "parquet" if alone else folder
+    dataset_folder = folder / "parquet" if alone else folder
     with pytest.warns(MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet: deleted"):
-        data = RobustnessDataset(place)
+        data = RobustnessDataset(dataset_folder)
     assert "pgd" in data.keys_all
     with pytest.raises(ResultsError):
         data.accuracy(2, "cifar10", "pgd", 1.0)
     assert data.accuracy(2, "cifar10", "clean")
-    ended = robust201("report", place, "--out", folder / "page.html")
-    assert ended.code == 0
-    assert "warning: 1 listed file is not in" in ended.err
+    result = robust201("report", dataset_folder, "--out", folder / "page.html")
+    assert result.code == 0
+    assert "warning: 1 listed file is not in" in result.err
 
 
-def test_json_that_is_gone_is_told_of_unless_parquet_has_it(tmp_path: Path) -> None:
+def test_reader_warns_of_missing_json_unless_parquet_has_it(tmp_path: Path) -> None:
     plan = make_plan([0, 2, 10], ["clean", "pgd"])
     for name, formats in (("both", ("json", "parquet")), ("json", ("json",))):
         export(tmp_path / name, plan, formats=formats)
@@ -151,36 +151,36 @@ def test_json_that_is_gone_is_told_of_unless_parquet_has_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("n_rows", [0, 1, 8])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_a_file_cut_to_fewer_rows_is_refused(folder: Path, robust201: RunCommand, key: str, n_rows: int) -> None:
+def test_reader_rejects_truncated_file(folder: Path, robust201: RunCommand, key: str, n_rows: int) -> None:
     listing = (folder / "parquet_files.json").read_bytes()
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)
-    for place in (folder, folder / "parquet"):
-        line = robust201("diff", place, place).refusal(2)
+    for dataset_folder in (folder, folder / "parquet"):
+        line = robust201("diff", dataset_folder, dataset_folder).refusal(2)
         assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in line
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"format": 1, "files": {"x": {"rows": "1", "footer": ""}}}', b"[" * 100_000]
 )
-def test_a_damaged_listing_is_refused(folder: Path, robust201: RunCommand, content: bytes) -> None:
+def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, content: bytes) -> None:
     (folder / "parquet_files.json").write_bytes(content)
     assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
 
 
-def test_no_damage_of_a_footer_ends_the_process(folder: Path) -> None:
-    """Arrow's view of column chunks aborts the interpreter where one lacks its metadata."""
+def test_reader_survives_damaged_footers(folder: Path) -> None:
+    """Arrow aborts the interpreter if the metadata of a column chunk is missing."""
     path = folder / FILES["pgd"]
-    sound = path.read_bytes()
+    original = path.read_bytes()
     right = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
-    length = int.from_bytes(sound[-8:-4], "little")
+    length = int.from_bytes(original[-8:-4], "little")
     draws = np.random.default_rng(0)
     n_refused = 0
     for number in range(30):
-        content = bytearray(sound)
+        content = bytearray(original)
         content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
         path.write_bytes(content)
-        os.utime(path, ns=(number, number))  # what is kept of a file is kept by its time
+        os.utime(path, ns=(number, number))  # the cache is keyed by the modification time
         try:
             assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == right
         except (ResultsError, ArchitectureError):

@@ -1,4 +1,4 @@
-"""Files of results with ids of no architecture or values of another form: every reader refuses them in one line."""
+"""Result files with unknown ids or invalid values: every command rejects them in one line."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize("row", [[0.6], [0.6, 0.5, 0.4], 0.6])
-def test_no_accuracy_is_given_where_there_are_more_or_fewer_than_strengths(tmp_path: Path, row: Any) -> None:
+def test_accuracy_rejects_wrong_number_of_values(tmp_path: Path, row: Any) -> None:
     write_results(tmp_path, {"clean": {"1": 0.8}, "pgd": {"1": row}})
     data = RobustnessDataset(tmp_path)
     assert data.strengths("cifar10", "pgd") == (1.0, 8.0)
@@ -60,8 +60,8 @@ def write(folder: Path) -> Path:
     return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "1": [MATRIX] * 2}}, measure="cm")
 
 
-def spoil(folder: Path, what: str) -> str:
-    measure, identifier, row = WRONG[what]
+def spoil(folder: Path, case: str) -> str:
+    measure, identifier, row = WRONG[case]
     path = folder / f"cifar10/pgd_{measure}.json"
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"][measure][identifier] = row
@@ -78,46 +78,46 @@ BY_DEFAULT = (
         "lists a part, of another shape",
     ),
 )
-"""An example of each way to be wrong: an id, a type, a range, a shape, a part that is missing."""
+"""One example of each fault: an id, a type, a range, a shape, a missing part."""
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=() if what in BY_DEFAULT else pytest.mark.slow) for what in WRONG]
+    "case", [pytest.param(case, marks=() if case in BY_DEFAULT else pytest.mark.slow) for case in WRONG]
 )
-def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what, robust201: RunCommand):
-    sound, bad = write(tmp_path / "sound"), write(tmp_path / "bad")
-    named = spoil(bad, what)
-    measure = WRONG[what][0]
-    commands: list[tuple[object, ...]] = [("report", bad, "--out", tmp_path / "page.html")]
+def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
+    valid_folder, invalid_folder = write(tmp_path / "sound"), write(tmp_path / "bad")
+    named = spoil(invalid_folder, case)
+    measure = WRONG[case][0]
+    commands: list[tuple[object, ...]] = [("report", invalid_folder, "--out", tmp_path / "page.html")]
     if measure == "accuracy":
-        commands.append(("diff", sound, bad))
+        commands.append(("diff", valid_folder, invalid_folder))
     for command in commands:
         line = robust201(*command).refusal(2)
         assert f"pgd_{measure}.json" in line
         assert named in line
-    for path in set((bad / "cifar10").iterdir()) - {bad / f"cifar10/pgd_{measure}.json"}:
+    for path in set((invalid_folder / "cifar10").iterdir()) - {invalid_folder / f"cifar10/pgd_{measure}.json"}:
         path.unlink()
-    ended = robust201("verify", bad)
-    assert ended.code in {2, 4}
-    assert named in ended.err
-    assert "pgd" in ended.err
+    result = robust201("verify", invalid_folder)
+    assert result.code in {2, 4}
+    assert named in result.err
+    assert "pgd" in result.err
 
 
-def test_the_same_files_are_read_where_they_are_sound(tmp_path, robust201: RunCommand):
-    sound = write(tmp_path / "sound")
-    assert robust201("report", sound, "--out", tmp_path / "page.html").code == 0
-    assert robust201("diff", sound, sound).code == 0
+def test_all_readers_accept_valid_files(tmp_path, robust201: RunCommand):
+    valid_folder = write(tmp_path / "sound")
+    assert robust201("report", valid_folder, "--out", tmp_path / "page.html").code == 0
+    assert robust201("diff", valid_folder, valid_folder).code == 0
 
 
-@pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
-def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
-    measure, identifier, row = WRONG[what]
-    sound = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
-    rows = {str(index): sound for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
+@pytest.mark.parametrize("case", [case for case, (measure, _, _) in WRONG.items() if measure != "accuracy"])
+def test_value_and_iter_values_check_values(tmp_path, case):
+    measure, identifier, row = WRONG[case]
+    valid_folder = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
+    rows = {str(index): valid_folder for index in (0, 2, 3, 4, 5, 6)} | {identifier: row}
     data = RobustnessDataset(write_results(tmp_path, {"pgd": rows}, measure=measure))
     assert len(data.value(0, "cifar10", "pgd", measure)) == 2
     stacks = data.files.iter_stacks("cifar10", "pgd", measure)
-    if what == "matrices of other classes":  # which are sound, but fit into no stack
+    if case == "matrices of other classes":  # valid values that cannot be stacked
         assert [arrays is None for _, arrays in stacks] == [False, True]
         return
     for read in (lambda: data.value(1, "cifar10", "pgd", measure), lambda: list(stacks)):
@@ -127,37 +127,37 @@ def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
 
 @pytest.mark.parametrize("measure", ["cm", "confidence"])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_stacked_values_are_the_values(tmp_path, measure, key):
+def test_stack_values_equals_values(tmp_path, measure, key):
     changed = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measure]
     values = [{"cm": MATRIX, "confidence": CONFIDENCE}[measure], changed] * 3
     rows = {str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)}
     write_results(tmp_path, {key: rows}, measure=measure)
     n_stacked = 0
-    for held, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measure):
-        for number, identifier in enumerate(held):
-            assert held[identifier] == rows[identifier]
+    for values_by_id, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measure):
+        for number, identifier in enumerate(values_by_id):
+            assert values_by_id[identifier] == rows[identifier]
             by_strength = [rows[identifier]] if key == "clean" else rows[identifier]
             for field, array in arrays.items():
-                wanted = [value[field] if field else value for value in by_strength]
-                np.testing.assert_array_equal(array[number], np.array(wanted, dtype=float))
+                field_values = [value[field] if field else value for value in by_strength]
+                np.testing.assert_array_equal(array[number], np.array(field_values, dtype=float))
             n_stacked += 1
     assert n_stacked == len(rows)
 
 
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
-def test_a_tolerance_that_lets_everything_pass_is_refused(tmp_path, tolerance, robust201: RunCommand):
-    sound = write(tmp_path)
-    assert "tolerance" in robust201("diff", sound, sound, f"--tolerance={tolerance}").refusal(2)
+def test_diff_rejects_tolerance_that_is_not_finite(tmp_path, tolerance, robust201: RunCommand):
+    valid_folder = write(tmp_path)
+    assert "tolerance" in robust201("diff", valid_folder, valid_folder, f"--tolerance={tolerance}").refusal(2)
 
 
-def test_a_missing_accuracy_is_no_difference(tmp_path, robust201: RunCommand):
-    sound, other = write(tmp_path / "sound"), write(tmp_path / "other")
+def test_diff_ignores_missing_accuracy(tmp_path, robust201: RunCommand):
+    valid_folder, other = write(tmp_path / "sound"), write(tmp_path / "other")
     write_results(other, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})
-    assert robust201("diff", sound, other).code == 0
+    assert robust201("diff", valid_folder, other).code == 0
 
 
 @pytest.mark.parametrize("content", ["5", "[]", '"x"', "null", '{"format": 1}', '{"format": 1, "strengths": 5}'])
-def test_a_sweep_file_of_another_form_is_refused(tmp_path, content, robust201: RunCommand):
+def test_reader_rejects_invalid_sweep_json(tmp_path, content, robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(content)
     line = robust201("diff", folder, folder).refusal(2)
@@ -165,13 +165,13 @@ def test_a_sweep_file_of_another_form_is_refused(tmp_path, content, robust201: R
     assert "sweep.json" in line
 
 
-def test_a_frame_of_no_key_is_empty(tmp_path):
+def test_to_frame_without_keys_is_empty(tmp_path):
     data = RobustnessDataset(write(tmp_path))
-    for given in ({"data": "cifar10", "key": []}, {"data": [], "key": "pgd"}):
-        assert len(data.to_frame(**given)) == 0
+    for arguments in ({"data": "cifar10", "key": []}, {"data": [], "key": "pgd"}):
+        assert len(data.to_frame(**arguments)) == 0
 
 
-def test_folders_that_are_no_datasets_are_not_offered_as_one(tmp_path):
+def test_error_does_not_suggest_folders_that_are_not_datasets(tmp_path):
     folder = write(tmp_path)
     (folder / "parquet").mkdir()
     (folder / ".hidden").mkdir()
@@ -197,7 +197,7 @@ SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}},
         {"sweep": {}, "measurements": [1]},
     ],
 )
-def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
+def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
     for verb in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
@@ -205,7 +205,7 @@ def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: d
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"sweep": {"images": None}}])
-def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
+def test_reader_accepts_sweep_json_without_protocols(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
     for verb in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):

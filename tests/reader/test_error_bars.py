@@ -1,4 +1,4 @@
-"""Frames carry intervals on request, by the number of images that each folder tells."""
+"""Confidence intervals in DataFrames, computed from the number of images of each folder."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.small_results import write_results, write_sweep_json
 
 
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
-def test_frames_carry_intervals_on_request(tmp_path: Path, formats: tuple[str, ...]) -> None:
+def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, ...]) -> None:
     export(tmp_path, make_plan((0, 2)), formats=formats)
     data = RobustnessDataset(tmp_path)
     plain, frame = data.to_frame(), data.to_frame(intervals=True)
@@ -27,27 +27,27 @@ def test_frames_carry_intervals_on_request(tmp_path: Path, formats: tuple[str, .
     assert (frame["low"] <= frame["value"]).all()
     assert (frame["value"] <= frame["high"]).all()
     for options in ({"wide": True}, {"measure": "cm"}):
-        with pytest.raises(ConfigError, match="expected accuracies in the long form"):
+        with pytest.raises(ConfigError, match="intervals are available only for accuracies in the long form"):
             data.to_frame(intervals=True, **options)
 
 
-def test_the_number_of_images_is_found(tmp_path: Path) -> None:
+def test_images_behind_returns_number_of_images(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published = write_results(tmp_path / "published", accuracies)
     assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000  # the whole test split
     write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
     assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 8
-    mine = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
-    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}})
-    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") is None
-    assert RobustnessDataset(mine).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
-    with pytest.raises(ConfigError, match="expected the number of images"):
-        RobustnessDataset(mine).rank("cifar10", "pgd", 1.0, ties=0.05)
-    write_sweep_json(mine, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
-    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") == 100
+    custom = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
+    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}})
+    assert images_behind(RobustnessDataset(custom).files, "cifar10", "pgd") is None
+    assert RobustnessDataset(custom).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
+    with pytest.raises(ConfigError, match="the number of images, which is needed"):
+        RobustnessDataset(custom).rank("cifar10", "pgd", 1.0, ties=0.05)
+    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
+    assert images_behind(RobustnessDataset(custom).files, "cifar10", "pgd") == 100
 
 
-def test_of_several_folders_each_row_has_its_own(tmp_path: Path) -> None:
+def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:
     published = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
     export(tmp_path / "own", make_plan((0, 2), keys=("pgd",)))
     data = RobustnessDataset(published, tmp_path / "own")

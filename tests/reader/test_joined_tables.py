@@ -1,4 +1,4 @@
-"""Tables of others beside the results: their published forms, names of architectures, classes, and what is refused."""
+"""Joins with other tables: published formats, identification of architectures, isomorphism classes and errors."""
 
 import gzip
 import itertools
@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201.published_tables import spec_from_naslib
 from tests.support.small_results import write_results
 
 OF_309 = 1832
-"""Another member of the isomorphism class that #309 stands for."""
+"""Another member of the isomorphism class of #309."""
 
 
 @pytest.fixture
@@ -32,16 +32,14 @@ def results(tmp_path: Path) -> RobustnessDataset:
 
 
 def naslib_codes(index: int) -> tuple[int, ...]:
-    """The codes of a cell, found by search through all of them."""
+    """Return the codes of a cell by searching all codes."""
     return next(
         codes for codes in itertools.product(range(5), repeat=6) if spec_from_naslib(codes) == cells.specs()[index]
     )
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "frame", "operations", "strings"])
-def test_a_table_is_joined_by_whatever_names_an_architecture(
-    results: RobustnessDataset, tmp_path: Path, form: str
-) -> None:
+def test_join_accepts_all_ways_to_identify_architectures(results: RobustnessDataset, tmp_path: Path, form: str) -> None:
     frame = pd.DataFrame({"index": [0, 309], "latency": [1.5, 2.5], "note": ["a", "b"]})
     source: Any = tmp_path / f"table.{form}"
     if form == "csv":
@@ -64,14 +62,14 @@ def test_a_table_is_joined_by_whatever_names_an_architecture(
     assert rows.loc[309, "spec"] == cells.specs()[309]
 
 
-def test_another_member_speaks_for_a_class_only_where_the_evaluated_one_is_missing(results: RobustnessDataset) -> None:
+def test_join_uses_other_isomorphs_only_without_evaluated_architecture(results: RobustnessDataset) -> None:
     both = results.join(pd.DataFrame({"index": [OF_309, 309], "energy": [9.0, 2.0]}), key="clean")
     assert both.set_index("architecture")["energy"].loc[309] == 2.0
     other = results.join(pd.DataFrame({"index": [OF_309], "energy": [9.0]}), key="clean")
     assert other.set_index("architecture")["energy"].loc[309] == 9.0
 
 
-def test_accuracies_after_adversarial_training(results: RobustnessDataset, tmp_path: Path) -> None:
+def test_join_reads_nas_robbench_201(results: RobustnessDataset, tmp_path: Path) -> None:
     seeds = {"0": 0.5, "1": 0.6, "2": 0.7, "threeseed": 0.6}
     file = tmp_path / "NAS-RobBench-201_all.json"
     file.write_text(
@@ -83,7 +81,7 @@ def test_accuracies_after_adversarial_training(results: RobustnessDataset, tmp_p
     assert row["dataset"] == "cifar10"
 
 
-def test_zero_cost_proxies(results: RobustnessDataset, tmp_path: Path) -> None:
+def test_join_reads_nas_bench_suite_zero(results: RobustnessDataset, tmp_path: Path) -> None:
     file = tmp_path / "zc_nasbench201.json"
     proxies = {"synflow": {"score": 12.5, "time": 0.1}, "id": 3, "val_accuracy": 71.0}
     file.write_text(json.dumps({"cifar10": {str(naslib_codes(21)): proxies}}))
@@ -92,7 +90,7 @@ def test_zero_cost_proxies(results: RobustnessDataset, tmp_path: Path) -> None:
     assert "id" not in row
 
 
-def test_edges_of_naslib_are_ordered_by_their_source() -> None:
+def test_naslib_edges_are_ordered_by_source() -> None:
     # Edge 1→2 (from the first inner node to the second) is fourth there, third in a cell string.
     assert spec_from_naslib((1, 1, 1, 2, 1, 1)) == cells.format_spec(
         ["none", "none", "nor_conv_3x3", "none", "none", "none"]
@@ -101,11 +99,11 @@ def test_edges_of_naslib_are_ordered_by_their_source() -> None:
         spec_from_naslib((5, 0, 0, 0, 0, 0))
 
 
-def test_latencies(results: RobustnessDataset, tmp_path: Path) -> None:
+def test_join_reads_hw_nas_bench(results: RobustnessDataset, tmp_path: Path) -> None:
     file = tmp_path / "HW-NAS-Bench-v1_0.pickle"
-    places = [309, 0]
+    indices = [309, 0]
     metrics = {
-        "config": [{"arch_str": cells.specs()[i], "C": 16} for i in places],
+        "config": [{"arch_str": cells.specs()[i], "C": 16} for i in indices],
         "edgegpu_latency": [4.5, np.float64(5.5)],
     }
     file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}, "fbnet": {}}))
@@ -121,7 +119,7 @@ def test_latencies(results: RobustnessDataset, tmp_path: Path) -> None:
         {"config": [{"arch_str": cells.specs()[0]}] * 2, "latency": [1, 2]},
     ],
 )
-def test_a_pickle_whose_columns_do_not_fit_is_refused(
+def test_join_rejects_pickle_with_wrong_columns(
     results: RobustnessDataset, tmp_path: Path, metrics: dict[str, Any]
 ) -> None:
     file = tmp_path / "table.pickle"
@@ -130,20 +128,20 @@ def test_a_pickle_whose_columns_do_not_fit_is_refused(
         results.join(file)
 
 
-def test_what_unpacks_to_too_much_is_refused(
+def test_join_rejects_table_that_decompresses_to_too_much(
     results: RobustnessDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = pd.DataFrame({"index": np.zeros(5000, np.int64), "x": np.zeros(5000)})
     frame.to_parquet(tmp_path / "bomb.parquet")
     (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(frame.to_csv(index=False).encode()))
-    monkeypatch.setattr(joined_tables, "LARGEST_BYTES", 10_000)
+    monkeypatch.setattr(joined_tables, "MAX_TABLE_BYTES", 10_000)
     for name in ("bomb.parquet", "bomb.csv.gz"):
         assert (tmp_path / name).stat().st_size < 10_000
-        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, unpacked too"):
+        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, also decompressed"):
             results.join(tmp_path / name)
 
 
-def test_no_pickle_runs_code(results: RobustnessDataset, tmp_path: Path) -> None:
+def test_join_does_not_execute_code_in_pickle(results: RobustnessDataset, tmp_path: Path) -> None:
     file = tmp_path / "table.pickle"
     file.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(ResultsError, match=r"got os\.system"):
@@ -156,19 +154,19 @@ def test_no_pickle_runs_code(results: RobustnessDataset, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("table", "error", "words"),
     [
-        ({"name": [1], "x": [1.0]}, ConfigError, "a column architecture, index"),
-        ({"index": [1], "x": ["fast"]}, ConfigError, "a column of numbers, got none"),
-        ({"index": [], "x": []}, ConfigError, "got no row"),
+        ({"name": [1], "x": [1.0]}, ConfigError, "a column that identifies architectures, one of architecture, index"),
+        ({"index": [1], "x": ["fast"]}, ConfigError, "the table has no column of numbers"),
+        ({"index": [], "x": []}, ConfigError, "the table has no rows"),
         ({"index": [0, 0], "x": [1.0, 2.0]}, ConfigError, "got several of 0"),
         ({"index": [15625], "x": [1.0]}, ArchitectureError, "got 15625"),
         ({"index": [0.5], "x": [1.0]}, ArchitectureError, "got 0.5"),
         ({"arch_str": ["|none~0|"], "x": [1.0]}, ArchitectureError, "expected an id or a cell string"),
         ({"operations": ["(0, 1, 2, 3, 4, 0)"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
         ({"operations": ["[" + "-" * 100_000 + "1]"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
-        ({"index": [0, 21], "dataset": ["cifar10", None], "x": [1.0, 2.0]}, ConfigError, "got rows without one"),
+        ({"index": [0, 21], "dataset": ["cifar10", None], "x": [1.0, 2.0]}, ConfigError, "some rows have no name"),
     ],
 )
-def test_what_cannot_be_joined_is_refused(
+def test_join_rejects_invalid_tables(
     results: RobustnessDataset, table: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -179,24 +177,32 @@ def test_what_cannot_be_joined_is_refused(
     ("name", "content", "words"),
     [
         ("gone.csv", None, "expected a file, got none"),
-        ("table.json", b"{", "expected a sound file"),
-        ("table.json", b'{"a": 1}', "got another form"),
-        ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "got another form"),
-        ("table.parquet", b"PAR1", "expected a sound file"),
-        ("table.csv", b"", "expected a sound file"),
+        ("table.json", b"{", "the file is damaged"),
+        ("table.json", b'{"a": 1}', "neither CSV, Parquet nor a published table"),
+        ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "neither CSV, Parquet nor a published table"),
+        ("table.parquet", b"PAR1", "the file is damaged"),
+        ("table.csv", b"", "the file is damaged"),
         (
             "table.csv",
             b"index,x\n0,1\n1,inf\n",
-            "expected finite numbers in the column x, or none, got infinity in row 2",
+            "the column x contains infinity in row 2",
         ),
         ("table.csv.gz", gzip.compress(b"index,x\n0,1\n", mtime=0)[:-6], "ended before the end-of-stream"),
-        ("table.json", b'{"cifar10": {"7": {"x": 1}, "07": {"x": 2}}}', "got another form"),
-        ("table.json", b'{"cifar10": {"(1,1,1,1,1,1)": {"x": 1}, "(1, 1,1,1,1,1)": {"x": 2}}}', "got another form"),
-        ("table.json", b'{"cifar10": {"7": {"x": 1' + b"0" * 400 + b"}}}", "got another form"),
-        ("table.txt", b"1", "got another form"),
+        ("table.json", b'{"cifar10": {"7": {"x": 1}, "07": {"x": 2}}}', "neither CSV, Parquet nor a published table"),
+        (
+            "table.json",
+            b'{"cifar10": {"(1,1,1,1,1,1)": {"x": 1}, "(1, 1,1,1,1,1)": {"x": 2}}}',
+            "neither CSV, Parquet nor a published table",
+        ),
+        (
+            "table.json",
+            b'{"cifar10": {"7": {"x": 1' + b"0" * 400 + b"}}}",
+            "neither CSV, Parquet nor a published table",
+        ),
+        ("table.txt", b"1", "neither CSV, Parquet nor a published table"),
     ],
 )
-def test_damaged_and_foreign_files_are_refused(
+def test_join_rejects_damaged_and_unknown_files(
     results: RobustnessDataset, tmp_path: Path, name: str, content: bytes | None, words: str
 ) -> None:
     if content is not None:

@@ -1,4 +1,4 @@
-"""Measures of the networks themselves: one value per architecture, read, framed, ranked and told of."""
+"""Measures of the networks themselves, with one value per architecture: queries, DataFrames, ranks and reports."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def folder(request, tmp_path_factory) -> Path:
     return out
 
 
-def test_a_measure_is_listed_apart_with_its_columns(folder):
+def test_measure_is_listed_separately_with_its_columns(folder):
     data = RobustnessDataset(folder)
     assert (data.keys_measure, data.keys_adv, data.keys_other) == (["jacobian"], ["pgd", "pgd_l2"], [])
     assert data.keys_all == ["clean", "pgd", "pgd_l2", "jacobian"]
@@ -33,7 +33,7 @@ def test_a_measure_is_listed_apart_with_its_columns(folder):
     assert data.strengths("cifar10", "jacobian") == (0.0,)
 
 
-def test_there_is_one_value_per_architecture(folder):
+def test_measure_has_one_value_per_architecture(folder):
     data = RobustnessDataset(folder)
     answer = data.query()["cifar10"]
     assert list(answer["jacobian"]) == COLUMNS
@@ -47,28 +47,28 @@ def test_there_is_one_value_per_architecture(folder):
 
 
 @pytest.mark.parametrize("lowest_first", [False, True])
-def test_ranks_begin_at_either_end(folder, lowest_first):
+def test_rank_orders_measure_in_either_direction(folder, lowest_first):
     data = RobustnessDataset(folder)
     values = data.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
     order = sorted(values, key=values.__getitem__, reverse=not lowest_first)
     ranks = data.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
-    assert ranks.to_dict() == {int(name): place for place, name in enumerate(order, start=1)}
+    assert ranks.to_dict() == {int(name): position for position, name in enumerate(order, start=1)}
 
 
-def test_a_measurement_that_is_not_there_is_refused(folder):
+def test_query_rejects_missing_measurement_of_measure(folder):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
     with pytest.raises(ConfigError, match="expected numbers, got values of type object"):
         RobustnessDataset(folder).rank("cifar10", "pgd", measure="cm")
 
 
-def test_a_value_that_is_no_number_is_refused(tmp_path):
+def test_query_rejects_measure_value_that_is_not_a_number(tmp_path):
     folder = write_results(tmp_path, {"jacobian": {"0": "much"}}, measure="squared_norm")
     with pytest.raises(ResultsError, match=r"#0 jacobian squared_norm failed .* expected a number, or a list"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")
 
 
-def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path):
+def test_measure_figure_correlates_ranks_with_accuracies(tmp_path):
     values = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
     write_results(tmp_path, values)
     rows = {"0": 5.0, "2": 7.0, "10": 6.0}
@@ -79,13 +79,13 @@ def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path
     under = points[points["key"] == "pgd"]
     assert under["strength"].unique().tolist() == [1.0]
     assert dict(zip(under["architecture"], under["value"], strict=True)) == {0: 5.0, 2: 7.0, 10: 6.0}
-    # Of the three pairs two are in the same order; squared differences of the ranks are 0, 1 and 1.
+    # Two of the three pairs are in the same order; the squared rank differences are 0, 1 and 1.
     assert under["kendall"].iloc[0] == pytest.approx(1 / 3)
     assert under["spearman"].iloc[0] == pytest.approx(1 / 2)
     assert points[points["key"] == "clean"]["kendall"].iloc[0] == pytest.approx(-1 / 3)
 
 
-def test_the_report_has_a_figure_and_a_table_of_measures(folder, tmp_path):
+def test_report_contains_figure_and_table_of_measures(folder, tmp_path):
     page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
     assert 'data-figure="measures"' in page
     assert "<th>Jacobian squared norm</th>" in page
@@ -93,7 +93,7 @@ def test_the_report_has_a_figure_and_a_table_of_measures(folder, tmp_path):
     assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]
 
 
-def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
+def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
     write_results(tmp_path, {"mine": {"0": 3.0, "2": 1.5}}, measure="depth")
     write_results(tmp_path, {"gravity": {"0": [0.7, 0.1]}, "clean": {"0": 0.9}})
     protocols = [
@@ -108,7 +108,7 @@ def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("converted", [False, True])
-def test_a_measure_of_several_strengths_has_a_value_at_each(tmp_path, converted):
+def test_measure_with_several_strengths_has_value_per_strength(tmp_path, converted):
     write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
@@ -122,7 +122,7 @@ def test_a_measure_of_several_strengths_has_a_value_at_each(tmp_path, converted)
     assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == data.query("cifar10", "mine")
 
 
-def test_an_unknown_key_is_shown_with_its_measurements(tmp_path):
+def test_unknown_key_is_shown_with_its_measurements(tmp_path):
     write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
     write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
     write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})

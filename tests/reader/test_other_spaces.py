@@ -1,4 +1,4 @@
-"""Datasets of spaces without cells: architectures have names, no isomorphs, and everything but cells is there."""
+"""Datasets of spaces without cells, whose architectures have names and no isomorphs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def dataset(folder) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("form", ["json", "parquet", "parquet alone"])
-def test_numbers_of_another_space_are_not_taken_for_the_default_ones(tmp_path, form):
+def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, form):
     numbers = (7, 20_000, 123_456)
     out = export_zoo(tmp_path, numbers, formats=(form.partition(" ")[0],))
     if form == "parquet alone":
@@ -51,7 +51,7 @@ def test_numbers_of_another_space_are_not_taken_for_the_default_ones(tmp_path, f
                 table.schema.get_field_index("architecture"), "architecture", table["architecture"].cast("int32")
             )
             pq.write_table(table, path)
-        (out.parent / "parquet_files.json").unlink()  # which tells of the files as they were
+        (out.parent / "parquet_files.json").unlink()  # outdated listing
     dataset = RobustnessDataset(out)
     assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
     assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"
@@ -61,7 +61,7 @@ def test_numbers_of_another_space_are_not_taken_for_the_default_ones(tmp_path, f
         dataset.get_uid(8)
 
 
-def test_architectures_go_by_their_names(dataset):
+def test_architectures_are_identified_by_name(dataset):
     assert dataset.non_isomorph_ids == list(NAMES)
     assert [dataset.get_uid(name) for name in NAMES] == list(NAMES)
     assert dataset.id_to_string("resnet18") == dataset.string_to_id("resnet18") == "resnet18"
@@ -75,7 +75,7 @@ def test_architectures_go_by_their_names(dataset):
         dataset.accuracy("resnet18", "cifar10", "pgd", 7.5)
 
 
-def test_queries_frames_and_ranks(dataset):
+def test_query_to_frame_and_rank_use_names(dataset):
     answer = dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"]
     assert list(answer) == list(NAMES)
     assert dataset.accuracy("resnet34.a", "cifar10", "pgd", 8.0) == answer["resnet34.a"][-1]
@@ -91,7 +91,7 @@ OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "con
 OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 
-def test_all_figures_but_those_of_cells_have_numbers_and_are_on_the_page(folder, dataset, tmp_path):
+def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp_path):
     (results,) = read_results(dataset)
     computed = {name for name, row in FIGURES.items() if not row.compute(results).empty}
     assert computed >= OF_ANY_SPACE
@@ -105,20 +105,20 @@ def test_all_figures_but_those_of_cells_have_numbers_and_are_on_the_page(folder,
     assert "{" not in page[: page.index("<script")].partition("</style>")[2]
 
 
-def test_folders_of_one_space_are_seen_as_one_and_of_others_refused(tmp_path):
+def test_overlay_accepts_folders_of_one_space_only(tmp_path):
     one, other = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
     both = RobustnessDataset(one, other)
     assert both.non_isomorph_ids == list(NAMES)
     assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
     assert len(both.rank("cifar10", "jacobian", measure="squared_norm")) == 3
-    told = both.sources().set_index(["key", "folder"])["architectures"]
-    assert told["jacobian"].to_dict() == {str(one): 2, str(other): 1}
+    counts = both.sources().set_index(["key", "folder"])["architectures"]
+    assert counts["jacobian"].to_dict() == {str(one): 2, str(other): 1}
     export(tmp_path / "cells", make_plan([0]))
     with pytest.raises(ConfigError, match="those of another space"):
         RobustnessDataset(one, tmp_path / "cells")
 
 
-def test_an_id_that_is_no_name_is_refused(tmp_path):
+def test_reader_rejects_id_that_is_not_a_name(tmp_path):
     out = export_zoo(tmp_path / "zoo", formats=("json",))
     meta = out / "meta.json"
     meta.write_text(meta.read_text().replace("wide-28", "28 wide"))

@@ -1,4 +1,4 @@
-"""Outcomes by image: written packed beside their images, read back by the reader, and by others without our code."""
+"""Per-image outcomes: writing with their images, and reading with the reader and with other libraries."""
 
 import json
 import shutil
@@ -52,23 +52,23 @@ def expected(architecture: int, key: str, strength: float) -> np.ndarray:
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)["predictions"] == LABELS
 
 
-def test_the_reader_gives_back_what_was_measured(folder: Path) -> None:
+def test_outcomes_equal_measured_predictions(folder: Path) -> None:
     for data in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
-            found = data.outcomes("cifar10", key, strength)
-            assert (found.architectures, found.n_images) == (ARCHITECTURES, N_IMAGES)
-            by_hand = [expected(one, key.removesuffix("@Linf"), strength) for one in ARCHITECTURES]
-            np.testing.assert_array_equal(found.correct, by_hand)
+            read_back = data.outcomes("cifar10", key, strength)
+            assert (read_back.architectures, read_back.n_images) == (ARCHITECTURES, N_IMAGES)
+            by_hand = [expected(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
+            np.testing.assert_array_equal(read_back.correct, by_hand)
     np.testing.assert_array_equal(data.outcomes("cifar10", "fgsm", 0).packed, data.outcomes("cifar10", "clean").packed)
-    some = found.of([309, 0])
-    np.testing.assert_array_equal(some.correct, found.correct[[3, 0]])
-    with pytest.raises(ArchitectureError, match="expected an architecture that has them"):
+    some = read_back.of([309, 0])
+    np.testing.assert_array_equal(some.correct, read_back.correct[[3, 0]])
+    with pytest.raises(ArchitectureError, match="the architecture has no outcomes"):
         some.of([2])
     with pytest.raises(ConfigError, match=r"expected a strength of 0.5, 1, 8"):
         data.outcomes("cifar10", "pgd")
 
 
-def test_the_images_are_listed(folder: Path) -> None:
+def test_images_returns_table_of_images(folder: Path) -> None:
     frame = RobustnessDataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()
@@ -77,8 +77,8 @@ def test_the_images_are_listed(folder: Path) -> None:
     assert list(pd.read_parquet(folder / "images").columns) == ["dataset", "position", "row", "label", "sha256"]
 
 
-def test_other_libraries_unpack_them_in_a_line(folder: Path) -> None:
-    by_hand = np.array([expected(one, "pgd", 8.0) for one in ARCHITECTURES])
+def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
+    by_hand = np.array([expected(cell, "pgd", 8.0) for cell in ARCHITECTURES])
     where = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
     rows = pd.read_parquet(folder / "parquet", filters=where).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in rows.correct_bits])
@@ -91,18 +91,18 @@ def test_other_libraries_unpack_them_in_a_line(folder: Path) -> None:
     )
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars["correct_bits"]])
     np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
-    place = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
-    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {place}").fetchall()
+    query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
+    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}").fetchall()
     assert counts == [(row.sum(), int(row[11])) for row in by_hand]
 
 
-def test_bits_take_the_place_of_classes_or_stand_beside_them(folder: Path, tmp_path: Path) -> None:
+def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
     both = write(tmp_path / "both", outcomes="classes")
-    measured = [RobustnessDataset(one).files.sweep["measurements"] for one in (folder, both)]
+    measured = [RobustnessDataset(root).files.sweep["measurements"] for root in (folder, both)]
     assert measured == [["accuracy", "cm"], [*MEASUREMENTS]]
-    names = [{path.name for path in (one / "cifar10").iterdir()} for one in (folder, both)]
+    names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, both)]
     assert names[1] - names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
-    columns = [pq.read_schema(one / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for one in (folder, both)]
+    columns = [pq.read_schema(root / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for root in (folder, both)]
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
@@ -112,7 +112,7 @@ def test_bits_take_the_place_of_classes_or_stand_beside_them(folder: Path, tmp_p
     assert "correct_bits" not in fields  # the format has no type for bytes
 
 
-def test_without_predictions_or_parquet_there_are_no_outcomes(tmp_path: Path) -> None:
+def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> None:
     plan = make_plan((0,), measurements=("accuracy", "cm"))
     with pytest.raises(ConfigError, match="expected the measurement `predictions` in the sweep, got none"):
         export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
@@ -123,20 +123,20 @@ def test_without_predictions_or_parquet_there_are_no_outcomes(tmp_path: Path) ->
     export(tmp_path / "a", plan, formats=("parquet",))
     with pytest.raises(ResultsError, match="export with --parquet --outcomes bits"):
         RobustnessDataset(tmp_path / "a").outcomes("cifar10", "pgd", 8.0)
-    with pytest.raises(ResultsError, match="expected the table that an export with outcomes writes"):
+    with pytest.raises(ResultsError, match="there is no table of images"):
         RobustnessDataset(tmp_path / "a").images("cifar10")
 
 
 def rewrite(file: Path, name: str, values: list) -> None:
     table = pq.read_table(file)
-    place = table.schema.get_field_index(name)
+    column = table.schema.get_field_index(name)
     pq.write_table(
-        table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), file
+        table.set_column(column, table.schema.field(column), pa.array(values, table.schema.field(column).type)), file
     )
 
 
 @pytest.mark.parametrize("damage", ["count", "size", "positions"])
-def test_damaged_outcomes_are_refused(folder: Path, tmp_path: Path, damage: str) -> None:
+def test_outcomes_rejects_damaged_bits(folder: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     (tmp_path / "copy/parquet_files.json").unlink()
     file = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
@@ -148,59 +148,59 @@ def test_damaged_outcomes_are_refused(folder: Path, tmp_path: Path, damage: str)
     else:
         file = tmp_path / "copy/images/dataset=cifar10/part-0.parquet"
         rewrite(file, "position", list(range(N_IMAGES))[::-1])
-    with pytest.raises(ResultsError, match=r"part-0\.parquet: expected"):
+    with pytest.raises(ResultsError, match=r"part-0\.parquet: "):
         RobustnessDataset(tmp_path / "copy").outcomes("cifar10", "pgd", 8.0)
 
 
-def test_several_folders_are_read_as_one_where_their_images_are_the_same(folder: Path, tmp_path: Path) -> None:
+def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) -> None:
     more = write(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
-    found = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
-    assert found.architectures == (0, 2, 9, 10, 309, 991)
-    np.testing.assert_array_equal(found.correct[2], expected(9, "pgd", 8.0))
+    read_back = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
+    assert read_back.architectures == (0, 2, 9, 10, 309, 991)
+    np.testing.assert_array_equal(read_back.correct[2], expected(9, "pgd", 8.0))
     other = write(tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8)
-    # Outcomes of several keys are combined, so that images must be the same whichever folder has a key.
+    # Outcomes of several keys are combined, so all folders must have the same images.
     for key, strength in (("pgd", 8.0), ("clean", 0.0)):
-        with pytest.raises(ResultsError, match="expected the images of"):
+        with pytest.raises(ResultsError, match="the images differ from those of"):
             RobustnessDataset(folder, other).outcomes("cifar10", key, strength)
-    with pytest.raises(ResultsError, match="expected the images of"):
+    with pytest.raises(ResultsError, match="the images differ from those of"):
         RobustnessDataset(folder, other).images("cifar10")
 
 
-def test_ranks_say_which_are_tied_with_the_best(folder: Path) -> None:
+def test_rank_marks_ties_with_best(folder: Path) -> None:
     data = RobustnessDataset(folder)
-    found = data.rank("cifar10", "clean", ties=0.05)
+    ranked = data.rank("cifar10", "clean", ties=0.05)
     plain = data.rank("cifar10", "clean")
-    pd.testing.assert_series_equal(found["rank"], plain)
-    correct = {one: expected(one, "clean", 0.0) for one in found.index}
-    best, *others = found.index
+    pd.testing.assert_series_equal(ranked["rank"], plain)
+    correct = {cell: expected(cell, "clean", 0.0) for cell in ranked.index}
+    best, *others = ranked.index
     raw = [
-        float(mcnemar_p_values((correct[best] & ~correct[one]).sum(), (~correct[best] & correct[one]).sum()))
-        for one in others
+        float(mcnemar_p_values((correct[best] & ~correct[cell]).sum(), (~correct[best] & correct[cell]).sum()))
+        for cell in others
     ]
-    np.testing.assert_allclose(found["p_value"], [1, *holm_adjust(raw)])
-    assert found["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
-    assert found["tied"].nunique() == 2
-    np.testing.assert_allclose(found["value"], [correct[one].mean() for one in found.index])
+    np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(raw)])
+    assert ranked["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
+    assert ranked["tied"].nunique() == 2
+    np.testing.assert_allclose(ranked["value"], [correct[cell].mean() for cell in ranked.index])
     # At strength 0 of an attack, clean images are compared.
     pd.testing.assert_frame_equal(data.rank("cifar10", "pgd", 0, ties=0.05), data.rank("cifar10", "clean", ties=0.05))
 
 
-def test_isomorphs_are_compared_once(folder: Path) -> None:
+def test_rank_compares_isomorphs_once(folder: Path) -> None:
     data = RobustnessDataset(folder)
-    few, many = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
-    assert len(many) > len(few)
-    for architecture in many.index:
+    evaluated, with_isomorphs = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
+    assert len(with_isomorphs) > len(evaluated)
+    for architecture in with_isomorphs.index:
         uid = int(data.get_uid(architecture))
-        assert many.loc[architecture, "p_value"] == few.loc[uid, "p_value"]
+        assert with_isomorphs.loc[architecture, "p_value"] == evaluated.loc[uid, "p_value"]
 
 
-def test_without_outcomes_ties_are_of_accuracies_with_a_warning(tmp_path: Path) -> None:
+def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES))
     data = RobustnessDataset(tmp_path)
-    with pytest.warns(UnpairedTestWarning, match="outcomes of single images are not stored") as warned:
-        found = data.rank("cifar10", "pgd", 1.0, ties=0.05)
-    assert found["tied"].iloc[0]
-    assert [one.filename for one in warned] == [__file__]
+    with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warned:
+        ranked = data.rank("cifar10", "pgd", 1.0, ties=0.05)
+    assert ranked["tied"].iloc[0]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_without_outcomes_ties_are_of_accuracies_with_a_warning(tmp_path: Path) 
         ({"strength": 1.0, "measure": "cm"}, "expected accuracies at one strength"),
     ],
 )
-def test_ties_of_anything_else_are_refused(folder: Path, options: dict, expected_text: str) -> None:
+def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:
     with pytest.raises(ConfigError, match=expected_text):
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
     with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):

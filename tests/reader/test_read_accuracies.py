@@ -15,7 +15,7 @@ from tests.support.small_results import write_results
 
 
 def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
-    """Arrange the tidy table, without the clean accuracies in front of attacks."""
+    """Pivot the tidy table, without the clean accuracies that attacks start with."""
     table = data.to_frame(dataset)
     repeating = [key for key in table["key"].unique() if data.files.repeats_clean(dataset, str(key))]
     table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(repeating)]
@@ -29,9 +29,9 @@ def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
 
 
 def check(data: RobustnessDataset, dataset: str = "cifar10") -> pd.DataFrame:
-    found = read_accuracies(data.files, dataset)
-    pd.testing.assert_frame_equal(found, accuracies_of_table(data, dataset))
-    return found
+    wide_table = read_accuracies(data.files, dataset)
+    pd.testing.assert_frame_equal(wide_table, accuracies_of_table(data, dataset))
+    return wide_table
 
 
 PUBLISHED = {
@@ -41,26 +41,26 @@ PUBLISHED = {
 }
 
 
-def test_accuracies_of_json_are_those_of_the_table(tmp_path: Path) -> None:
-    found = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
-    assert found.index.tolist() == [0, 2, 10, 21]
-    assert np.isnan(found.loc[2, ("pgd", 8.0)])
+def test_read_accuracies_equals_frame_for_json(tmp_path: Path) -> None:
+    wide_table = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
+    assert wide_table.index.tolist() == [0, 2, 10, 21]
+    assert np.isnan(wide_table.loc[2, ("pgd", 8.0)])
 
 
-def test_accuracies_of_several_folders_are_those_of_the_table(tmp_path: Path) -> None:
+def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
     write_results(tmp_path / "first", PUBLISHED)
     write_results(tmp_path / "second", {"clean": {"0": 0.7, "2": 0.1}, "fgsm": {"0": [0.2, 0.1]}})
-    found = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
-    assert found.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
-    assert found["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
+    wide_table = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
+    assert wide_table.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
+    assert wide_table["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
 
 
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
-def test_accuracies_of_an_export_are_those_of_the_table(tmp_path: Path, formats: tuple[str, ...]) -> None:
+def test_read_accuracies_equals_frame_for_export(tmp_path: Path, formats: tuple[str, ...]) -> None:
     plan = make_plan([0, 2, 10], ["clean", "pgd", "fog"])
     export_copy(tmp_path / "dataset", plan, formats=formats)
     assert len(check(RobustnessDataset(tmp_path / "dataset"))) == 3
 
 
-def test_a_dataset_without_accuracies_has_no_columns(tmp_path: Path) -> None:
+def test_read_accuracies_is_empty_without_accuracies(tmp_path: Path) -> None:
     assert read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED)).files, "cifar100").empty

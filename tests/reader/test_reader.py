@@ -1,4 +1,4 @@
-"""The reader answers as the published helper does, and beyond that for every architecture and as a DataFrame."""
+"""The reader: compatibility with the published helper, look-up of any architecture, and DataFrames."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def dataset(folder) -> RobustnessDataset:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory) -> Path:
-    """A folder as the published dataset's: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
+    """A folder like the published dataset: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
         meta_file_text({row.key: row.parameters().strengths for row in PAPER_ROWS}, "published")
@@ -47,8 +47,10 @@ def published(tmp_path_factory) -> Path:
                 matrix = [[len(data), len(row.key)], [n_strengths, 1]]
                 shares = [[1 / count for count in line] for line in matrix]
                 confidence = {"label": shares, "argmax": shares, "prediction": [0.5, None]}
-                one = matrix if measure == "cm" else confidence
-                values = {i: one if row.kind == "clean" else [one] * n_strengths for i in ("0", "309")}
+                expected_value = matrix if measure == "cm" else confidence
+                values = {
+                    i: expected_value if row.kind == "clean" else [expected_value] * n_strengths for i in ("0", "309")
+                }
                 if measure == "accuracy":
                     values = {
                         i: 0.5 if row.kind == "clean" else [0.5 / (1 + s) for s in range(n_strengths)] for i in values
@@ -62,7 +64,7 @@ def content(path: Path, data: str, key: str, measure: str) -> dict:
     return json.loads((path / data / f"{key}_{measure}.json").read_text())[data][key][measure]
 
 
-def test_names_of_the_published_helper():
+def test_reader_has_names_of_published_helper():
     assert robust201.RobustnessDataset is RobustnessDataset
     assert RobustnessDataset.keys_clean == ["clean"]
     assert RobustnessDataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
@@ -79,12 +81,12 @@ def test_names_of_the_published_helper():
     ]
 
 
-def test_query_of_the_published_layout_is_the_published_helpers_answer(published):
+def test_query_equals_result_of_published_helper(published):
     dataset = RobustnessDataset(str(published))
     keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
     expected = {
         data: {
-            # The published helper leaves an empty entry where it skips a corruption of ImageNet16-120.
+            # The published helper returns an empty entry for a corruption of ImageNet16-120.
             key: {}
             if data == "ImageNet16-120" and key in CORRUPTIONS
             else {measure: content(published, data, key, measure) for measure in measures}
@@ -101,15 +103,15 @@ def test_query_of_the_published_layout_is_the_published_helpers_answer(published
     assert dataset.keys_all == RobustnessDataset.keys_all
 
 
-def test_lookup_as_the_published_readme_does_it(published):
+def test_lookup_of_published_readme_works(published):
     dataset = RobustnessDataset(path=published)
     result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
-    place = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
-    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][place] == 0.5 / 3
+    position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
+    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][position] == 0.5 / 3
     assert result["cifar10"]["clean"]["accuracy"][dataset.get_uid(1832)] == 0.5
 
 
-def test_corruptions_of_imagenet16_are_read_where_they_are_there(tmp_path):
+def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "fog"], ["ImageNet16-120"]))
     answer = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
     assert answer == {
@@ -117,17 +119,17 @@ def test_corruptions_of_imagenet16_are_read_where_they_are_there(tmp_path):
     }
 
 
-@pytest.mark.parametrize("asked", ["pgd", "pgd@Linf"])
-def test_both_spellings_work_and_the_answer_is_spelled_as_asked(folder, dataset, asked):
-    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    expected = content(folder, "cifar10", held, "accuracy")
-    assert dataset.query("cifar10", asked, "accuracy") == {"cifar10": {asked: {"accuracy": expected}}}
-    assert dataset.accuracy(0, "cifar10", asked) == expected["0"]
-    assert dataset.strengths("cifar10", asked) == (0.5, 1.0, 8.0)
-    assert set(dataset.to_frame("cifar10", asked)["key"]) == {asked}
+@pytest.mark.parametrize("spelling", ["pgd", "pgd@Linf"])
+def test_query_accepts_both_spellings_and_keeps_callers(folder, dataset, spelling):
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    expected = content(folder, "cifar10", stored_spelling, "accuracy")
+    assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
+    assert dataset.accuracy(0, "cifar10", spelling) == expected["0"]
+    assert dataset.strengths("cifar10", spelling) == (0.5, 1.0, 8.0)
+    assert set(dataset.to_frame("cifar10", spelling)["key"]) == {spelling}
 
 
-def test_an_instance_names_what_its_folder_holds(folder, dataset):
+def test_instance_attributes_describe_folder(folder, dataset):
     suffix = "@Linf" if folder.name.startswith("published") else ""
     assert dataset.keys_adv == [f"fgsm{suffix}", f"pgd{suffix}"]
     assert dataset.keys_cc == ["fog"]
@@ -136,7 +138,7 @@ def test_an_instance_names_what_its_folder_holds(folder, dataset):
     assert {data: list(keys) for data, keys in answer.items()} == dict.fromkeys(dataset.data, dataset.keys_all)
 
 
-def test_changing_an_answer_changes_no_later_answer(dataset):
+def test_modified_result_does_not_affect_later_queries(dataset):
     before = dataset.accuracy(0, "cifar10", "pgd")
     dataset.accuracy(0, "cifar10", "pgd").clear()
     dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"].clear()
@@ -144,7 +146,7 @@ def test_changing_an_answer_changes_no_later_answer(dataset):
 
 
 @pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
-def test_missing_files_are_an_error_or_left_out(tmp_path):
+def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()
     dataset = RobustnessDataset(tmp_path)
@@ -160,7 +162,7 @@ def test_missing_files_are_an_error_or_left_out(tmp_path):
     assert answer["cifar100"] == {}
 
 
-def test_a_key_that_one_dataset_was_never_meant_to_have_is_skipped_by_default(tmp_path):
+def test_query_skips_keys_that_are_not_in_sweep(tmp_path):
     units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
     export(tmp_path, FabricatedPlan(units))
     dataset = RobustnessDataset(tmp_path)
@@ -169,7 +171,7 @@ def test_a_key_that_one_dataset_was_never_meant_to_have_is_skipped_by_default(tm
         dataset.query(key="fog")
 
 
-def test_a_partial_exports_gaps_are_explained(tmp_path):
+def test_error_explains_gaps_of_partial_export(tmp_path):
     export(
         tmp_path,
         make_plan([0, 2], ["clean", "pgd"]),
@@ -183,7 +185,7 @@ def test_a_partial_exports_gaps_are_explained(tmp_path):
     assert set(dataset.to_frame()["key"]) == {"clean"}
 
 
-def test_progress_bar_counts_every_file(dataset):
+def test_query_progress_counts_files(dataset):
     class Bar:
         def __init__(self, total):
             self.total, self.n, self.closed = total, 0, False
@@ -201,7 +203,7 @@ def test_progress_bar_counts_every_file(dataset):
     assert bars[0].total == 2 * 4 * 3
 
 
-def test_isomorphs_share_their_results(dataset):
+def test_isomorphs_share_results(dataset):
     assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
     assert dataset.get_uid(21) == "21"
     assert dataset.get_uid(np.int64(3365)) == "991"
@@ -213,25 +215,25 @@ def test_isomorphs_share_their_results(dataset):
         assert dataset.accuracy(architecture, "cifar10", "pgd", 1) == dataset.accuracy(309, "cifar10", "pgd")[1]
 
 
-def test_ids_and_strings_are_each_others_inverse(dataset):
+def test_id_to_string_and_string_to_id_are_inverse(dataset):
     ids = list(dataset.meta["ids"])
     assert [dataset.string_to_id(dataset.id_to_string(i)) for i in ids] == ids
     assert all(dataset.get_uid(dataset.get_uid(i)) == dataset.get_uid(i) for i in ids)
 
 
-def test_accuracy_at_strength_zero_is_clean(dataset):
+def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
     clean = dataset.accuracy(0, "cifar10", "clean")
     assert dataset.accuracy(0, "cifar10", "pgd", 0) == dataset.accuracy(0, "cifar10", "clean", 0) == clean
     assert dataset.accuracy(0, "cifar10", "fog", 3) == dataset.accuracy(0, "cifar10", "fog")[1]
 
 
-def test_frame_has_one_row_per_value(folder, dataset):
+def test_to_frame_has_one_row_per_value(folder, dataset):
     frame = dataset.to_frame()
     assert list(frame.columns) == ["architecture", "isomorph", "spec", "dataset", "key", "strength", "value"]
     # clean once, three epsilons and clean for each attack, three severities
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
-    # docs/reader.md leaves out the clean values that attacks begin with in this way
+    # The filter in docs/reader.md for the clean values that attacks start with.
     evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
     assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
     assert frame["value"].dtype == np.float64
@@ -244,16 +246,16 @@ def test_frame_has_one_row_per_value(folder, dataset):
     assert set(frame.loc[frame["key"].isin(dataset.keys_adv), "strength"]) == {0.0, 0.5, 1.0, 8.0}
 
 
-def test_frame_of_all_architectures_repeats_each_class(dataset):
+def test_to_frame_with_isomorphs_repeats_each_class(dataset):
     frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
     members = [int(i) for i, row in dataset.meta["ids"].items() if int(row["isomorph"]) in ARCHITECTURES]
     assert sorted(set(frame["architecture"])) == sorted(members) != sorted(ARCHITECTURES)
     assert set(frame["isomorph"]) == set(ARCHITECTURES)
-    one, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
-    assert one == other != []
+    expected_value, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
+    assert expected_value == other != []
 
 
-def test_wide_frame_has_a_column_per_strength(dataset):
+def test_wide_frame_has_one_column_per_strength(dataset):
     frame = dataset.to_frame("cifar10", ["fog", "pgd"], wide=True)
     assert frame.index.names == ["architecture", "isomorph", "spec", "dataset"]
     assert list(frame.columns) == [
@@ -266,20 +268,20 @@ def test_wide_frame_has_a_column_per_strength(dataset):
     assert frame["pgd", 8.0].tolist() == [dataset.accuracy(i, "cifar10", "pgd", 8) for i in ARCHITECTURES]
 
 
-def test_frame_of_a_nested_measurement_holds_it_as_it_is(folder, dataset):
+def test_to_frame_keeps_nested_measurements(folder, dataset):
     frame = dataset.to_frame("cifar10", "clean", "confidence")
     assert frame["value"].tolist() == list(content(folder, "cifar10", "clean", "confidence").values())
     wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
-    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", held, "cm").values()]
+    (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", stored_spelling, "cm").values()]
 
 
-def test_frame_without_the_clean_results_starts_at_the_first_epsilon(tmp_path):
+def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
     export(tmp_path, make_plan([0], ["pgd"]))
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
-def test_a_mistyped_cell_string_names_the_closest(dataset):
+def test_error_suggests_closest_cell_string(dataset):
     spec = dataset.id_to_string(0)
     with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
         dataset.string_to_id(spec.replace("~0|+", "~0+", 1))
@@ -287,8 +289,8 @@ def test_a_mistyped_cell_string_names_the_closest(dataset):
         dataset.get_uid("|nor_conv_3x3~0|+|nor_conv3x3~0|none~1|+|none~0|none~1|none~2|")
 
 
-def test_an_architecture_that_was_not_evaluated_is_named(dataset):
-    with pytest.raises(ArchitectureError, match="expected #13433 among the architectures evaluated"):
+def test_error_names_architecture_that_was_not_evaluated(dataset):
+    with pytest.raises(ArchitectureError, match="#13433 was not evaluated"):
         dataset.accuracy(13433, "cifar10", "pgd")
 
 
@@ -302,7 +304,7 @@ def test_an_architecture_that_was_not_evaluated_is_named(dataset):
         (("cifar10", "aa_square", "accuracy"), "not evaluated, or not downloaded"),
     ],
 )
-def test_unknown_names_get_the_closest_one(dataset, question, message):
+def test_errors_suggest_closest_name(dataset, question, message):
     for ask in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
             ask(*question)
@@ -315,7 +317,7 @@ def test_unknown_names_get_the_closest_one(dataset, question, message):
             dataset.to_frame(key=key)
 
 
-def test_a_folder_that_is_no_dataset(tmp_path):
+def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as caught:
             RobustnessDataset(path)
@@ -324,7 +326,7 @@ def test_a_folder_that_is_no_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
-def test_damaged_meta(tmp_path, text):
+def test_reader_rejects_damaged_meta_json(tmp_path, text):
     (tmp_path / "meta.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ResultsError, match=r"failed for .*meta\.json: expected"):
         RobustnessDataset(tmp_path)
@@ -334,14 +336,14 @@ def test_damaged_meta(tmp_path, text):
     "text",
     ["", '{"cifar10"', '{"cifar10": {"pgd": {"accuracy": {"0": [0.5]}}}}', "{}", "[]", '{"cifar10": {"pgd": []}}'],
 )
-def test_damaged_results(tmp_path, text):
+def test_reader_rejects_damaged_results(tmp_path, text):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_accuracy.json").write_text(text)
     with pytest.raises(ResultsError, match="Reading failed for"):
         RobustnessDataset(tmp_path).to_frame()
 
 
-def test_a_later_format_is_refused(tmp_path):
+def test_reader_rejects_later_format(tmp_path):
     export(tmp_path, make_plan([0], ["clean"]))
     sweep = json.loads((tmp_path / "sweep.json").read_text())
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
@@ -349,7 +351,7 @@ def test_a_later_format_is_refused(tmp_path):
         RobustnessDataset(tmp_path)
 
 
-def test_an_unknown_measurement_names_those_that_the_dataset_has(dataset):
+def test_error_lists_available_measurements(dataset):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as caught:
         dataset.query("cifar10", "pgd", "acuracy")
     assert "Did you mean 'accuracy'?" in str(caught.value)
@@ -358,7 +360,7 @@ def test_an_unknown_measurement_names_those_that_the_dataset_has(dataset):
     assert str(caught.value).endswith("Known: accuracy, confidence, cm.")
 
 
-def test_a_reader_shows_what_it_holds(folder, dataset, published, tmp_path):
+def test_repr_summarises_dataset(folder, dataset, published, tmp_path):
     assert repr(dataset) == f"<RobustnessDataset {folder}: cifar10, cifar100; 4 keys, 5 architectures>"
     assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published))
     assert repr(RobustnessDataset(published)).endswith(" keys, 2 architectures>")

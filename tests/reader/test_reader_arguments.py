@@ -1,4 +1,4 @@
-"""Whatever a reader is asked with, it answers, or says in one line what it expected."""
+"""Arguments of the reader: accepted types, and one-line errors for all others."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("path", [None, 5, b"x", 1.5, ["x"], True])
-def test_a_dataset_is_opened_by_a_path(path: Any) -> None:
+def test_reader_rejects_argument_that_is_not_a_path(path: Any) -> None:
     with pytest.raises(ConfigError, match="expected the name of a folder"):
         RobustnessDataset(path)
 
@@ -27,7 +27,7 @@ def test_a_dataset_is_opened_by_a_path(path: Any) -> None:
 @pytest.mark.parametrize(
     "strength", ["1", "eps", None, True, [1.0], {}, 1j, float("nan"), float("inf"), 2.0, np.bool_(1)]
 )
-def test_a_strength_is_a_number_that_there_are_results_at(data: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_rejects_invalid_strengths(data: RobustnessDataset, strength: Any) -> None:
     if strength is None:
         assert data.accuracy(0, "cifar10", "pgd", strength) == [0.5, 0.4]
         assert data.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
@@ -38,17 +38,17 @@ def test_a_strength_is_a_number_that_there_are_results_at(data: RobustnessDatase
 
 
 @pytest.mark.parametrize("strength", [8, 8.0, np.int64(8), np.float32(8), np.uint8(8)])
-def test_numbers_of_numpy_are_strengths(data: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_accepts_numpy_strengths(data: RobustnessDataset, strength: Any) -> None:
     assert data.accuracy(0, "cifar10", "pgd", strength) == 0.4
     assert data.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
 
 
 @pytest.mark.parametrize("strength", [0, 0.0, np.float64(0)])
-def test_no_strength_is_clean(data: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_accepts_zero_strength_as_clean(data: RobustnessDataset, strength: Any) -> None:
     assert data.accuracy(0, "cifar10", "pgd", strength) == 0.9
 
 
-def test_the_closest_strength_is_named(data: RobustnessDataset) -> None:
+def test_error_suggests_closest_strength(data: RobustnessDataset) -> None:
     with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Ask for one of them\."):
         data.accuracy(0, "cifar10", "pgd", 7)
 
@@ -56,7 +56,7 @@ def test_the_closest_strength_is_named(data: RobustnessDataset) -> None:
 @pytest.mark.parametrize(
     "architecture", [0.0, None, True, np.bool_(0), [0], np.array([0, 2]), b"0", "00", " 0", -1, 15625, "", {}]
 )
-def test_what_names_no_architecture_is_refused(data: RobustnessDataset, architecture: Any) -> None:
+def test_accuracy_rejects_unknown_architectures(data: RobustnessDataset, architecture: Any) -> None:
     asks: tuple[Callable[[], Any], ...] = (
         lambda: data.accuracy(architecture, "cifar10", "pgd", 1.0),
         lambda: data.value(architecture, "cifar10", "pgd"),
@@ -70,13 +70,13 @@ def test_what_names_no_architecture_is_refused(data: RobustnessDataset, architec
 
 
 @pytest.mark.parametrize("architecture", [np.int64(2), np.uint8(2), np.array(2), "2", np.str_("2")])
-def test_numbers_of_numpy_are_architectures(data: RobustnessDataset, architecture: Any) -> None:
+def test_accuracy_accepts_numpy_architectures(data: RobustnessDataset, architecture: Any) -> None:
     assert data.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
     assert data.get_uid(architecture) == "2"
 
 
 @pytest.mark.parametrize("name", [5, 1.5, True, b"pgd", [5], ["pgd", None], [["pgd"]], np.array([1])])
-def test_names_are_text(data: RobustnessDataset, name: Any) -> None:
+def test_methods_reject_names_that_are_not_text(data: RobustnessDataset, name: Any) -> None:
     asks: tuple[Callable[[], Any], ...] = (
         *(lambda at=at: data.query(**{at: name}) for at in ("data", "key", "measure")),
         *(lambda at=at: data.to_frame(**{at: name}) for at in ("data", "key", "measure")),
@@ -103,14 +103,14 @@ def test_names_are_text(data: RobustnessDataset, name: Any) -> None:
         lambda name: np.array([name]),
     ],
 )
-def test_one_name_stands_for_a_list_of_it(data: RobustnessDataset, wrap: Callable[[str], Any]) -> None:
+def test_query_accepts_name_or_iterable_of_names(data: RobustnessDataset, wrap: Callable[[str], Any]) -> None:
     answer = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
     assert data.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == answer
     assert set(data.to_frame(wrap("cifar10"), wrap("pgd"))["key"]) == {"pgd"}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "../cifar10", "pgd\n", "<script>", "", "clean "])
-def test_names_of_nothing_are_refused(data: RobustnessDataset, name: str) -> None:
+def test_query_rejects_empty_names(data: RobustnessDataset, name: str) -> None:
     for ask in (
         lambda: data.query(name, "pgd", "accuracy"),
         lambda: data.query("cifar10", name, "accuracy"),
@@ -122,23 +122,23 @@ def test_names_of_nothing_are_refused(data: RobustnessDataset, name: str) -> Non
             ask()
 
 
-def test_progress_is_shown_by_a_module_or_its_class(data: RobustnessDataset) -> None:
+def test_query_accepts_tqdm_module_or_class(data: RobustnessDataset) -> None:
     import tqdm
 
-    told = data.query("cifar10", "pgd", "accuracy")
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == told
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == told
+    result = data.query("cifar10", "pgd", "accuracy")
+    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == result
+    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == result
 
 
 @pytest.mark.parametrize("path", [Path("x" * 300), "x" * 300, "a\0b", "", "/dev/null", "/nowhere/at/all"])
-def test_a_folder_that_is_none_is_refused(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_rejects_invalid_folders(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="expected"):
+    with pytest.raises(InputError, match="failed for"):
         RobustnessDataset(path)
 
 
 @pytest.mark.parametrize("ties", ["a", True, [0.05], 0, 1.0, float("nan")])
-def test_a_level_of_ties_is_a_number_between_0_and_1(data: RobustnessDataset, ties: Any) -> None:
+def test_rank_rejects_invalid_level_of_ties(data: RobustnessDataset, ties: Any) -> None:
     for ask in (lambda: data.rank("cifar10", "pgd", 8, ties=ties), lambda: data.metrics(ties=ties)):
         with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1, got"):
             ask()

@@ -28,7 +28,7 @@ def test_draw_arch_draws_six_labelled_edges(dataset):
     axes.figure.canvas.draw()
 
 
-def test_draw_arch_uses_pyplots_axes_where_none_are_given(dataset, monkeypatch):
+def test_draw_arch_uses_current_axes_by_default(dataset, monkeypatch):
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,4 +1,4 @@
-"""Results read from any form of the files, whole or one value after the other, and what was read kept for a while."""
+"""Reading of all file formats, as a whole or one value at a time, and caching of file contents."""
 
 import json
 import multiprocessing
@@ -12,7 +12,7 @@ import pytest
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
 from robust201.reader import file_cache, json_files
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.file_cache import KeptRows
+from robust201.reader.file_cache import RowCache
 from robust201.reader.json_files import iter_json_values
 from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
@@ -38,7 +38,7 @@ def rows_of(folder: Path, key: str, measure: str) -> dict:
 
 
 def replace_keeping_length(path: Path) -> None:
-    """Put another file in the place of one: as long, with the first architectures' names exchanged."""
+    """Replace a file by one of equal size in which the names of the first two architectures are swapped."""
     text = path.read_text()
     other = text.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
     assert len(other) == len(text) != sum(one == two for one, two in zip(other, text, strict=True))
@@ -47,7 +47,7 @@ def replace_keeping_length(path: Path) -> None:
     new.replace(path)
 
 
-def test_an_open_reader_notices_that_a_file_was_replaced(folder):
+def test_reader_notices_replaced_file(folder):
     data, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
     before = {i: data.value(i, "cifar10", "pgd", "cm") for i in (0, 2)}
     assert before[0] != before[2]
@@ -56,14 +56,14 @@ def test_an_open_reader_notices_that_a_file_was_replaced(folder):
     assert data.value(2, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["2"] == before[0]
 
 
-def test_what_is_kept_is_bounded_and_the_last_file_is_kept_whatever_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_cache, "KEPT_BYTES", 30)
-    kept, reads = KeptRows(), []
+def test_row_cache_is_bounded_and_keeps_last_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_cache, "MAX_CACHE_BYTES", 30)
+    cache, reads = RowCache(), []
     for name in ("a", "b", "large"):
         (tmp_path / name).touch()
 
     def ask(name: str, value: str) -> None:
-        kept.get(tmp_path / name, "cm", lambda: reads.append(name) or {"0": value})
+        cache.get(tmp_path / name, "cm", lambda: reads.append(name) or {"0": value})
 
     for name in ("a", "b", "a", "b"):
         ask(name, "x" * 10)
@@ -75,7 +75,7 @@ def test_what_is_kept_is_bounded_and_the_last_file_is_kept_whatever_its_size(tmp
     assert reads == ["a", "b", "large", "a", "large"]
 
 
-def test_frames_and_ranks_of_an_open_reader_are_those_of_a_file_that_was_replaced(folder):
+def test_to_frame_and_rank_notice_replaced_file(folder):
     data, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
     before = data.to_frame("cifar10", "pgd", wide=True)
     content = json.loads(path.read_text())
@@ -90,7 +90,7 @@ def test_frames_and_ranks_of_an_open_reader_are_those_of_a_file_that_was_replace
 
 
 @pytest.mark.parametrize("form", ["parquet", "bare parquet", "gz", "zst"])
-def test_every_form_gives_the_same_answers(folder, tmp_path, form):
+def test_all_formats_give_same_results(folder, tmp_path, form):
     expected = RobustnessDataset(folder)
     out = tmp_path / "other"
     if form in ("gz", "zst"):
@@ -117,7 +117,7 @@ def test_every_form_gives_the_same_answers(folder, tmp_path, form):
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
 @pytest.mark.parametrize("damage", ["cut short", "changed"])
 @pytest.mark.each_value
-def test_a_damaged_file_is_named(tmp_path, suffix, damage):
+def test_error_names_damaged_file(tmp_path, suffix, damage):
     if suffix == ".parquet":
         export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
         path = tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet"
@@ -154,7 +154,7 @@ def test_a_damaged_file_is_named(tmp_path, suffix, damage):
         "[]",
     ],
 )
-def test_going_through_a_file_of_another_form_is_refused(tmp_path, text):
+def test_iter_json_values_rejects_other_content(tmp_path, text):
     path = tmp_path / "pgd_cm.json"
     path.write_text(text)
     with pytest.raises(ResultsError, match="Export or download it again"):
@@ -162,7 +162,7 @@ def test_going_through_a_file_of_another_form_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_values_one_after_the_other_are_those_of_the_whole_file(folder, monkeypatch, indent):
+def test_iter_json_values_equals_whole_file(folder, monkeypatch, indent):
     monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
     monkeypatch.setattr(json_files, "HEAD_BYTES", 97)
     for key in ("pgd", "fog", "clean"):
@@ -172,13 +172,13 @@ def test_values_one_after_the_other_are_those_of_the_whole_file(folder, monkeypa
             assert dict(iter_json_values(path, "cifar10", (key,), measure)) == rows_of(folder, key, measure)
 
 
-def test_a_file_without_ids_has_no_values(tmp_path):
+def test_iter_json_values_of_file_without_ids_is_empty(tmp_path):
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {}}}}')
     assert list(iter_json_values(path, "cifar10", ("pgd",), "cm")) == []
 
 
-def test_a_value_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
     monkeypatch.setattr(json_files, "PIECE_BYTES", 64)
     monkeypatch.setattr(json_files, "MAX_VALUE_BYTES", 256)
     path = tmp_path / "pgd_cm.json"
@@ -187,7 +187,7 @@ def test_a_value_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch):
         list(iter_json_values(path, "cifar10", ("pgd",), "cm"))
 
 
-def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_for(tmp_path, monkeypatch):
+def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
     monkeypatch.setattr(json_files, "PIECE_BYTES", 50)
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
@@ -195,7 +195,7 @@ def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_fo
     rows = iter_json_values(path, "cifar10", ("pgd",), "cm")
     assert next(rows)[1] == pytest.approx([np.nan], nan_ok=True)
     assert next(rows) == ("2", [[1]])
-    with pytest.raises(ResultsError, match="something else for #3"):
+    with pytest.raises(ResultsError, match="an invalid value for #3"):
         next(rows)
 
 
@@ -205,7 +205,7 @@ def read_all(data: RobustnessDataset, order: int) -> list:
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_threads_share_a_reader(folder, parquet, form):
+def test_reader_is_thread_safe(folder, parquet, form):
     data = RobustnessDataset(parquet if form == "parquet" else folder)
     barrier = threading.Barrier(4)
 
@@ -225,7 +225,7 @@ def answer_in_child(data: RobustnessDataset, queue) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_reader_works_after_a_fork(folder, parquet, form):
+def test_reader_works_after_fork(folder, parquet, form):
     data = RobustnessDataset(parquet if form == "parquet" else folder)
     expected = read_all(data, 0)
     context = multiprocessing.get_context("fork")
@@ -240,7 +240,7 @@ def test_a_reader_works_after_a_fork(folder, parquet, form):
 
 
 @pytest.mark.parametrize("more", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
-def test_what_stands_behind_the_last_list_is_not_passed_over(folder, more):
+def test_reader_rejects_content_after_last_list(folder, more):
     path = folder / "cifar10/pgd_cm.json"
     path.write_text(path.read_text().removesuffix("}}}}") + f", {more}" + "}}}}")
     data = RobustnessDataset(folder)
@@ -250,7 +250,7 @@ def test_what_stands_behind_the_last_list_is_not_passed_over(folder, more):
         list(data.files.iter_values("cifar10", "pgd", "cm"))
 
 
-def test_ranks(folder):
+def test_rank_orders_architectures(folder):
     data = RobustnessDataset(folder)
     accuracies = {i: data.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES}
     ranks = data.rank("cifar10", "pgd", 8.0)
@@ -266,7 +266,7 @@ def test_ranks(folder):
         data.rank("cifar10", "pgd", 2.0)
 
 
-def test_an_architecture_without_a_clean_value_has_no_rank_by_it(tmp_path):
+def test_rank_leaves_out_architecture_without_clean_value(tmp_path):
     data = RobustnessDataset(
         write_results(
             tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}

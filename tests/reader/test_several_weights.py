@@ -1,4 +1,4 @@
-"""Parquet with rows of several weights per architecture: a query without a name is refused with the names."""
+"""Parquet files with rows of several sets of weights per architecture, which require the name of the weights."""
 
 from pathlib import Path
 
@@ -18,17 +18,17 @@ OF_EPOCH = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory) -> dict[str, Path]:
-    """A folder for each choice of weights."""
-    found = {}
+    """One folder per name of weights."""
+    folders = {}
     for name, architectures in OF_EPOCH.items():
-        found[name] = tmp_path_factory.mktemp(name)
-        export(found[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
-    return found
+        folders[name] = tmp_path_factory.mktemp(name)
+        export(folders[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
+    return folders
 
 
 @pytest.fixture(scope="module")
 def folder(parts, tmp_path_factory) -> Path:
-    """Files of both, as an export of a sweep of several weights has them; #2 has other numbers under one."""
+    """An export with both sets of weights, under which #2 has different numbers."""
     out = tmp_path_factory.mktemp("both")
     for key in ("clean", "pgd"):
         name = f"dataset=cifar10/key={key}/part-0.parquet"
@@ -46,7 +46,7 @@ def folder(parts, tmp_path_factory) -> Path:
     return out
 
 
-def test_every_query_takes_the_name_of_weights(folder, parts):
+def test_all_methods_accept_name_of_weights(folder, parts):
     data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
     assert data.weights == ["e12-s0", "e200-s0"]
     chosen = {"weights": "e12-s0"}
@@ -57,11 +57,11 @@ def test_every_query_takes_the_name_of_weights(folder, parts):
     assert data.value(2, "cifar10", "pgd", "cm", **chosen) == part.value(2, "cifar10", "pgd", "cm")
     other = data.accuracy(2, "cifar10", "pgd", 8.0, weights="e200-s0")
     assert other == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
-    # What is kept of one choice is not given for another.
+    # Cached results of one name of weights are not returned for another.
     assert data.accuracy(2, "cifar10", "pgd", 8.0, **chosen) == 2 * other
 
 
-def test_a_query_without_a_name_is_refused_with_the_names_in_one_line(folder):
+def test_query_without_name_of_weights_lists_names_in_one_line(folder):
     data = RobustnessDataset(folder)
     for ask in (
         data.query,
@@ -79,7 +79,7 @@ def test_a_query_without_a_name_is_refused_with_the_names_in_one_line(folder):
 NETWORKS = ("0@e12-s0", "10@e200-s0", "2@e12-s0", "2@e200-s0")
 
 
-def test_trainings_of_an_architecture_are_networks_side_by_side(folder, parts):
+def test_select_turns_trainings_into_networks(folder, parts):
     data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
     networks = data.select()
     assert sorted(networks.non_isomorph_ids) == list(NETWORKS)
@@ -88,7 +88,9 @@ def test_trainings_of_an_architecture_are_networks_side_by_side(folder, parts):
     assert networks.accuracy("2@e200-s0", "cifar10", "pgd", 8.0) == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
     values = {name: networks.accuracy(name, "cifar10", "pgd", 8.0) for name in NETWORKS}
     ranks = data.rank("cifar10", "pgd", 8.0)
-    assert {**ranks} == {one: 1 + sum(other > values[one] for other in values.values()) for one in NETWORKS}
+    assert {**ranks} == {
+        network_name: 1 + sum(other > values[network_name] for other in values.values()) for network_name in NETWORKS
+    }
     (ranking, *_) = data.metrics(keys=["clean"]).rankings
     assert sorted(ranking.accuracies.index) == list(NETWORKS)
     assert networks.value("2@e12-s0", "cifar10", "pgd", "cm") == part.value(2, "cifar10", "pgd", "cm")
@@ -96,15 +98,15 @@ def test_trainings_of_an_architecture_are_networks_side_by_side(folder, parts):
         networks.accuracy("10@e12-s0", "cifar10", "pgd")
 
 
-def test_networks_and_keys_are_selected(folder, parts):
+def test_select_restricts_networks_and_keys(folder, parts):
     data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
     assert list(data.select([2]).rank("cifar10", "pgd").sort_index().index) == ["2@e12-s0", "2@e200-s0"]
     assert list(data.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert data.select(keys="pgd").keys_all == ["clean", "pgd"]
     assert part.select().files is part.files
-    one = part.select([2], keys=["clean"])
-    assert (one.to_frame()["architecture"].tolist(), one.keys_all) == ([2], ["clean"])
-    assert one.files.space is part.files.space
+    network_name = part.select([2], keys=["clean"])
+    assert (network_name.to_frame()["architecture"].tolist(), network_name.keys_all) == ([2], ["clean"])
+    assert network_name.files.space is part.files.space
     several = RobustnessDataset(parts["e12-s0"], parts["e200-s0"]).select([2, 10])
     assert several.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2, got another"):
@@ -113,28 +115,28 @@ def test_networks_and_keys_are_selected(folder, parts):
         part.select(keys="pdg")
 
 
-def test_a_report_shows_trainings_side_by_side(folder, tmp_path):
+def test_report_shows_trainings_as_networks(folder, tmp_path):
     page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="attacks"' not in page
     assert all(name in page for name in NETWORKS)
 
 
-def test_a_reader_of_one_choice_needs_no_name(folder, parts, tmp_path):
+def test_reader_of_single_name_needs_no_weights_argument(folder, parts, tmp_path):
     data, part = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(parts["e12-s0"])
     assert data.to_frame().equals(part.to_frame())
     for measure in ("cm", "confidence"):
-        one, other = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
-        assert all((one["pgd", s] == other["pgd", s]).all() for s in (0.5, 1.0, 8.0))
+        network_name, other = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
+        assert all((network_name["pgd", s] == other["pgd", s]).all() for s in (0.5, 1.0, 8.0))
     assert "2 of 6,466 architectures" in write_report(data, tmp_path / "page.html").read_text()
 
 
-def test_a_folder_of_unnamed_weights_takes_no_name(parts):
+def test_reader_of_unnamed_weights_rejects_name(parts):
     with pytest.raises(ConfigError, match=r"the folder's weights have no names\. Leave them out\."):
         RobustnessDataset(parts["e12-s0"]).to_frame(weights="e12-s0")
 
 
-def test_of_several_folders_only_those_with_names_choose(folder, tmp_path):
+def test_overlay_keeps_folders_without_names_of_weights(folder, tmp_path):
     export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
     both = RobustnessDataset(folder, tmp_path / "more", weights="e12-s0")
     assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]

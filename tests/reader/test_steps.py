@@ -1,4 +1,4 @@
-"""Steps by image from exported files, what metrics make of them, and the curves of a few networks."""
+"""Per-image steps in exported files, the metrics derived from them, and curves of a few networks."""
 
 from pathlib import Path
 
@@ -29,21 +29,24 @@ def stored(architecture: int, key: str, strength: float) -> np.ndarray:
     return steps_of(make_values(make_unit(architecture, "cifar10", key, STRENGTHS), strength)["steps"])
 
 
-def test_steps_are_those_stored(dataset: RobustnessDataset) -> None:
-    found = [(one.architecture, one.strength) for one in iter_steps(dataset.files, "cifar10", "pgd")]
-    assert sorted(found) == [(architecture, s) for architecture in ARCHITECTURES for s in STRENGTHS]
+def test_read_steps_returns_stored_steps(dataset: RobustnessDataset) -> None:
+    pairs = [
+        (network_steps.architecture, network_steps.strength)
+        for network_steps in iter_steps(dataset.files, "cifar10", "pgd")
+    ]
+    assert sorted(pairs) == [(architecture, s) for architecture in ARCHITECTURES for s in STRENGTHS]
     for strength in STRENGTHS:
         for architecture, steps in read_steps(dataset.files, "cifar10", "pgd", strength).items():
             np.testing.assert_array_equal(steps, stored(architecture, "pgd", strength))
     assert has_steps(dataset.files, "cifar10", "fgsm")
 
 
-def test_a_strength_without_steps_is_named(dataset: RobustnessDataset) -> None:
+def test_read_steps_rejects_strength_without_steps(dataset: RobustnessDataset) -> None:
     with pytest.raises(ResultsError, match="there are none at strength 4"):
         read_steps(dataset.files, "cifar10", "pgd", 4.0)
 
 
-def test_metrics_are_of_the_images_that_the_attack_fools(dataset: RobustnessDataset) -> None:
+def test_step_metrics_use_fooled_images_only(dataset: RobustnessDataset) -> None:
     frame = dataset.metrics(keys=["pgd"]).to_frame()
     for metric, average in (("mean_steps_of_success", np.mean), ("median_steps_of_success", np.median)):
         rows = frame[frame["metric"] == metric]
@@ -54,7 +57,7 @@ def test_metrics_are_of_the_images_that_the_attack_fools(dataset: RobustnessData
             assert row.value == pytest.approx(average(fooled)) if len(fooled) else np.isnan(row.value)
 
 
-def test_curves_begin_at_clean_images_and_end_where_nothing_falls_any_more(dataset: RobustnessDataset) -> None:
+def test_step_curves_start_at_clean_accuracy_and_end_at_last_change(dataset: RobustnessDataset) -> None:
     (results,) = read_results(dataset)
     frame = step_curves(results)
     assert set(frame["key"]) == {"fgsm", "pgd"}
@@ -69,7 +72,7 @@ def test_curves_begin_at_clean_images_and_end_where_nothing_falls_any_more(datas
         assert ((rows["low"] <= rows["accuracy"]) & (rows["accuracy"] <= rows["high"])).all()
 
 
-def test_a_dataset_without_steps_says_what_metrics_need(tmp_path: Path) -> None:
+def test_metrics_list_steps_as_requirement(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES, measurements=("accuracy",)))
     needs = RobustnessDataset(tmp_path).metrics().needs
     assert needs["mean_steps_of_success, median_steps_of_success"] == "the measurement `steps`"

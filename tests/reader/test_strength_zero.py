@@ -1,4 +1,4 @@
-"""Attacks without a ball have the single strength 0, which is their own: clean values are not mixed with theirs."""
+"""Attacks without a norm ball, evaluated at the single strength 0: their values are not mixed with clean values."""
 
 import re
 from pathlib import Path
@@ -41,39 +41,43 @@ def data(folder: Path) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("key", OWN)
-def test_frames_ranks_and_places_have_its_values_alone(data: RobustnessDataset, key: str) -> None:
-    own = {int(name): values[0] for name, values in VALUES[key].items()}
+def test_frame_and_rank_of_key_at_zero_contain_only_its_values(data: RobustnessDataset, key: str) -> None:
+    values_at_zero = {int(name): values[0] for name, values in VALUES[key].items()}
     frame = data.to_frame("cifar10", key)
-    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == own
+    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
     assert frame["strength"].tolist() == [0.0] * 3
-    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*own.values()]
-    by_value = sorted(own, key=lambda one: -own[one])
+    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
+    by_value = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
     assert data.rank("cifar10", key).index.tolist() == by_value
     assert data.rank("cifar10", key, 0).index.tolist() == by_value
     placed = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), data)
     row = placed.iloc[0]
-    assert (row["architectures"], row["best"], row["best_architecture"]) == (3, own[by_value[0]], by_value[0])
+    assert (row["architectures"], row["best"], row["best_architecture"]) == (
+        3,
+        values_at_zero[by_value[0]],
+        by_value[0],
+    )
 
 
-def test_a_table_is_joined_to_its_values(data: RobustnessDataset) -> None:
+def test_join_uses_values_of_key_at_zero(data: RobustnessDataset) -> None:
     joined = data.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
     assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *OWN, "latency"]
     assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
 
 
-def test_the_documented_filter_leaves_out_repeated_clean_values_alone(folder: Path) -> None:
+def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
     text = (REPOSITORY / "docs/reader.md").read_text()
     (example,) = (block for block in text.split("```") if "begin_clean" in block)
     lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
-    held: dict[str, Any] = {}
-    exec(lines, held)
-    assert held["evaluated"].groupby("key", observed=True).size().to_dict() == {
+    filtered: dict[str, Any] = {}
+    exec(lines, filtered)
+    assert filtered["evaluated"].groupby("key", observed=True).size().to_dict() == {
         **dict.fromkeys(("clean", "grid775", "mine"), 3),
         "pgd": 6,
     }
 
 
-def test_others_begin_with_clean_values_which_no_place_is_among(data: RobustnessDataset) -> None:
+def test_other_attacks_start_with_clean_value(data: RobustnessDataset) -> None:
     frame = data.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN.values()]
@@ -81,17 +85,21 @@ def test_others_begin_with_clean_values_which_no_place_is_among(data: Robustness
     assert placed["architectures"].tolist() == [0]
 
 
-def test_metrics_count_it_once(data: RobustnessDataset) -> None:
-    found = data.metrics()
-    places = [(one.key, one.strength) for one in found.rankings]
+def test_metrics_include_key_at_zero_once(data: RobustnessDataset) -> None:
+    derived = data.metrics()
+    places = [(ranking.key, ranking.strength) for ranking in derived.rankings]
     assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
-    assert {one.key: one.best for one in found.rankings if one.strength == 0} == {"clean": 0, "grid775": 1, "mine": 0}
-    # A curve needs the clean value in front.
-    assert [row.key for row in found.metrics if row.metric == "robustness_r"] == ["pgd"]
-    assert "robustness_r, relative_change" not in found.needs
+    assert {ranking.key: ranking.best for ranking in derived.rankings if ranking.strength == 0} == {
+        "clean": 0,
+        "grid775": 1,
+        "mine": 0,
+    }
+    # A curve requires the clean value at its start.
+    assert [row.key for row in derived.metrics if row.metric == "robustness_r"] == ["pgd"]
+    assert "robustness_r, relative_change" not in derived.needs
 
 
-def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> None:
+def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder: Path) -> None:
     rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(data)}
     assert rows == {
         ("clean", 0.0): ("", 0.8),
@@ -102,10 +110,12 @@ def test_summary_and_scores_have_it(data: RobustnessDataset, folder: Path) -> No
     }
     results = results_of(folder)
     assert results.keys("attack") == ["pgd", "grid775", "mine"]
-    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD alone
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD only
 
 
-def test_boxes_and_reports_do_not_call_it_clean(data: RobustnessDataset, folder: Path, tmp_path: Path) -> None:
+def test_figures_and_report_do_not_label_key_at_zero_as_clean(
+    data: RobustnessDataset, folder: Path, tmp_path: Path
+) -> None:
     results = results_of(folder)
     boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
     expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}

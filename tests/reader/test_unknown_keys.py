@@ -1,4 +1,4 @@
-"""A key that is in no table is shown with its strengths as they are, and not called an attack."""
+"""Unknown keys, which are shown with their stored strengths and not counted as attacks."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ def folder(tmp_path: Path) -> Path:
     return write_sweep_json(tmp_path / "data", {"cifar10": {"clean": [0], "pgd": [1], "gravity": [0, 9.81]}})
 
 
-def test_the_reader_lists_it_apart_from_attacks(folder):
+def test_unknown_key_is_listed_separately_from_attacks(folder):
     data = RobustnessDataset(folder)
     assert kind_of("gravity") == "other"
     assert (data.keys_adv, data.keys_other, data.keys_all) == (["pgd"], ["gravity"], ["clean", "pgd", "gravity"])
     assert data.strengths("cifar10", "gravity") == (0.0, 9.81)
-    # Its strength 0 is its own, not the clean accuracy.
+    # Its value at strength 0 is not the clean accuracy.
     assert data.accuracy(0, "cifar10", "gravity", 0) == 0.7
     assert data.accuracy(0, "cifar10", "pgd", 0) == 0.9
     frame = data.to_frame("cifar10", "gravity")
@@ -36,7 +36,7 @@ def test_the_reader_lists_it_apart_from_attacks(folder):
     assert data.rank("cifar10", "gravity", 9.81).to_dict() == {2: 1, 0: 2}
 
 
-def test_the_figures_show_it_without_a_unit_and_do_not_count_it_as_an_attack(folder, tmp_path):
+def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     assert strength_label("gravity", 9.81) == "strength 9.81"
     results = results_of(folder)
     assert results.keys("attack") == ["pgd"]
@@ -51,5 +51,5 @@ def test_the_figures_show_it_without_a_unit_and_do_not_count_it_as_an_attack(fol
     assert "9.81/255" not in text
 
 
-def test_compare_knows_it(folder, robust201: RunCommand):
+def test_compare_accepts_unknown_key(folder, robust201: RunCommand):
     assert robust201("diff", folder, folder).code == 0

@@ -252,7 +252,7 @@ def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(
     table = pq.read_table(out / ESTIMATES_FILE)
     changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed, out / ESTIMATES_FILE)
-    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates that follow" in line]
+    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates differ" in line]
     assert ESTIMATES_FILE in message
 
 
@@ -551,7 +551,7 @@ def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, t
     with pytest.raises(IncompleteError) as raised:
         files_of(config, tmp_path / "out")
     message = str(raised.value)
-    assert "got none of 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
+    assert "the sweep lacks 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
     assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
     assert "robust201 run SWEEP.yaml" in message
     assert not (tmp_path / "out").exists()

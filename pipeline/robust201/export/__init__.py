@@ -1,10 +1,11 @@
-"""Export: finished evaluations to files that others download, in the layout of the published ones; their checks.
+"""Export finished evaluations as a dataset in the published layout; verify, convert, compare and upload datasets.
 
-`writing` is the way out; below it are `groups` (what is exported, and what is missing), `written_file`, `json_files`
-and `parquet_files` (whole files, of results in two forms), `published_layout` (its columns, and how architectures are
-named of), `pool` (processes that write them), `folder` (an older export is replaced), `listing` (the files' hashes),
-`side_files` and `card` (what lies beside the results). `key_rows` reads a dataset's files back, `conversion` gives them
-Parquet files, `verify` checks results and `verify_dataset` a dataset, `diff` compares two sets.
+`writing` writes an export. It uses `groups` (which units are exported, and what they lack), `json_files` and
+`parquet_files` (the two file formats), `written_file` (what both formats share), `published_layout` (Parquet columns
+and names of architectures), `pool` (processes that write files), `folder` (replaces an earlier export), `listing`
+(SHA256SUMS), and `side_files` and `card` (the files beside the results). `key_rows` reads a dataset's files as rows,
+`conversion` writes Parquet files for a JSON dataset, `verify` checks a results folder and `verify_dataset` a dataset,
+`diff` compares two result sets, `hub` uploads a dataset.
 """
 
 from robust201.export.groups import KeyStyle

@@ -1,8 +1,8 @@
 """The dataset card and the machine-readable metadata of an export.
 
-README.md is a card as Hugging Face's hub reads it (YAML front matter with a configuration a dataset), croissant.json
-follows the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither holds a date or a place: equal results
-give equal bytes.
+README.md is a card for the Hugging Face Hub (its YAML front matter has one configuration per dataset); croissant.json
+is in the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither contains a date or a path, so that equal
+results give equal bytes.
 """
 
 import json
@@ -19,7 +19,7 @@ import yaml
 from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.errors import ConfigError
-from robust201.export.groups import Group, ProtocolShare
+from robust201.export.groups import Group, ProtocolCount
 from robust201.export.published_layout import ParquetColumn, SpaceLayout
 from robust201.export.written_file import WrittenFile
 from robust201.images import DATASETS
@@ -58,15 +58,25 @@ _CONTEXT: dict[str, Any] = {
     "rai": "http://mlcommons.org/croissant/RAI/",
     "sc": "https://schema.org/",
 } | {term: f"cr:{term}" for term in _TERMS}
-"""The context that Croissant 1.0 prescribes, whole."""
+"""The complete context that Croissant 1.0 prescribes."""
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card is about; `files` are there already, side files too.
+    """Contents of a card.
 
-    Columns are of the Parquet files, empty where there are none, or of measures alone; those of measures are by key as
-    it is spelled.
+    Attributes:
+        name: name of the sweep.
+        licence: SPDX identifier.
+        layout: layout of the search space.
+        groups: the exported groups.
+        measurements: names of the measurements.
+        protocols: the protocols, with their numbers of evaluations.
+        files: all files written so far.
+        columns: columns of the Parquet files of all keys except measures; empty if there are none.
+        measures: columns of each measure's Parquet files, by key as spelled in the export.
+        left_out: keys of the sweep that were not evaluated on a dataset, by dataset.
+        sampled: datasets and keys whose accuracies are estimates for most networks.
     """
 
     name: str
@@ -74,14 +84,12 @@ class CardFacts:
     layout: SpaceLayout
     groups: Sequence[Group]
     measurements: Sequence[str]
-    shares: Sequence[ProtocolShare]
+    protocols: Sequence[ProtocolCount]
     files: Sequence[WrittenFile]
     columns: Mapping[str, ParquetColumn]
     measures: Mapping[str, Mapping[str, ParquetColumn]]
     left_out: Mapping[str, Sequence[str]]
-    """Keys of the sweep that a dataset has nothing of, by dataset."""
     sampled: Sequence[tuple[str, str]] = ()
-    """Datasets and keys whose accuracies are estimates for most networks."""
 
     @property
     def title(self) -> str:
@@ -93,9 +101,9 @@ class CardFacts:
 
     @property
     def parquet_files(self) -> dict[str, tuple[str, str]]:
-        """Dataset and key of each Parquet file, as its folders spell them, by its name."""
-        found = (file.name.split("/") for file in self.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
-        return {"/".join(path): (path[1].removeprefix("dataset="), path[2].removeprefix("key=")) for path in found}
+        """Dataset and key of each Parquet file by its name, as spelled in the names of its folders."""
+        paths = (file.name.split("/") for file in self.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
+        return {"/".join(path): (path[1].removeprefix("dataset="), path[2].removeprefix("key=")) for path in paths}
 
     @property
     def has_parquet(self) -> bool:
@@ -107,10 +115,10 @@ class CardFacts:
         networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
         measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
         measures = "; ".join(f"{key} ({names})" for key, names in measured.items())
-        answers = [group for group in self.groups if not group.is_measure]
-        if measured and not answers:
+        image_keys = [group for group in self.groups if not group.is_measure]
+        if measured and not image_keys:
             return f"Measures of {networks}: {measures}."
-        n_evaluations = sum(group.n_evaluations for group in answers)
+        n_evaluations = sum(group.n_evaluations for group in image_keys)
         sentence = (
             f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
             "attacks and under common corruptions."
@@ -119,7 +127,11 @@ class CardFacts:
 
 
 def check_licence(licence: str, out: Path) -> None:
-    """Check that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
+    """Check that a licence has the characters of an SPDX expression, which need no escaping in YAML and JSON.
+
+    Raises:
+        ConfigError: it has other characters.
+    """
     if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
         raise ConfigError(
             f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
@@ -128,7 +140,7 @@ def check_licence(licence: str, out: Path) -> None:
 
 
 def card_text(facts: CardFacts) -> str:
-    """Text of README.md."""
+    """Return the content of README.md."""
     sections = [
         _front_matter(facts),
         f"# {facts.title}\n",
@@ -159,7 +171,7 @@ def _front_matter(facts: CardFacts) -> str:
 
 
 def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
-    """A configuration of each dataset, and one of each measure on it: files of one configuration have equal columns."""
+    """Return one configuration per dataset and one per measure, since a configuration's files need equal columns."""
     if not facts.measures:
         return [
             {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
@@ -168,10 +180,10 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
     configurations = []
     for dataset in facts.datasets:
         files = {key: name for name, (other, key) in facts.parquet_files.items() if other == dataset}
-        answers = [name for key, name in files.items() if key not in facts.measures]
+        image_keys = [name for key, name in files.items() if key not in facts.measures]
         measures = {key: name for key, name in files.items() if key in facts.measures}
-        if answers:
-            configurations.append({"config_name": dataset, "data_files": answers})
+        if image_keys:
+            configurations.append({"config_name": dataset, "data_files": image_keys})
         configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
     return configurations
 
@@ -203,8 +215,8 @@ def _contents(facts: CardFacts) -> str:
 
 
 def _protocol(facts: CardFacts) -> str:
-    engines = sorted({str(share.payload.get("engine", "unknown")) for share in facts.shares})
-    precisions = sorted({str(share.payload.get("precision", "unknown")) for share in facts.shares})
+    engines = sorted({str(protocol.payload.get("engine", "unknown")) for protocol in facts.protocols})
+    precisions = sorted({str(protocol.payload.get("precision", "unknown")) for protocol in facts.protocols})
     return (
         "## Protocol\n\n"
         f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
@@ -256,8 +268,8 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
 
 
 def _licence(facts: CardFacts) -> str:
-    own = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
-    others = f" That of the images of {own} is not stated." if own else ""
+    custom = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
+    others = f" That of the images of {custom} is not stated." if custom else ""
     text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{others}"
     return f"## Licence\n\n{text}\n"
 
@@ -270,7 +282,7 @@ def _checksums(facts: CardFacts) -> str:
 
 
 def croissant_text(facts: CardFacts) -> str:
-    """Text of croissant.json."""
+    """Return the content of croissant.json."""
     payload: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -285,10 +297,10 @@ def croissant_text(facts: CardFacts) -> str:
     }
     record_sets = []
     if facts.columns:
-        every = f"{PARQUET_FOLDER}/**/*.parquet"
+        all_files = f"{PARQUET_FOLDER}/**/*.parquet"
         keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
-        own = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
-        payload["distribution"].append(_file_set("parquet-files", own if facts.measures else every))
+        custom = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
+        payload["distribution"].append(_file_set("parquet-files", custom if facts.measures else all_files))
         description = "One row per evaluation: an architecture on a dataset under a key at a strength."
         record_sets.append(_record_set("evaluations", "parquet-files", description, facts.columns))
     for key, columns in facts.measures.items():
@@ -300,8 +312,8 @@ def croissant_text(facts: CardFacts) -> str:
     return json.dumps(payload, indent=1) + "\n"
 
 
-def _node(kind: str, name: str, **fields: Any) -> dict[str, Any]:
-    return {"@type": f"cr:{kind}", "@id": name, "name": name, **fields}
+def _node(node_type: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"@type": f"cr:{node_type}", "@id": name, "name": name, **fields}
 
 
 def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
@@ -310,8 +322,10 @@ def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
 
 def _record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
     # Croissant 1.0 has no type for bytes.
-    named = {column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.kind)}
-    fields = [_field(name, files, column_name, column) for column_name, column in named.items()]
+    representable = {
+        column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
+    }
+    fields = [_field(name, files, column_name, column) for column_name, column in representable.items()]
     return _node("RecordSet", name, description=description, field=fields)
 
 
@@ -329,7 +343,7 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
         file.name,
         contentUrl=file.name,
         contentSize=f"{file.n_bytes} B",
-        encodingFormat=next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        encodingFormat=next(encoding for suffix, encoding in encodings.items() if file.name.endswith(suffix)),
         sha256=file.sha256,
     )
 

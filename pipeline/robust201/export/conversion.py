@@ -1,4 +1,4 @@
-"""A JSON dataset gets Parquet files beside it, from which single values are read without the others'."""
+"""Conversion of a dataset's JSON files to Parquet files, from which single values can be read quickly."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,12 +21,12 @@ from robust201.shards import RowBatch
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a conversion did.
+    """Result of a conversion.
 
     Attributes:
-        written: names, below the folder, of files written.
-        kept: of those that were there, of the same JSON or an export's.
-        remarks: what was read in another form than an export's (see `KeyRows.remarks`).
+        written: names of the written files, relative to the folder.
+        kept: names of existing files that were kept: up to date, or written by an export.
+        remarks: values in a variant of the format that exports do not write (see `KeyRows.remarks`).
     """
 
     written: tuple[str, ...]
@@ -37,17 +37,17 @@ class ConversionReport:
 def convert_dataset(
     folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> ConversionReport:
-    """Write Parquet files, laid out as an export's, of the JSON files of a dataset, into its folder ``parquet``.
+    """Write a dataset's JSON results also as Parquet files, in the layout of an export, to its folder ``parquet``.
 
-    A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
-    that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
-    Where an export listed its files, these are listed too. `progress` is called with (keys done, keys to do).
+    Keys are converted one by one with one row group in memory, and each file is complete or absent. An interrupted
+    conversion is resumed by the next call, and a repeated one rewrites only files whose JSON files have changed. If the
+    folder has a listing, the new files are added to it. `progress` is called with (keys done, keys in total).
 
     Raises:
-        ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
+        ResultsError: the folder has no JSON results, a file is damaged, or files have different architectures.
     """
     stale = _find_stale(folder)
-    _unlist(folder, stale)  # they could not be opened
+    _remove_from_listings(folder, stale)  # a file that differs from its listing could not be opened
     dataset = RobustnessDataset(folder)
     pairs = ((name, key) for name in dataset.data for key in dataset.keys_all)
     keys = [key for name, spelling in pairs if (key := _JsonKey.find(dataset.files, name, spelling)) is not None]
@@ -57,32 +57,32 @@ def convert_dataset(
             "Name the unpacked dataset's folder."
         )
     changed = [key for key in keys if key.name in stale or not key.is_converted()]
-    _unlist(folder, {key.name for key in changed})
+    _remove_from_listings(folder, {key.name for key in changed})
     remarks: list[str] = []
     for done, key in enumerate(keys, start=1):
         if key in changed:
             try:
-                key.task().write()
+                key.parquet_file().write()
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
             remarks += key.rows.remarks
         progress(done, len(keys))
-    _list(folder, [key.name for key in keys])
+    _add_to_listings(folder, [key.name for key in keys])
     written = tuple(key.name for key in changed)
     return ConversionReport(written, tuple(key.name for key in keys if key.name not in written), tuple(remarks))
 
 
 def _find_stale(folder: Path) -> set[str]:
-    """Names of converted files that are not as they are listed, and have to be made again."""
+    """Return the names of converted files that differ from their listing and must be rewritten."""
     listed = {f"{PARQUET_FOLDER}/{name}": file for name, file in read_parquet_files(folder).items()}
-    there = {name: file for name, file in listed.items() if (folder / name).is_file()}
+    present = {name: file for name, file in listed.items() if (folder / name).is_file()}
     return {
-        name for name, file in there.items() if is_converted(folder / name) and ListedFile.of(folder / name) != file
+        name for name, file in present.items() if is_converted(folder / name) and ListedFile.of(folder / name) != file
     }
 
 
-def _unlist(folder: Path, names: Collection[str]) -> None:
-    """List files no longer that are about to be written: readers would refuse them after a kill in between."""
+def _remove_from_listings(folder: Path, names: Collection[str]) -> None:
+    """Remove files from the listings before they are rewritten: after a kill, readers would reject them as changed."""
     if not names:
         return
     remove_from_listing(folder, {*names, PARQUET_FILES})
@@ -92,8 +92,8 @@ def _unlist(folder: Path, names: Collection[str]) -> None:
         write_text(folder / PARQUET_FILES, parquet_files_text(kept))
 
 
-def _list(folder: Path, names: Iterable[str]) -> None:
-    """List the files of a conversion, as far as they are not an export's."""
+def _add_to_listings(folder: Path, names: Iterable[str]) -> None:
+    """Add the files of a conversion to the listings; those written by an export are listed already."""
     names = list(names)
     listed = read_parquet_files(folder)
     files = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
@@ -101,19 +101,19 @@ def _list(folder: Path, names: Iterable[str]) -> None:
     if new:
         remove_from_listing(folder, {PARQUET_FILES})
         write_text(folder / PARQUET_FILES, parquet_files_text(listed | new))
-    there = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
-    add_to_listing(folder, [*names, *there])
+    present = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
+    add_to_listing(folder, [*names, *present])
 
 
 @dataclass(frozen=True, eq=False)
 class _JsonKey:
-    """The JSON files of one key on one dataset, and the Parquet file that is made of them."""
+    """The JSON files of one key on one dataset, and the Parquet file that they are converted to."""
 
     rows: KeyRows
 
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
-        """Find the files of a key in either spelling; None if there are none."""
+        """Return the files of a key in either spelling; None if there are none."""
         sources = json_files_of(files, dataset, key)
         if not sources:
             return None
@@ -125,7 +125,7 @@ class _JsonKey:
         return parquet_name(self.rows.dataset, self.rows.key)
 
     def is_converted(self) -> bool:
-        """Whether the Parquet file is there: of an export, or of these files."""
+        """Return whether the Parquet file exists and was written by an export or from these JSON files."""
         path = self.rows.files.path / self.name
         return path.is_file() and (
             not is_converted(path)
@@ -135,7 +135,7 @@ class _JsonKey:
             )
         )
 
-    def task(self) -> ParquetFile:
+    def parquet_file(self) -> ParquetFile:
         rows = self.rows
         sources = {
             measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
@@ -157,10 +157,11 @@ class _JsonKey:
         )
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Columns, unit by unit (see `export.written_file.RowSource`).
+        """Yield the columns unit by unit (see `export.written_file.RowSource`).
 
-        Raises EvaluationError where a file lacks an architecture that another has, or is damaged: `ResultsError`, an
-        OSError, would look like an error of the file being written.
+        Raises:
+            EvaluationError: a file is damaged, or lacks an architecture that another file has. A ResultsError, which is
+                an OSError, would look like an error of the file that is being written.
         """
         try:
             for unit, by_strength in self.rows.iter_rows(measurement):

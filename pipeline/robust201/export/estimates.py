@@ -1,4 +1,4 @@
-"""Estimated accuracies of a sampled sweep: a file of their own, since an estimate is no count."""
+"""Estimated accuracies of a sampled sweep, in a separate file so that they are not confused with counts."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from robust201.core.records import ArchitectureId, Unit
 from robust201.export.groups import FileForm, Group
 from robust201.export.number_text import array_text
 from robust201.export.outcome_files import ImagesOf
-from robust201.export.published_layout import NAMES, layout_of
+from robust201.export.published_layout import CATEGORICAL, layout_of
 from robust201.planning.plan import Plan, is_sampled
 from robust201.planning.samples import KeySample
 from robust201.reader.result_files import ESTIMATED_FOLDER
@@ -33,7 +33,14 @@ _NUMBERS = {
 
 @dataclass(frozen=True, eq=False)
 class NetworkEstimates:
-    """Estimates of one network under one key, at its strengths."""
+    """Estimates for one network under one key, one per strength.
+
+    Attributes:
+        unit: the unit of the first increment of the sample.
+        n_images: number of images that the estimates refer to.
+        estimates: the estimates.
+        design: description of the sample's design.
+    """
 
     unit: Unit
     n_images: int
@@ -43,7 +50,13 @@ class NetworkEstimates:
 
 @dataclass(frozen=True, eq=False)
 class SampledResults:
-    """Everything that a sampled sweep estimates; `missing` evaluations by dataset and key have no results yet."""
+    """Estimates of a sampled sweep.
+
+    Attributes:
+        networks: the estimates.
+        missing: number of evaluations without complete samples, by dataset and key.
+        record: description of the samples for sweep.json.
+    """
 
     networks: Sequence[NetworkEstimates]
     missing: Mapping[tuple[str, str], int]
@@ -51,46 +64,53 @@ class SampledResults:
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        """Datasets and keys that are estimated."""
-        return tuple(dict.fromkeys((one.unit.dataset, one.unit.key) for one in self.networks))
+        """Datasets and keys that have estimates."""
+        return tuple(dict.fromkeys((network.unit.dataset, network.unit.key) for network in self.networks))
 
 
 def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults:
-    """Estimate the accuracies of all networks that saw samples; of those alone whose samples are complete."""
-    found: list[NetworkEstimates] = []
+    """Estimate the accuracies of all networks whose samples are complete."""
+    networks: list[NetworkEstimates] = []
     missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     for dataset in plan.datasets:
-        pieces = _pieces(plan, dataset)
-        if not pieces:
+        units_by_key = _sampled_units(plan, dataset)
+        if not units_by_key:
             continue
         reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
-        pilots = {key: reader.pilot(key) for key in {key for _, key in pieces}}
-        cheap: dict[ArchitectureId, Any] = {}
-        for (architecture, key), units in sorted(pieces.items(), key=lambda item: list(plan.tasks).index(item[0][1])):
+        pilots = {key: reader.pilot(key) for key in {key for _, key in units_by_key}}
+        cheap_outcomes: dict[ArchitectureId, Any] = {}
+        for (architecture, key), units in sorted(
+            units_by_key.items(), key=lambda item: list(plan.tasks).index(item[0][1])
+        ):
             pilot, sample = pilots[key], samples.get((dataset, key))
-            is_whole = sample is not None and len(units) == len(sample.increments)
-            if pilot is None or sample is None or not is_whole or not _is_ready(reader, architecture, units):
+            has_all_increments = sample is not None and len(units) == len(sample.increments)
+            if pilot is None or sample is None or not has_all_increments or not _is_ready(reader, architecture, units):
                 missing[dataset, key] += len(units[0].strengths)
                 continue
-            if architecture not in cheap:
-                cheap[architecture] = np.packbits(reader.cheap(architecture), axis=1)
-            own = np.unpackbits(cheap[architecture], axis=1, count=len(sample.design.stratum)).astype(bool)
-            found.append(_estimate(reader, units, sample, pilot, own))
-    return SampledResults(found, dict(missing), _record(plan))
+            if architecture not in cheap_outcomes:
+                cheap_outcomes[architecture] = np.packbits(reader.cheap(architecture), axis=1)
+            correct_on_cheap = np.unpackbits(
+                cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
+            ).astype(bool)
+            networks.append(_estimate(reader, units, sample, pilot, correct_on_cheap))
+    return SampledResults(networks, dict(missing), _record(plan))
 
 
-def _pieces(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
-    """Units of samples on a dataset, increments in order, by network and key; without keys of which all was seen."""
+def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
+    """Return the sampled units on a dataset by network and key, in the order of their increments.
+
+    Keys that were evaluated on all images are left out.
+    """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
-    found: dict[tuple[ArchitectureId, str], list[Unit]] = {}
+    units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
     for planned in plan.planned_keys:
         sample = samples.get((dataset, planned.key))
-        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.is_whole):
+        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.has_all_increments):
             for position in range(len(planned.networks)):
                 unit = planned.unit(position)
-                found.setdefault((unit.architecture, unit.key), []).append(unit)
-    return found
+                units.setdefault((unit.architecture, unit.key), []).append(unit)
+    return units
 
 
 def _is_ready(reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
@@ -98,20 +118,20 @@ def _is_ready(reader: OutcomeReader, architecture: ArchitectureId, units: Sequen
 
 
 def _estimate(
-    reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, own_cheap: Any
+    reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]
     seen = np.concatenate([reader.read(unit, shown) for unit, shown in zip(units, positions, strict=True)], axis=1)
     seen = seen[:, np.argsort(np.concatenate(positions))]
-    numbers = estimate(sample.design, seen, pilot.predict(own_cheap))
+    numbers = estimate(sample.design, seen, pilot.predict(correct_on_cheap))
     design = f"stratified difference estimator, {len(sample.design.sizes)} strata, pilot of {len(pilot.outcomes)}"
     return NetworkEstimates(units[0], len(sample.design.stratum), numbers, design)
 
 
 def _record(plan: Plan) -> dict[str, Any]:
-    """Return what sweep.json says of the samples."""
+    """Return the description of the samples in sweep.json."""
     section, drawn = plan.config.sampling, plan.facts.samples
-    assert section is not None  # noqa: S101 - asked of sampled sweeps only
+    assert section is not None  # noqa: S101 - called for sampled sweeps only
     samples = {} if drawn is None else drawn.keys
     return {
         **section.model_dump(mode="json"),
@@ -126,25 +146,25 @@ def _record(plan: Plan) -> dict[str, Any]:
                 "increments": [increment.sha256 for increment in sample.increments],
             }
             for (dataset, key), sample in samples.items()
-            if not sample.is_whole
+            if not sample.has_all_increments
         ],
     }
 
 
 def estimates_bytes(results: SampledResults, space: str) -> bytes:
-    """Write estimates as Parquet: a row per network, key and strength."""
+    """Return the estimates as a Parquet file with one row per network, key and strength."""
     layout = layout_of(space)
     rows = list(_rows(results))
-    architectures = [one.unit.architecture for one, _ in rows]
+    architectures = [network.unit.architecture for network, _ in rows]
     arrays: dict[str, Any] = {
-        "dataset": pa.array([one.unit.dataset for one, _ in rows], NAMES),
-        "key": pa.array([one.unit.key for one, _ in rows], NAMES),
-        **{name: pa.array(values, layout.columns[name].kind) for name, values in layout.values(architectures).items()},
-        "strength": pa.array([one.unit.strengths[s] for one, s in rows], pa.float64()),
-        **{name: pa.array([float(getattr(one.estimates, name)[s]) for one, s in rows]) for name in _NUMBERS},
-        "n_seen": pa.array([one.estimates.n_seen for one, _ in rows], pa.int32()),
-        "n_images": pa.array([one.n_images for one, _ in rows], pa.int32()),
-        "design": pa.array([one.design for one, _ in rows], NAMES),
+        "dataset": pa.array([network.unit.dataset for network, _ in rows], CATEGORICAL),
+        "key": pa.array([network.unit.key for network, _ in rows], CATEGORICAL),
+        **{name: pa.array(values, layout.columns[name].dtype) for name, values in layout.values(architectures).items()},
+        "strength": pa.array([network.unit.strengths[s] for network, s in rows], pa.float64()),
+        **{name: pa.array([float(getattr(network.estimates, name)[s]) for network, s in rows]) for name in _NUMBERS},
+        "n_seen": pa.array([network.estimates.n_seen for network, _ in rows], pa.int32()),
+        "n_images": pa.array([network.n_images for network, _ in rows], pa.int32()),
+        "design": pa.array([network.design for network, _ in rows], CATEGORICAL),
     }
     fields = [
         pa.field(name, array.type, metadata={"description": _NUMBERS[name]} if name in _NUMBERS else None)
@@ -159,15 +179,17 @@ def estimates_bytes(results: SampledResults, space: str) -> bytes:
 def estimates_json(
     results: SampledResults, groups: Iterable[Group], form: FileForm, store: ShardStore, inventory: Inventory
 ) -> Iterator[tuple[str, bytes]]:
-    """Write the accuracies of sampled keys in the published layout: counts of the pilot, estimates of all others.
+    """Yield JSON files of the sampled keys in the published layout: counts for the pilot, estimates for the others.
 
-    Yields the name and the text of each file; the names begin with the folder `ESTIMATED_FOLDER`.
+    Yields:
+        Name, in the folder `ESTIMATED_FOLDER`, and content of each file.
     """
-    by_place: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
-    for one in results.networks:
-        by_place.setdefault((one.unit.dataset, one.unit.key), {})[one.unit.architecture] = one.estimates.value
+    estimated: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
+    for network in results.networks:
+        by_architecture = estimated.setdefault((network.unit.dataset, network.unit.key), {})
+        by_architecture[network.unit.architecture] = network.estimates.value
     for group in groups:
-        values = by_place.get((group.dataset, group.key))
+        values = estimated.get((group.dataset, group.key))
         if values is None:
             continue
         rows = store.select(group.complete_units, inventory, group.measurements).iter_values("accuracy")
@@ -188,6 +210,6 @@ def estimates_json(
 
 
 def _rows(results: SampledResults) -> Iterator[tuple[NetworkEstimates, int]]:
-    for one in results.networks:
-        for strength in range(len(one.unit.strengths)):
-            yield one, strength
+    for network in results.networks:
+        for strength in range(len(network.unit.strengths)):
+            yield network, strength

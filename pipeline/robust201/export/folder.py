@@ -28,17 +28,21 @@ the old export stays; if it is killed later, the next export moves the remaining
 def open_folder(
     path: Path, planned: Collection[str], record: Mapping[str, Any], weights: WeightHashes
 ) -> Iterator["ExportFolder"]:
-    """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
+    """Prepare a folder for an export, and lock it against other exports on this machine until the block ends.
 
-    The names of the files to come are relative to it. `record` is how the numbers to be exported came about, with
-    ``name`` and ``protocols`` as in sweep.json; `weights` are by network (see `export.side_files.weight_hashes`).
+    Args:
+        path: the folder.
+        planned: names of the files that the export will write, relative to the folder.
+        record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
+        weights: SHA-256 of each network's weights (see `export.side_files.weight_hashes`).
 
     Raises:
-        InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
-            of another sweep.
-        StorageError: another export writes there, or the folder cannot be written to.
+        InputError: `path` is a file or lies in a results folder, or the folder contains files that no export listed or
+            an export of another sweep.
+        StorageError: another export is writing to the folder, or the folder is not writable.
     """
-    results = next((one for one in (path, *path.resolve().parents) if (one / "format.json").exists()), None)
+    candidates = (path, *path.resolve().parents)
+    results = next((folder for folder in candidates if (folder / "format.json").exists()), None)
     if results is not None:
         raise InputError(
             f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
@@ -47,8 +51,8 @@ def open_folder(
     with sole_writer(path, "Exporting"):
         if _is_committed(path / STAGING_FOLDER):
             _publish(path)
-        _refuse_other_sweeps(path, record, weights)
-        _refuse_foreign_files(path, planned)
+        _reject_other_sweep(path, record, weights)
+        _reject_unlisted_files(path, planned)
         _discard(path / STAGING_FOLDER)
         try:
             yield ExportFolder(path)
@@ -58,23 +62,23 @@ def open_folder(
 
 
 def refuse_unfinished_export(path: Path) -> None:
-    """Reject the folder of an export that was killed: before it was complete, or between moves of its files.
+    """Reject the folder of an export that was killed before it was complete, or while its files were being moved.
 
-    An earlier export that a killed one was to replace is whole until the first move.
+    If an export is killed before the first move, the earlier export that it would have replaced is still intact.
 
     Raises:
-        InputError: it is one.
+        InputError: the folder contains an unfinished export.
     """
     staging = path / STAGING_FOLDER
     if _is_committed(staging) or (staging.is_dir() and not is_dataset(path)):
         raise InputError(
-            f"Reading an export failed for {path}: expected a finished one, got one that was killed or still goes on. "
-            "Wait for it, or run the same robust201 export again."
+            f"Reading an export failed for {path}: the export was killed or is still running. "
+            "Wait until it ends, or run the same robust201 export again."
         )
 
 
 def _is_committed(staging: Path) -> bool:
-    """Return whether all files of a staging folder are whole; a link is never followed."""
+    """Return whether a staging folder is complete, which its listing shows; symbolic links are not followed."""
     return not staging.is_symlink() and bool(read_checksums(staging))
 
 
@@ -85,16 +89,16 @@ def _discard(staging: Path) -> None:
         staging.unlink(missing_ok=True)
 
 
-def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Check that a folder holds no export of another sweep, which an export would replace."""
-    # Another sweep has another name, or they have no protocol in common, or of the networks that both have none with
-    # the same weights: one more strength or architecture makes no other.
+def _reject_other_sweep(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
+    """Raise InputError if the folder contains an export of another sweep, since the new export would replace it."""
+    # Two sweeps are different if their names differ, if they have no protocol in common, or if no network that both
+    # have has the same weights. The same sweep with more strengths or architectures may replace its earlier export.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
         old, new = (f"the sweep {described['name']!r}" for described in (earlier, record))
         protocols = [set(map(canonical_json, described["protocols"])) for described in (earlier, record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # none is there, or a damaged one, which says nothing and is written anew
+        return  # there is no earlier sweep.json, or it is damaged and will be replaced
     if old != new:
         got = old
     elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
@@ -110,53 +114,56 @@ def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightH
 
 
 def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return, for each network that an earlier export has too, whether its weights are the same; empty if none."""
+    """Return whether the weights are the same for each network that the earlier export also has; empty if none."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [
             _overlap(earlier[dataset][identifier], sha256)
-            for dataset, of_network in weights.items()
-            for identifier, sha256 in of_network.items()
+            for dataset, by_network in weights.items()
+            for identifier, sha256 in by_network.items()
             if identifier in earlier.get(dataset, {})
         ]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
 
 
-def _overlap(one: Any, other: str | Mapping[str, str]) -> bool:
-    """Whether two networks have weights in common: one state each, or several by name."""
-    if isinstance(one, dict) and isinstance(other, Mapping):
-        return bool(one.items() & other.items())
-    return bool(one == other)
+def _overlap(first: Any, second: str | Mapping[str, str]) -> bool:
+    """Return whether two networks have weights in common; each has one hash, or several hashes by name."""
+    if isinstance(first, dict) and isinstance(second, Mapping):
+        return bool(first.items() & second.items())
+    return bool(first == second)
 
 
-def _refuse_foreign_files(path: Path, planned: Collection[str]) -> None:
-    """Reject a folder with files that no export listed, under the names of files to come or in place of an export."""
+def _reject_unlisted_files(path: Path, planned: Collection[str]) -> None:
+    """Raise InputError if a planned file would replace one that no export listed, or if the folder is not an export."""
     listed = read_checksums(path)
-    owned = {*listed, CHECKSUM_FILE} if listed else set()
-    foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, owned))
+    listed_names = {*listed, CHECKSUM_FILE} if listed else set()
+    unlisted = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, listed_names))
     if not listed:
-        foreign += [name for name in visible_entries(path) if name not in foreign]
-    if foreign:
+        unlisted += [name for name in visible_entries(path) if name not in unlisted]
+    if unlisted:
         raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
-            f"that no export listed, such as {foreign[0]}. Choose another folder."
+            f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(unlisted)} files "
+            f"that no export listed, such as {unlisted[0]}. Choose another folder."
         )
 
 
-def _is_taken(path: Path, name: str, owned: Collection[str]) -> bool:
-    """Whether something that is not an export's has the name of a file to come, or of a folder above it."""
+def _is_taken(path: Path, name: str, listed_names: Collection[str]) -> bool:
+    """Return whether a path, or a folder above it, is occupied by something that no export wrote."""
     file = path / name
-    above = (path / folder for folder in Path(name).parents)
-    return (file.exists() and (name not in owned or file.is_dir())) or any(
-        os.path.lexists(folder) and not folder.is_dir() for folder in above
+    ancestors = (path / folder for folder in Path(name).parents)
+    return (file.exists() and (name not in listed_names or file.is_dir())) or any(
+        os.path.lexists(folder) and not folder.is_dir() for folder in ancestors
     )
 
 
 class ExportFolder:
-    """A folder being filled by an export, new, empty or holding an earlier one, which is replaced (see `open_folder`).
+    """The folder of a running export (see `open_folder`).
 
-    `staging` is where its files are written; `written` has those that are whole, by name.
+    Attributes:
+        path: the folder.
+        staging: the folder inside `path` to which the export's files are written first.
+        written: the complete files, by name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -173,7 +180,7 @@ class ExportFolder:
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Put the files written in place of an earlier export's, and name the files of that which are gone, sorted."""
+        """Move the files to their final paths, and return the sorted names of the earlier export's removed files."""
         listing = listing_text({name: file.sha256 for name, file in self.written.items()})
         write_text(self.staging / CHECKSUM_FILE, listing)
         return _publish(self.path)
@@ -182,8 +189,11 @@ class ExportFolder:
 def _publish(path: Path) -> tuple[str, ...]:
     """Move the files of a complete staging folder to their final paths, and remove the old export's other files.
 
-    After a kill, a second call does the remaining steps: the old listing, which names the files to remove, is replaced
-    last. Return the names of the removed files, sorted.
+    If a call is killed, the next call completes the remaining steps: the old listing, which names the files to remove,
+    is replaced last.
+
+    Returns:
+        The sorted names of the removed files.
     """
     staging = path / STAGING_FOLDER
     stale = sorted(name for name in {*read_checksums(path)} - {*read_checksums(staging)} if (path / name).is_file())

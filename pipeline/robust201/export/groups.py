@@ -1,4 +1,4 @@
-"""What an export holds, and in which form: the units of each dataset and key, what they lack, and their protocols."""
+"""Contents and format of an export: the units of each dataset and key, what they lack, and their protocols."""
 
 import itertools
 from collections import Counter
@@ -25,15 +25,20 @@ KeyStyle = Literal["paper", "published"]
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:
-    """Spell a key as the paper or as the published files do; a user's own task has one name."""
+    """Spell a key as in the paper or as in the published files; a custom task has one spelling."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key), sorted by architecture and weights.
+    """The units of one (dataset, key).
 
-    `lacking` has the strengths that a unit lacks, by its id; units that lack none are not there.
+    Attributes:
+        dataset: name of the dataset.
+        task: the key's task.
+        measurements: names of the measurements, or a measure's columns.
+        units: the units, sorted by architecture and weights.
+        lacking: missing strengths by unit id; complete units are absent.
     """
 
     dataset: str
@@ -68,15 +73,22 @@ class Group:
 
     @property
     def n_left_out(self) -> int:
-        """Evaluations that are not exported: all those of units that lack one."""
+        """Number of evaluations that are not exported: all evaluations of incomplete units."""
         return len(self.lacking) * len(self.strengths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileForm:
-    """How files of results are written (see `export.writing.export_dataset`); row groups kept decoded are bounded.
+    """Format of result files (see `export.writing.export_dataset`).
 
-    `labels` are those of the images by dataset, where outcomes are written.
+    Attributes:
+        key_style: spelling of keys.
+        round_to: number of decimals; None for all.
+        empty: value for a mean over no image.
+        compression: compression of JSON files.
+        cache_bytes: maximum size of the decoded row groups that are cached.
+        outcomes: form of per-image outcomes; None if they are not written.
+        labels: labels of the images by dataset, if outcomes are written.
     """
 
     key_style: KeyStyle
@@ -89,7 +101,7 @@ class FileForm:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Measurements that no file has, since outcomes take their place."""
+        """Measurements that are not written, because outcomes replace them."""
         return (PREDICTIONS,) if self.outcomes == "bits" else ()
 
     def spell(self, group: Group) -> str:
@@ -103,8 +115,8 @@ class FileForm:
 
 
 @dataclass(frozen=True)
-class ProtocolShare:
-    """A protocol, and how many evaluations of an export came about by it; 0 where none was computed by it."""
+class ProtocolCount:
+    """A protocol, and the number of exported evaluations that were computed under it."""
 
     digest: str
     payload: Mapping[str, Any]
@@ -112,28 +124,36 @@ class ProtocolShare:
 
 
 def choose_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
-    """Choose a plan's units by the name of their weights, None for all; ConfigError if there are no such weights."""
+    """Return a plan's units with a name of weights, or all units if `name` is None.
+
+    Raises:
+        ConfigError: no weights have this name.
+    """
     if name is None:
         return plan.units
     chosen = tuple(unit for unit in plan.units if unit.weights == name)
     if not name or not chosen:
-        names = names_of_weights(plan.units)
+        names = weights_names(plan.units)
         raise ConfigError(
             f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{closest(name, names)}"
             if names
-            else f"Choosing weights failed for {name!r}: expected no name, since each network of these results has one "
-            "state, got one. Leave it out."
+            else f"Choosing weights failed for {name!r}: the weights of these results have no names. Leave the name "
+            "out."
         )
     return chosen
 
 
-def names_of_weights(units: Iterable[Unit]) -> tuple[str, ...]:
-    """List the names of weights that units have, in order."""
+def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
+    """Return the names of the units' weights, in order."""
     return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
 
 
 def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) -> list[Group]:
-    """Group a plan's units by dataset and key, with what each group lacks (raises as `choose_weights` does)."""
+    """Group a plan's units by dataset and key, and determine the strengths that each group lacks.
+
+    Raises:
+        ConfigError: no weights have the name `weights`.
+    """
     groups = []
     chosen = choose_weights(plan, weights)
     for (dataset, key), units in itertools.groupby(chosen, key=lambda unit: (unit.dataset, unit.key)):
@@ -149,18 +169,18 @@ def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) ->
     return groups
 
 
-def share_out(plan: Plan, groups: Iterable[Group]) -> list[ProtocolShare]:
-    """Count what an export has of each of a plan's protocols."""
+def count_protocol_evaluations(plan: Plan, groups: Iterable[Group]) -> list[ProtocolCount]:
+    """Count the exported evaluations of each of a plan's protocols."""
     counts: Counter[str] = Counter()
     for group in groups:
         for unit in group.complete_units:
             counts[unit.protocol] += len(group.strengths)
     planned = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
-    return [ProtocolShare(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
+    return [ProtocolCount(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
 
 
 def describe_missing(out: Path, groups: Sequence[Group]) -> str:
-    """Describe what an export lacks, and what to do about it."""
+    """Return the error message of an export with missing evaluations."""
     planned = sum(len(unit.strengths) for group in groups for unit in group.units)
     absent = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
     counts = ", ".join(f"{group.dataset} {group.key} {count:,}" for group, count in absent.items())
@@ -169,5 +189,6 @@ def describe_missing(out: Path, groups: Sequence[Group]) -> str:
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
         f"missing {counts}; for example {unit.label} at strength {first.lacking[unit.id][0]:g}. "
-        "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
+        "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
+        "--partial."
     )

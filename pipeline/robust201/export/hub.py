@@ -1,4 +1,4 @@
-"""Publication of a dataset on the Hugging Face hub: its listed files, and one page that shows them."""
+"""Upload of a dataset to the Hugging Face Hub: its listed files and a report page."""
 
 import re
 import tempfile
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 PAGE_FILE = "index.html"
-"""The page of the dataset: a report, which any web server can serve."""
+"""File name of the report page."""
 
 _NAME = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
-"""A name that the hub accepts: no dot or hyphen at its ends, no two in a row, no .git at the end."""
+"""A name that the Hub accepts: no dot or hyphen at either end, not two in a row, and no .git at the end."""
 
 _TARGET = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME}/{_NAME})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What is uploaded.
+    """Files to upload.
 
     Attributes:
-        repository: its name, such as ``user/name``.
-        files: by their names in the repository.
+        repository: name of the repository, such as ``user/name``.
+        files: paths by name in the repository.
     """
 
     repository: str
@@ -43,21 +43,21 @@ class Upload:
 
 
 def parse_target(text: str) -> str:
-    """Read ``hf://user/name``, also with ``datasets/`` before it; return the repository's name."""
+    """Return the repository's name from ``hf://user/name`` or ``hf://datasets/user/name``."""
     match = _TARGET.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"Publishing failed for {text!r}: expected hf://USER/NAME, a dataset of the Hugging Face hub, got another "
-            "form. Correct it."
+            f"Publishing failed for {text!r}: expected hf://USER/NAME, the name of a dataset on the Hugging Face Hub. "
+            "Correct the target."
         )
     return match["name"]
 
 
 def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
-    """List the files of an export, and its page, after a check of every hash; other files of the folder stay.
+    """Return the listed files of an export and its page, after checking all hashes; other files are not uploaded.
 
     Raises:
-        ConfigError: the target is no repository of the hub.
+        ConfigError: the target is not the name of a repository.
         ResultsError: the folder has no listing, or a file differs from it.
     """
     repository = parse_target(target)
@@ -71,35 +71,40 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
         path = folder / name
         if not path.is_file() or hash_once(path) != sha256:
             raise ResultsError(
-                f"Publishing failed for {path}: expected the file of {CHECKSUM_FILE}, got "
-                f"{'another' if path.is_file() else 'none'}. Export the dataset again; `robust201 verify {folder}` "
-                "checks all."
+                f"Publishing failed for {path}: the file "
+                f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "
+                f"`robust201 verify {folder}` checks all files."
             )
     if PAGE_FILE in listed:
         raise ResultsError(
-            f"Publishing failed for {folder}: expected no {PAGE_FILE} among the files of {CHECKSUM_FILE}, since the "
-            "page of the dataset gets this name, got one. Export the dataset into a new folder."
+            f"Publishing failed for {folder}: {CHECKSUM_FILE} lists a file {PAGE_FILE}, which is the name of the "
+            "report page. Export the dataset to a new folder."
         )
     files = {name: folder / name for name in (*listed, CHECKSUM_FILE)}
     return Upload(repository, files | {PAGE_FILE: page})
 
 
 def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
-    """Upload a dataset in one commit, with the login of the library; a new repository is private unless `public`.
+    """Upload a dataset in one commit, with the credentials of huggingface_hub.
+
+    Args:
+        upload: the files.
+        public: whether a new repository is public.
+        say: called with messages about the upload.
 
     Returns:
-        The address of the dataset.
+        The URL of the dataset.
 
     Raises:
         ConfigError: huggingface_hub is not installed.
-        StorageError: the hub refused, or was not reached.
+        StorageError: the Hub rejected the upload or was not reachable.
     """
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
         from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined] # of its HTTP library
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "Publishing failed: expected the package huggingface_hub, got none. Install robust201[hub]."
+            "Publishing failed: the package huggingface_hub is not installed. Install robust201[hub]."
         ) from error
     api = HfApi()
     try:
@@ -116,23 +121,23 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
         api.create_commit(upload.repository, operations, commit_message="Dataset of robust201", repo_type="dataset")
     except (HTTPError, HFValidationError, OSError) as error:
         raise StorageError(
-            f"Publishing failed for hf://{upload.repository}: expected the hub to take the files, got "
-            f"{one_line(error, 200)}. Log in by `hf auth login`, or check the name and your rights."
+            f"Publishing failed for hf://{upload.repository}: {one_line(error, 200)}. Log in with `hf auth login`, or "
+            "check the name and your permissions."
         ) from error
     return str(url)
 
 
 def _read_published_listing(api: "HfApi", repository: str) -> Collection[str]:
-    """Return the names of the files that the published listing names."""
+    """Return the names of the files in the published listing."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(api.hf_hub_download(repository, CHECKSUM_FILE, repo_type="dataset", local_dir=folder))
         return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests.keys()
 
 
 def _find_stale(published: Iterable[str], listed: Collection[str], upload: Upload) -> list[str]:
-    """List the published files of an earlier export: what it listed, or lies in the folders that an export fills alone.
+    """Return the published files of an earlier export: those that it listed, and those in folders of an export.
 
-    Other files, such as a licence, are the owner's and stay.
+    Other files, such as a licence, belong to the owner and are kept.
     """
     folders = (f"{PARQUET_FOLDER}/", f"{IMAGES_FOLDER}/")
     return sorted(

@@ -1,4 +1,4 @@
-"""One JSON file of results: rows in, text out, in constant memory."""
+"""JSON result files, written from rows in constant memory."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ class JsonFile(ResultFile):
                 on_rows(len(units))
 
     def texts(self) -> Iterator[tuple[Sequence[Unit], list[bytes]]]:
-        """Make the file's text: a piece for each of some units, and for no unit what stands before and after them."""
+        """Yield the file's text in batches of units with one piece per unit; the first and last batch have no units."""
         names = (self.dataset, self.key, self.measurement)
         yield (), [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
         separator = b""
@@ -47,9 +47,10 @@ class JsonFile(ResultFile):
 
 
 def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, empty: Empty = "null") -> Iterator[bytes]:
-    """JSON text of each unit of a batch: a value for ``clean`` and measures, else a list with one value per strength.
+    """Yield each unit's JSON text: one value for ``clean`` and measures, else a list with one value per strength.
 
-    Raises StorageError where a number is infinite, or NaN where an accuracy is.
+    Raises:
+        StorageError: a number is infinite, or is NaN but not a mean over images.
     """
     fields = fields_of(measurement)
     names = [b'"%s": ' % name.encode() if name else b"" for name in fields]
@@ -67,7 +68,7 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
 
 
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None, empty: Empty) -> list[bytes]:
-    """JSON text of a column of each evaluation (raises as `row_texts` does)."""
+    """Return the JSON text of a column for each evaluation (raises as `row_texts` does)."""
     column = batch.columns[name]
     try:
         if isinstance(column, list):
@@ -91,7 +92,7 @@ def _is_single(unit: Unit) -> bool:
 
 
 def _check_numbers(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Refuse NaN in values other than means over images; only those may be over no image."""
+    """Return the values; raise ValueError for NaN except in means over images, which may be over no image."""
     column = COLUMNS.get(name)
     if column is not None and column.of_counts is not None and np.isnan(values).any():
         raise ValueError(f"expected {name} to be a number, got NaN")

@@ -1,7 +1,7 @@
-"""Arrays of numbers to JSON text, byte for byte what `json.dumps` gives, at a tenth of its time or less.
+"""Serialisation of arrays to the same JSON bytes as `json.dumps`, at least ten times faster.
 
-orjson writes the shortest digits that give a double back, as Python does, and differs from Python's `repr` in three
-ways that are mended here: no space after a comma, ``1e-6`` for ``1e-06``, and ``0.00001`` for ``1e-05``.
+Like Python, orjson writes the shortest digits that round-trip. Its output differs from Python's in three ways, which
+are corrected here: no space after a comma, ``1e-6`` for ``1e-06``, and ``0.00001`` for ``1e-05``.
 """
 
 import json
@@ -12,26 +12,32 @@ import orjson
 from numpy.typing import NDArray
 
 MAX_EXACT_DECIMALS = 12
-"""Decimals up to which a rounded double follows from one product and one division of doubles."""
+"""Maximum number of decimals for which rounding with one product and one division of doubles is exact."""
 
 _EXPONENT_FROM = 1e-4
-"""Python writes smaller numbers with an exponent; orjson does below a tenth of this."""
+"""Python writes numbers below this with an exponent, orjson only numbers below a tenth of it."""
 
-_HALF_WAY = 1e-2
+_HALF_MARGIN = 1e-2
+"""Distance from a half below which the exact value decides how a number is rounded."""
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED = b"0.0000"
-_MINUS_ZERO, _NOTHING, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON numbers
+_MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON numbers
 
 
 Empty = Literal["null", "nan", "zero"]
-"""What JSON files say of a mean over no image: null is JSON, NaN is what Python's and NumPy's readers take."""
+"""Value in JSON files for a mean over no image; NaN is not valid JSON, but Python and NumPy can read it."""
 
 
 def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> bytes:
-    """Write an array of any shape as nested JSON lists: the bytes of ``json.dumps(values.tolist())``.
+    """Return an array of any shape as nested JSON lists, with the bytes of ``json.dumps(values.tolist())``.
 
-    Of floats, NaN becomes ``null``, ``NaN`` or ``0.0``, and some decimals are kept; None keeps them exactly.
-    ValueError: a number is infinite, which JSON cannot say.
+    Args:
+        values: the array.
+        round_to: number of decimals of floats; None writes them exactly.
+        empty: replacement for NaN: ``null``, ``NaN`` or ``0.0``.
+
+    Raises:
+        ValueError: a number is infinite, which JSON cannot represent.
     """
     if empty == "zero":
         return array_text(np.where(np.isnan(values), 0.0, values), round_to)
@@ -40,13 +46,13 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return _serialise(values).replace(b",", b", ")
-    values = values.astype(np.float64, copy=False)  # of a narrower float, orjson would write fewer digits
+    values = values.astype(np.float64, copy=False)  # orjson would write fewer digits for a narrower float
     if np.isinf(values).any():
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:
         values = round_array(values, round_to)
     if values.ndim == 0 or not _is_plain(values):
-        return _slowly(values)
+        return _json_dumps(values)
     text = _serialise(values)
     small = values[(values < _EXPONENT_FROM) & (values > 0)]
     if small.size:
@@ -55,12 +61,12 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
 
 
 def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
-    """Write each array of a stack (E, …) as `array_text` does, all at once."""
+    """Return the text of each array of a stack (E, …), as `array_text` does, but in one pass."""
     if not values.size:
         return [array_text(array, round_to, empty) for array in values]
     text, depth = array_text(values, round_to, empty), values.ndim - 1
     opening, closing = b"[" * depth, b"]" * depth
-    # So many brackets meet only where an array of the stack ends.
+    # This many consecutive brackets occur only between two arrays of the stack.
     pieces = text[1 + depth : len(text) - 1 - depth].split(closing + b", " + opening)
     return [opening + piece + closing for piece in pieces]
 
@@ -72,12 +78,12 @@ def _serialise(values: NDArray[Any]) -> bytes:
 
 
 def _is_plain(values: NDArray[Any]) -> bool:
-    """Whether every number is of the form that the mending below knows: at least 0, below 10, or NaN."""
-    held = values[~np.isnan(values)]
-    return values.size > 0 and not (held.size and (held.min() < 0 or held.max() >= 10))
+    """Return whether every number is at least 0 and below 10, or NaN, as `_mend_exponents` requires."""
+    numbers = values[~np.isnan(values)]
+    return values.size > 0 and not (numbers.size and (numbers.min() < 0 or numbers.max() >= 10))
 
 
-def _slowly(values: NDArray[Any]) -> bytes:
+def _json_dumps(values: NDArray[Any]) -> bytes:
     if values.ndim == 0:
         return b"null" if np.isnan(values) else json.dumps(values.item()).encode()
     plain = values.astype(object)
@@ -86,9 +92,10 @@ def _slowly(values: NDArray[Any]) -> bytes:
 
 
 def _mend_exponents(text: bytes) -> bytes:
-    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``, by bytes that stand for what is to be there.
+    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``.
 
-    What changes no length is done in the array; what does is left to `bytes.replace`, which copies whole stretches.
+    Changes that keep the length are made in the array, where placeholder bytes mark the others; `bytes.replace`, which
+    is fast, then replaces the placeholders.
     """
     source = np.frombuffer(bytearray(text), np.uint8)
     marks = np.flatnonzero(source - _ZERO > _NINE - _ZERO)  # not a digit; below "0" wraps round
@@ -105,26 +112,26 @@ def _mend_exponents(text: bytes) -> bytes:
     first_digits = dots + len(_FIXED) - 1
     source[marks[exponents]] = ord(_MINUS_ZERO)
     source[first_digits - 1] = source[first_digits]
-    source[first_digits] = np.where(ends > first_digits + 1, _DOT, ord(_NOTHING))
+    source[first_digits] = np.where(ends > first_digits + 1, _DOT, ord(_DELETED))
     for offset in range(-1, len(_FIXED) - 2):
-        source[dots + offset] = ord(_NOTHING)
+        source[dots + offset] = ord(_DELETED)
     source[ends] += _AFTER_EXPONENT
-    mended = source.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _NOTHING)
+    mended = source.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _DELETED)
     for end in b",]":
         mended = mended.replace(bytes([end + _AFTER_EXPONENT]), b"e-05" + bytes([end]))
     return mended
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles or NaN as Python's `round` does: half to even by their exact values, not by those of a product."""
+    """Round doubles or NaN as Python's `round` does: half to even by their exact binary values."""
     if decimals > MAX_EXACT_DECIMALS or not _is_plain(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals
     scaled = values * scale
     whole = np.rint(scaled)
     rounded: NDArray[np.float64] = np.asarray(whole / scale)
-    # A product that seems to lie half-way may be rounded itself, by up to 1e-3 here: there the exact value decides.
-    doubtful = np.abs(np.abs(scaled - whole) - 0.5) < _HALF_WAY
+    # The product has a rounding error of up to 1e-3 here, so near a half the exact value has to decide.
+    doubtful = np.abs(np.abs(scaled - whole) - 0.5) < _HALF_MARGIN
     if doubtful.any():
         rounded[doubtful] = _round_each(values[doubtful], decimals)
     return rounded

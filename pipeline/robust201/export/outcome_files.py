@@ -1,4 +1,4 @@
-"""Outcomes by image in an export: the images evaluated, and their table."""
+"""Per-image outcomes in an export: the evaluated images and their table."""
 
 import hashlib
 import io
@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet
-from robust201.export.published_layout import NAMES
+from robust201.export.published_layout import CATEGORICAL
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 
 OutcomeForm = Literal["bits", "classes"]
-"""``bits``: packed outcomes in place of predicted classes; ``classes``: beside them."""
+"""``bits``: packed outcomes instead of predicted classes; ``classes``: both."""
 
 ImagesOf = Callable[[Any, str], ImageSet]
 
 _SCHEMA = pa.schema(
     [
-        pa.field("dataset", NAMES, metadata={"description": "Dataset of the images."}),
+        pa.field("dataset", CATEGORICAL, metadata={"description": "Dataset of the images."}),
         pa.field("position", pa.int32(), metadata={"description": "Place of the image's bit or class in a row."}),
         pa.field("row", pa.int64(), metadata={"description": "Row of the image in the dataset's test split."}),
         pa.field("label", pa.int32(), metadata={"description": "True class."}),
@@ -32,15 +32,15 @@ _SCHEMA = pa.schema(
 
 
 def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
-    """Load the images that a sweep evaluated: those kept in its results folder, else from where it read them.
+    """Load the images that a sweep evaluated, from its results folder if it has a copy, else from their source.
 
     Raises:
-        DatasetError: the images are gone, or others than those evaluated.
+        DatasetError: the images are gone, or differ from the evaluated ones.
     """
     inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
     try:
         return inputs.kept_images(dataset, sha256)
-    except DatasetError as error:  # a merged folder has none
+    except DatasetError as error:  # a merged results folder has no copy
         images = Inputs(plan.config).images(dataset)
         if images.sha256 != sha256:
             raise DatasetError(
@@ -51,10 +51,10 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
 
 
 def image_table(images: ImageSet) -> pa.Table:
-    """Make the table of a dataset's images, in the order of outcomes."""
+    """Build the table of a dataset's images, in the order of the outcomes."""
     hashes = [hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() for pixels in images.images]
     arrays = [
-        pa.array([images.dataset] * len(images), NAMES),
+        pa.array([images.dataset] * len(images), CATEGORICAL),
         pa.array(np.arange(len(images), dtype=np.int32)),
         pa.array(images.indices),
         pa.array(images.labels.astype(np.int32)),
@@ -64,7 +64,7 @@ def image_table(images: ImageSet) -> pa.Table:
 
 
 def image_table_bytes(images: ImageSet) -> bytes:
-    """Write the table of a dataset's images as Parquet."""
+    """Return the table of a dataset's images as a Parquet file."""
     stream = io.BytesIO()
     pq.write_table(image_table(images), stream, compression="zstd", write_page_checksum=True)
     return stream.getvalue()

@@ -1,8 +1,8 @@
 """The analysis-ready Parquet files of an export: one row per evaluation, one file per dataset and key.
 
-They lie in ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive's layout), carry `dataset` and `key` as columns
-too, and need nothing of ours to be read. Both columns are dictionaries of strings because that is what Arrow makes of
-the folders' names: the two then agree, and libraries that do not know Hive's layout still have them.
+Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning), and any Parquet library can
+read them. They also contain `dataset` and `key` as columns, for libraries without support for Hive partitioning. These
+columns are dictionaries of strings, the type that Arrow derives from the folder names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import Weights
-from robust201.export.published_layout import MATRIX, NAMES, ParquetColumn, layout_of, parquet_columns
+from robust201.export.published_layout import CATEGORICAL, MATRIX, ParquetColumn, layout_of, parquet_columns
 from robust201.export.written_file import ResultFile
 from robust201.shards import RowBatch
 from robust201.statistics.outcomes import pack_outcomes
@@ -29,10 +29,17 @@ _STATISTICS = ("architecture", "strength", "accuracy")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParquetFile(ResultFile):
-    """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
+    """A Parquet file with all measurements under one key on one dataset.
 
-    `n_classes` is for values that do not show it, None where unknown; `weights` are by name, where an architecture
-    has rows of several. `labels` are those of the images (N,) where packed outcomes are written.
+    Attributes:
+        measurements: names of the measurements, or a measure's columns.
+        space: name of the search space.
+        strength: description of the strength column.
+        is_measure: whether the key is a measure.
+        n_classes: number of classes, for rows whose values do not show it; None if unknown.
+        weights: weights by name, if architectures have rows of several weights.
+        metadata: metadata of the schema.
+        labels: (N,) labels of the images, if packed outcomes are written.
     """
 
     measurements: tuple[str, ...]
@@ -46,7 +53,7 @@ class ParquetFile(ResultFile):
 
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
-        """Columns in order; of a measure, its first row is read to tell numbers from lists."""
+        """Columns in order. A measure's first row is read, because its columns may be numbers or lists."""
         measured = None
         if self.is_measure:
             batch = next(iter(self.read_batches(None)))
@@ -63,29 +70,29 @@ class ParquetFile(ResultFile):
 
     @property
     def _schema(self) -> pa.Schema:
-        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self.columns.items()]
+        fields = [pa.field(name, c.dtype, metadata={"description": c.meaning}) for name, c in self.columns.items()]
         return pa.schema(fields, metadata=self.metadata)
 
     def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
         columns = self.columns
-        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.kind == MATRIX]
+        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.dtype == MATRIX]
         with pq.ParquetWriter(
             pa.PythonFile(stream, mode="w"),
             self._schema,
             compression="zstd",
-            use_dictionary=[name for name, column in columns.items() if column.kind == NAMES],
+            use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
             column_encoding=dict.fromkeys(matrices, "BYTE_STREAM_SPLIT"),
             write_statistics=[name for name in _STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
             for table in self.tables(on_rows):
                 writer.write_table(table, row_group_size=len(table))
-                del table  # before the next is made
+                del table  # free its memory before the next table is built
 
     def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
         for batches in self._row_groups(on_rows):
-            table = self._table(batches)
-            batches.clear()  # the table has copies, and writing it takes as much again
+            table = self._make_table(batches)
+            batches.clear()  # the table has copies of the values, and writing it needs as much memory again
             yield table
             del table
 
@@ -105,7 +112,7 @@ class ParquetFile(ResultFile):
         if batches:
             yield batches
 
-    def _table(self, batches: Sequence[RowBatch]) -> pa.Table:
+    def _make_table(self, batches: Sequence[RowBatch]) -> pa.Table:
         columns, layout = self.columns, layout_of(self.space)
         units = [unit for batch in batches for unit in batch.units for _ in unit.strengths]
         n_classes = [
@@ -139,18 +146,18 @@ class ParquetFile(ResultFile):
             if column.form is not None:
                 values = [batch.columns[column.form.source] for batch in batches]
                 if self.is_measure:
-                    arrays[name] = [array.tolist() for one in values for array in one]
+                    arrays[name] = [array.tolist() for batch_values in values for array in batch_values]
                 else:
                     stacked = np.concatenate(values)
                     element = column.form.element
-                    arrays[name] = _lists(stacked if element is None else stacked[:, element], column.kind)
-        return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
+                    arrays[name] = _lists(stacked if element is None else stacked[:, element], column.dtype)
+        return pa.table([pa.array(arrays[name], dtype.dtype) for name, dtype in columns.items()], schema=self._schema)
 
 
-def _lists(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Make nested lists of arrays (E, …), NaN as null."""
+def _lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
+    """Convert an array (E, …) to nested Arrow lists, with NaN as null."""
     array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
     for level in range(values.ndim - 1, 0, -1):
         n_lists = int(np.prod(values.shape[:level]))
         array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * values.shape[level], array)
-    return array.cast(kind)
+    return array.cast(dtype)

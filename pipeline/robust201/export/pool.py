@@ -1,4 +1,4 @@
-"""Several processes that write files of results, each one file at a time."""
+"""Process pool that writes result files, one file per process at a time."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,18 +12,18 @@ from robust201.core.processes import end_with_parent, fork_server, holding_inter
 from robust201.export.written_file import ExportStoppedError, ResultFile, WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
-"""Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
+"""Memory limit for all processes together (sum of proportional set sizes), from which their number is derived."""
 
 WORKER_BYTES = 110_000_000
-"""What a process that writes JSON of 120 classes holds; ``python -m benchmarks.export`` measures one of 100."""
+"""Memory of a process that writes JSON for 120 classes (``python -m benchmarks.export`` measures 100 classes)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
-"""What a process that writes Parquet holds in the mean while all are busy; its row groups lie beside those it reads."""
+"""Mean memory of a process that writes Parquet; it holds the row groups that it writes and those that it reads."""
 
 FORK_SERVER_BYTES = 50_000_000
 
 POOL_CACHE_BYTES = 192 << 20
-"""Bound on the decoded row groups that all processes keep together."""
+"""Maximum size of the decoded row groups that all processes cache together."""
 
 _POLL_SECONDS = 0.5
 
@@ -32,24 +32,25 @@ _rows: Any = None
 
 
 def default_processes(*, parquet: bool) -> int:
-    """How many processes an export uses: the CPUs that this process may use, as far as `MEMORY_BYTES` allows."""
+    """Return the default number of processes: the number of usable CPUs, limited by `MEMORY_BYTES`."""
     return min(len(os.sched_getaffinity(0)), most_processes(parquet=parquet))
 
 
 def most_processes(*, parquet: bool) -> int:
-    """How many processes stay below `MEMORY_BYTES` together with this one, which holds the inventory by now."""
+    """Return the largest number of processes that stay below `MEMORY_BYTES` together with this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    room = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
-    return max(1, room // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
+    available = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
+    return max(1, available // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
 
 
 def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
-    """Write files of results, made as processes become free, in this process where one is asked for.
+    """Write result files with several processes, or in this process if `processes` is 1.
 
-    Yields each file when it is whole; `on_rows` receives now and then how many rows are written in all.
+    Files are taken from the iterator as processes become free, and yielded once they are complete. `on_rows` is called
+    from time to time with the total number of rows written.
 
     Raises:
-        StorageError: a process died, or see `ResultFile.write`. Other files in the making are abandoned.
+        StorageError: a process died, or `ResultFile.write` raised it. Unfinished files are discarded.
     """
     if processes > 1:
         yield from _write_in_pool(files, processes, on_rows)
@@ -71,16 +72,16 @@ def _write_in_pool(
     from robust201.core.memory import give_back_freed_memory
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
-    # This process takes no lock that a worker may hold when it is killed.
+    # This process never takes the counter's lock, because a killed worker may still hold it.
     stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
-    give_back_freed_memory()  # this process keeps what it holds now as long as the others work
-    left = iter(files)
+    give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
+    remaining = iter(files)
     pending: set[Future[WrittenFile]] = set()
     try:
         while True:
-            # One file waits beside those that run: making more would hold their rows in memory for nothing.
-            while len(pending) <= processes and (file := next(left, None)) is not None:
+            # Queue only one file beyond those that are being written: every queued file holds its rows in memory.
+            while len(pending) <= processes and (file := next(remaining, None)) is not None:
                 with holding_interrupts():
                     pending.add(pool.submit(_write, file))
             if not pending:
@@ -92,17 +93,17 @@ def _write_in_pool(
         on_rows(rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: expected it to finish its file, got a process that died, perhaps "
-            "for lack of memory. Run the same command again, with fewer --processes."
+            "Exporting failed for a worker process: it died before its file was complete, perhaps for lack of memory. "
+            "Run the same command again with fewer --processes."
         ) from error
     finally:
-        with holding_interrupts():  # a second one would leave workers that nobody has told to stop
+        with holding_interrupts():  # a second interrupt here would leave workers running
             stopped.value = 1
             pool.shutdown(cancel_futures=True)
 
 
 def _start(stopped: Any, rows: Any) -> None:
-    global _stopped, _rows  # what a worker is given at its start has no other place
+    global _stopped, _rows  # a pool passes arguments to its workers only through the initializer
     _stopped, _rows = stopped, rows
     end_with_parent()
 
@@ -116,5 +117,5 @@ def _count_rows(n_units: int) -> None:
         _rows.value += n_units
     if _stopped.value:
         raise ExportStoppedError(
-            "Exporting failed for a file: expected to finish it, got a request to stop. Export again."
+            "Exporting failed for a file: the export was stopped before the file was complete. Export again."
         )

@@ -1,7 +1,7 @@
-"""Two forms that files of the published layout may have and exports never do: shares for counts, zeros for no value.
+"""Two variants of the published format that exports never write: fractions for counts, and 0 for a mean over no image.
 
-Neither the paper nor the published helper says whether rows of `cm` are counts, or what is written for a mean over no
-image. Both readings of each are accepted, as no file can mean the one by the other.
+Neither the paper nor the published helper says whether rows of `cm` are counts, or which value stands for a mean over
+no image. Both variants are accepted, since the values show which one a file uses.
 """
 
 from typing import Any
@@ -9,41 +9,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.reader.value_checks import are_counts, hold_row_shares, share_rounding
+from robust201.reader.value_checks import are_counts, are_row_fractions, fraction_rounding
 from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
-def holds_shares(row: Any, n_images: int, *, is_single: bool) -> bool:
-    """Whether an architecture's JSON value of `cm`, or the first of a list by strength, holds shares of so many images.
+def holds_fractions(row: Any, n_images: int, *, is_single: bool) -> bool:
+    """Return whether a JSON value of `cm` contains fractions of each row instead of counts of images.
 
-    The number is 0 where it is not known. Of one image per class the shares are the counts.
+    With one image per class, fractions and counts are equal, and the value is taken as counts.
+
+    Args:
+        row: an architecture's value, or its list of values by strength, of which the first is examined.
+        n_images: number of images, or 0 if unknown.
+        is_single: whether `row` is a single value.
     """
     matrix = np.array(row if is_single else row[0], dtype=np.float64)
-    return hold_row_shares(matrix) and not (are_counts(matrix) and n_images == len(matrix))
+    return are_row_fractions(matrix) and not (are_counts(matrix) and n_images == len(matrix))
 
 
-def counts_of_shares(matrix: Any, n_images: int) -> NDArray[np.float64]:
-    """Get the counts back of a confusion matrix of shares, of equally many images per class.
+def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
+    """Convert a confusion matrix of fractions to counts, given that all classes have equally many images.
 
     Raises:
-        ValueError: the images are not equally many per class, or the shares are none of so many images.
+        ValueError: `n_images` is not a multiple of the number of classes, or the counts would not be whole numbers.
     """
-    shares = np.array(matrix, dtype=np.float64)
-    per_class, left_over = divmod(n_images, len(shares))
-    if left_over:
-        raise ValueError(f"{COUNTS} with shares, whose counts need equally many images per class")
-    counts: NDArray[np.float64] = np.rint(shares * per_class)
-    exact = np.abs(shares * per_class - counts).max() <= per_class * share_rounding(shares)
+    fractions = np.array(matrix, dtype=np.float64)
+    per_class, remainder = divmod(n_images, len(fractions))
+    if remainder:
+        raise ValueError(f"{COUNTS} with fractions, whose counts need equally many images per class")
+    counts: NDArray[np.float64] = np.rint(fractions * per_class)
+    exact = np.abs(fractions * per_class - counts).max() <= per_class * fraction_rounding(fractions)
     if not exact or not (counts.sum(axis=1) == per_class).all():
-        raise ValueError(f"{COUNTS} with shares that are none of {per_class:,} images per class")
+        raise ValueError(
+            f"{COUNTS} with fractions that are not multiples of 1/{per_class:,}, for as many images a class"
+        )
     return counts
 
 
 def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
-    """Put NaN where a mean over no image is 0; arrays that need it not are the same objects.
+    """Replace 0 by NaN in means over no image; arrays without such means are returned unchanged.
 
-    If counts are there, they decide. If not: a mean softmax has a sum of 1 and the confidence in a
-    prediction is at least 1 / classes, so zeros are over no image.
+    Confusion matrices show which means are over no image. Without them, every zero is one: a mean softmax sums to 1,
+    and the confidence in a prediction is at least 1 / classes.
     """
     completed = dict(values)
     for name, array in values.items():
@@ -52,11 +59,11 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
             continue
         if COUNTS in values:
             counts = column.counts(values[COUNTS].astype(np.int64))
-            empty = np.broadcast_to(counts == 0, array.shape) & (array == 0)
+            is_empty = np.broadcast_to(counts == 0, array.shape) & (array == 0)
         elif column.is_distribution:
-            empty = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
+            is_empty = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
         else:
-            empty = array == 0
-        if empty.any():
-            completed[name] = np.where(empty, np.nan, array)
+            is_empty = array == 0
+        if is_empty.any():
+            completed[name] = np.where(is_empty, np.nan, array)
     return completed

@@ -1,4 +1,4 @@
-"""How an export writes results: Parquet columns, and architectures, those of NAS-Bench-201 as published."""
+"""Schema of an export: its Parquet columns, and how each search space names its architectures."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,55 +15,58 @@ from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ParquetForm, Values, parquet_forms
 from robust201.tasks.constraints import LINF
 
-NAMES = pa.dictionary(pa.int32(), pa.string())
+CATEGORICAL = pa.dictionary(pa.int32(), pa.string())
+"""Type of columns that repeat few names."""
 
 
-def _nested(kind: pa.DataType, n_axes: int) -> pa.DataType:
+def _nested(dtype: pa.DataType, n_axes: int) -> pa.DataType:
     for _ in range(n_axes):
-        kind = pa.list_(pa.field("element", kind))
-    return kind
+        dtype = pa.list_(pa.field("element", dtype))
+    return dtype
 
 
 MATRIX = _nested(pa.float64(), 2)
 
 
 class ParquetColumn(NamedTuple):
-    """A Parquet column: its type, its meaning and, of measurements, the source it is computed from."""
+    """A Parquet column: its type, its description and, for a measurement, its source column in the store."""
 
-    kind: pa.DataType
+    dtype: pa.DataType
     meaning: str
     form: ParquetForm | None = None
 
     @property
     def repeated(self) -> bool:
-        return bool(pa.types.is_list(self.kind))
+        return bool(pa.types.is_list(self.dtype))
 
     @property
     def leaf(self) -> pa.DataType:
-        leaf = self.kind
+        leaf = self.dtype
         while pa.types.is_list(leaf):
             leaf = leaf.value_type
         return leaf
 
     @property
     def type_name(self) -> str:
-        return "string" if self.leaf == NAMES else str(self.kind).replace("element: ", "")
+        return "string" if self.leaf == CATEGORICAL else str(self.dtype).replace("element: ", "")
 
 
-_PLACE = {
-    "dataset": ParquetColumn(NAMES, "Dataset of the images and of the network's training."),
-    "key": ParquetColumn(NAMES, "What was done to the images: clean, an attack, or a corruption."),
+_KEY_COLUMNS = {
+    "dataset": ParquetColumn(CATEGORICAL, "Dataset of the images and of the network's training."),
+    "key": ParquetColumn(CATEGORICAL, "What was done to the images: clean, an attack, or a corruption."),
 }
 STEPS = "weights_steps"
 
 _WEIGHTS = {
-    "weights": ParquetColumn(NAMES, "Name of the weights among those of the architecture."),
-    "weights_recipe": ParquetColumn(NAMES, "Name of the training; null where it has none, or nothing was trained."),
+    "weights": ParquetColumn(CATEGORICAL, "Name of the weights among those of the architecture."),
+    "weights_recipe": ParquetColumn(
+        CATEGORICAL, "Name of the training; null where it has none, or nothing was trained."
+    ),
     "weights_epochs": ParquetColumn(pa.int32(), "Epochs of the training, or epoch of the snapshot; null if none."),
     STEPS: ParquetColumn(pa.int64(), "Iterations of the training until the snapshot; null if unknown."),
     "weights_seed": ParquetColumn(pa.int64(), "Seed of the training, or of random weights; null where unknown."),
 }
-"""Columns that stand only where an architecture has rows of several weights; steps only where some are known."""
+"""Columns that are present only if architectures have several sets of weights; `STEPS` only if a count is known."""
 
 _SIZES = {
     "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
@@ -71,9 +74,11 @@ _SIZES = {
 }
 _ORIGIN = {
     "protocol": ParquetColumn(
-        NAMES, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
+        CATEGORICAL, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
     ),
-    "checkpoint_sha256": ParquetColumn(NAMES, "SHA-256 of the file of weights; imported where the row was imported."),
+    "checkpoint_sha256": ParquetColumn(
+        CATEGORICAL, "SHA-256 of the file of weights; imported where the row was imported."
+    ),
 }
 
 
@@ -121,7 +126,7 @@ def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
 def parquet_columns(
     measurements: Sequence[str],
     architecture: Mapping[str, ParquetColumn],
-    strength: str,
+    strength_description: str,
     *,
     measured: Values | None = None,
     weights: Collection[Weights] = (),
@@ -130,20 +135,25 @@ def parquet_columns(
 ) -> dict[str, ParquetColumn]:
     """Return the columns of a file in order.
 
-    They are those of the architecture (see `layout_of`), of its weights where these are several, and of the
-    measurements. Of a measure, `measured` are the values of one evaluation, which distinguish numbers from lists.
-    Predicted classes take more bytes where `n_classes` are many.
+    Args:
+        measurements: names of the measurements, or a measure's columns.
+        architecture: the columns that name an architecture (see `layout_of`).
+        strength_description: description of the strength column.
+        measured: for a measure, the values of one evaluation, which show whether a column has numbers or lists.
+        weights: the sets of weights, if architectures have several.
+        outcomes: whether there is a column of packed outcomes.
+        n_classes: number of classes, which determines the integer type of predicted classes.
     """
-    place = dict(_PLACE)
+    key_columns = dict(_KEY_COLUMNS)
     if measured is not None:
-        place["key"] = ParquetColumn(NAMES, "What was measured of the network.")
+        key_columns["key"] = ParquetColumn(CATEGORICAL, "What was measured of the network.")
     else:
         measurements = [name for name in MEASUREMENTS if name in measurements]
     return {
-        **place,
+        **key_columns,
         **architecture,
         **_weights_columns(weights),
-        "strength": ParquetColumn(pa.float64(), strength),
+        "strength": ParquetColumn(pa.float64(), strength_description),
         **_SIZES,
         **_measured_columns(measurements, measured or {}, n_classes),
         **(_OUTCOMES if outcomes and measured is None else {}),
@@ -158,8 +168,15 @@ Epsilons = Mapping[str, Sequence[float]]
 class SpaceLayout:
     """How an export names the architectures of a space.
 
-    `columns` are the Parquet columns that name an architecture, `architecture` first, and `values` makes their content;
-    `meta_text` makes meta.json of the epsilons by key as it is spelled, and the architectures of the export.
+    Attributes:
+        title: title of the dataset card.
+        slug: title as an identifier.
+        tags: tags of the dataset card.
+        architectures: plural noun for the architectures.
+        meta_description: sentence about meta.json in the dataset card.
+        columns: the Parquet columns that name an architecture, `architecture` first.
+        values: (architectures) → values of these columns.
+        meta_text: (epsilons by key, exported architectures) → content of meta.json.
     """
 
     title: str
@@ -203,7 +220,7 @@ _PUBLISHED = SpaceLayout(
     meta_description="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
     columns={
         "architecture": ParquetColumn(pa.int32(), "Index of the architecture in NAS-Bench-201, 0 to 15,624."),
-        "cell": ParquetColumn(NAMES, "Cell string of the architecture, as NAS-Bench-201 writes it."),
+        "cell": ParquetColumn(CATEGORICAL, "Cell string of the architecture, as NAS-Bench-201 writes it."),
         "isomorphs": ParquetColumn(
             pa.list_(pa.field("element", pa.int32())),
             "Indices of all architectures that this row stands for, itself too.",

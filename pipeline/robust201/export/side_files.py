@@ -1,4 +1,4 @@
-"""What lies beside the results of an export: meta.json as published, and files of our own, such as sweep.json."""
+"""Files beside the results of an export: meta.json as published, and additional files such as sweep.json."""
 
 import json
 import platform
@@ -11,7 +11,7 @@ import yaml
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
-from robust201.export.groups import FileForm, Group, KeyStyle, ProtocolShare, names_of_weights, spell
+from robust201.export.groups import FileForm, Group, KeyStyle, ProtocolCount, spell, weights_names
 from robust201.export.published_layout import layout_of
 from robust201.planning.plan import Plan
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
@@ -22,12 +22,12 @@ from robust201.tasks import TASKS, Task
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
-"""Which weights a sweep's networks have: protocols do not say."""
+"""SHA-256 of each network's weights, which protocols do not contain."""
 
 WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
-"""Content of weights.json."""
+"""Content of weights.json: a SHA-256, or a SHA-256 per name of weights, by dataset and id."""
 
-_OF_MACHINES = {"host", "micro_batch"}
+_MACHINE_FIELDS = {"host", "micro_batch"}
 _WRITERS = ("numpy", "orjson", "pyarrow")
 
 _SWEEP_YAML_HEAD = (
@@ -40,20 +40,20 @@ _SWEEP_YAML_HEAD = (
 def side_file_texts(
     plan: Plan,
     groups: Sequence[Group],
-    shares: Sequence[ProtocolShare],
+    protocols: Sequence[ProtocolCount],
     form: FileForm,
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
     sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
+    """Return the content of all files beside an export's results except the cards, by file name."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
     recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, shares, form, sampling),
+        SWEEP_FILE: _sweep_text(plan, groups, protocols, form, sampling),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: recorded,
@@ -64,10 +64,13 @@ def side_file_texts(
 
 
 def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
-    """Text of meta.json as published: every architecture with its isomorph, and the epsilons of each attack.
+    """Return the published meta.json: every architecture with its isomorph, and the epsilons of each attack.
 
-    Strengths are by key in the paper's style; keys that are no attacks are passed over. With the paper's epsilons and
-    published keys, these are the bytes of the published file.
+    With the paper's epsilons and published keys, this is the published file byte for byte.
+
+    Args:
+        strengths: strengths by key in the paper's style; keys other than attacks are ignored.
+        key_style: spelling of the keys in the file.
     """
     return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
 
@@ -75,7 +78,7 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Return the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
+    """Return the epsilons of attacks by key, spelled in a style, in the order of the tasks."""
     return {
         spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, row in tasks.items()
@@ -84,7 +87,11 @@ def spell_epsilons(
 
 
 def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
-    """Return the strengths of each key; ConfigError if an attack has different epsilons on different datasets."""
+    """Return the strengths of each key.
+
+    Raises:
+        ConfigError: an attack has different epsilons on different datasets.
+    """
     by_key: dict[str, Group] = {}
     for group in groups:
         first = by_key.setdefault(group.key, group)
@@ -98,7 +105,7 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
 
 
 def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:
-    """Return strengths by dataset and key as it is spelled, as in sweep.json."""
+    """Return the strengths by dataset and key that sweep.json contains."""
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
         strengths.setdefault(group.dataset, {})[form.spell(group)] = list(group.strengths)
@@ -108,12 +115,12 @@ def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[s
 def _sweep_text(
     plan: Plan,
     groups: Sequence[Group],
-    shares: Sequence[ProtocolShare],
+    protocols: Sequence[ProtocolCount],
     form: FileForm,
     sampling: Mapping[str, Any] | None,
 ) -> str:
-    """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
-    names = names_of_weights(unit for group in groups for unit in group.units)
+    """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
+    names = weights_names(unit for group in groups for unit in group.units)
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
@@ -123,8 +130,8 @@ def _sweep_text(
         **({} if form.outcomes is None else {"outcomes": form.outcomes}),
         "measurements": [name for name in plan.measurements if name not in form.left_out],
         "strengths": swept_strengths(groups, form),
-        "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
-        "evaluations": {share.digest: share.n_evaluations for share in shares},
+        "sweep": plan.describe() | {"protocols": [dict(protocol.payload) for protocol in protocols]},
+        "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
     }
     if sampling is not None:
         payload["sampling"] = dict(sampling)
@@ -135,22 +142,22 @@ def _sweep_text(
 
 def _describe_weights(weights: Weights) -> dict[str, Any]:
     fields = weights.to_payload()
-    del fields["sha256"]  # of one architecture only; weights.json has those of all
+    del fields["sha256"]  # that of one architecture; weights.json has all
     return fields
 
 
 def sweep_yaml_text(plan: Plan) -> str:
-    """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
+    """Return the content of sweep.yaml: the sweep with all defaults, without fields that do not affect results."""
     fields = yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
     return _SWEEP_YAML_HEAD + fields
 
 
 def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
-    """Text of versions.json: what computed the results, and what wrote the files."""
+    """Return the content of versions.json: the software that computed the results and wrote the files."""
     computed: dict[str, set[str]] = {}
     for provenance in provenances:
         for name, value in provenance.items():
-            if name not in _OF_MACHINES:
+            if name not in _MACHINE_FIELDS:
                 computed.setdefault(name, set()).add(value)
     exported = {"robust201": __version__, "python": platform.python_version()}
     exported |= {name: version(name) for name in _WRITERS}
@@ -159,24 +166,24 @@ def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
 
 
 def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
-    """Return the SHA-256 of the weights of each network, by dataset and id.
+    """Return the SHA-256 of each network's weights by dataset and id.
 
-    Where an architecture has several, by their names: ``{dataset: {id: {name: SHA-256}}}``.
+    If an architecture has several sets of weights: ``{dataset: {id: {name: SHA-256}}}``.
     """
     hashes: dict[str, dict[str, Any]] = {}
     for unit in units:
-        of_dataset = hashes.setdefault(unit.dataset, {})
+        hashes_of_dataset = hashes.setdefault(unit.dataset, {})
         if unit.weights:
-            of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
+            hashes_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
         else:
-            of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
+            hashes_of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
     return hashes
 
 
 def _missing_text(groups: Iterable[Group], form: FileForm) -> str:
-    """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
+    """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
-    Of an architecture of several weights, those that any of them lacks.
+    If an architecture has several sets of weights, a strength is listed if any set lacks it.
     """
     nested: dict[str, dict[str, dict[str, list[float]]]] = {}
     for group in (group for group in groups if group.lacking):

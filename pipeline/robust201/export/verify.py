@@ -1,4 +1,4 @@
-"""Everything that can be checked of finished results: shards, rows, coverage, and an export made of them."""
+"""Verification of a results folder: shards, rows, coverage, and an export of the results."""
 
 import itertools
 import reprlib
@@ -31,7 +31,7 @@ from robust201.export.written_file import Compression
 from robust201.planning.plan import Plan, counted_plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
-from robust201.reader.listings import AGAIN, key_of_parquet
+from robust201.reader.listings import REEXPORT, key_of_parquet
 from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import (
     ESTIMATED_FOLDER,
@@ -53,13 +53,21 @@ _CACHE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found wrong with shards, units (those with gaps lack some strengths) and files of an export.
+    """Result of verifying a results folder.
 
-    `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
-    folder has no plan, `n_missing` are evaluations of the plan that are not there whole, `n_exported` is the number of
-    files of the export that were checked, None without one. `weights` compares clean accuracies with those recorded
-    with the weights (None where rows are damaged), and `flags` are signs of weak attacks (None where they were not
-    looked for); neither makes results unsound.
+    Attributes:
+        findings: problems of shards and rows.
+        gaps: units that have results at some but not all strengths.
+        export: problems of the export's files.
+        requeued: shards that were moved away, so that the next run recomputes their evaluations.
+        n_shards: shards checked.
+        n_evaluations: evaluations checked.
+        n_planned: evaluations of the plan; None if the folder has no plan.
+        n_missing: evaluations of the plan that are missing or incomplete.
+        n_exported: files listed by the export; None if no export was checked.
+        weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
+            affect `sound`.
+        flags: signs of weak attacks; None if `attack_flags` was off. Does not affect `sound`.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -76,7 +84,7 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; what is missing is unfinished, not damaged."""
+        """Whether nothing is damaged; missing evaluations are not damage."""
         return not (self.findings or self.export)
 
     def to_payload(self) -> dict[str, Any]:
@@ -107,22 +115,25 @@ def verify_results(
     attack_flags: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
-    """Check a results folder, and an export made of it file by file.
+    """Check a results folder and optionally an export of its results.
 
-    With `attack_flags` accuracies are searched for signs of weak attacks.
-    To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
-    `on_progress` receives after each shard how many of how many are checked.
+    Args:
+        results: the results folder.
+        export: folder of the export to compare with the results, file by file.
+        requeue: whether to move damaged shards away, so that the next run recomputes only their evaluations.
+        attack_flags: whether to search the accuracies for signs of weak attacks.
+        on_progress: called after each shard with (shards checked, shards in total).
 
     Raises:
-        InputError: there is no such folder, or an export is to be compared and no plan is there.
-        ResultsError: there is no whole export in the folder named.
-        LeaseHeldError: a driver is at work, and `requeue` was asked for.
-        StorageError: the file of a protocol is damaged or missing.
+        InputError: there is no such folder, or it has no plan to compare the export with.
+        ResultsError: `export` does not contain a complete export.
+        LeaseHeldError: `requeue` is true while a driver is using the folder.
+        StorageError: a protocol's file is damaged or missing.
     """
     store = ShardStore.open(results)
     n_exported = None if export is None else len(read_listing(export).digests)
     moved: tuple[str, ...] = ()
-    wrong: tuple[str, ...] = ()
+    export_problems: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
         plan = load_plan(results) if (results / PLAN_FILE).exists() else None
@@ -132,21 +143,21 @@ def verify_results(
         give_back_freed_memory()
         if export is not None and plan is None:
             raise InputError(
-                f"Verifying failed for {export}: expected a {PLAN_FILE} in {results} that says what was exported, "
-                "got none. Write it with: robust201 run SWEEP.yaml"
+                f"Verifying failed for {export}: {results} has no {PLAN_FILE}, which is needed to verify an export. "
+                "Write it with: robust201 run SWEEP.yaml"
             )
         if requeue:
             moved = requeue_shards(store.folder, inventory, findings)
         if export is not None and plan is not None:
-            # What was moved can no longer be read, and what is damaged proves nothing about an export.
-            left = store.inventory(on_damage="report") if moved else inventory
-            wrong = tuple(check_export(plan, store, left, export))
+            # Moved shards can no longer be read, and damaged ones cannot be compared with an export.
+            remaining = store.inventory(on_damage="report") if moved else inventory
+            export_problems = tuple(check_export(plan, store, remaining, export))
     readable = plan if not findings else None
     n_missing, gaps = (0, ()) if plan is None else find_gaps(plan, inventory)
     return Verdict(
         findings=tuple(findings),
         gaps=gaps,
-        export=wrong,
+        export=export_problems,
         requeued=moved,
         n_shards=len(inventory.shards),
         n_evaluations=inventory.n_evaluations,
@@ -161,15 +172,19 @@ def verify_results(
 def flags_of(
     results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
 ) -> tuple[AttackFlag, ...]:
-    """Find signs of weak attacks on each dataset whose images and classes are known, for each choice of weights.
+    """Return signs of weak attacks on each dataset whose numbers of images and classes are known.
 
-    `n_images` and `n_classes` are by dataset; payloads of the protocols name the sources of transferred attacks.
+    Args:
+        results: accuracies; those of each name of weights are examined separately.
+        n_images: number of images by dataset.
+        n_classes: number of classes by dataset.
+        protocols: payloads of the protocols, which identify the sources of transfer attacks.
     """
     transfers = transfers_of(protocols)
     flags: list[AttackFlag] = []
-    for by_place in results.by_weights.values():
+    for numbers in results.by_weights.values():
         by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
-        for (dataset, key, strength), accuracies in by_place.items():
+        for (dataset, key, strength), accuracies in numbers.items():
             by_dataset[dataset][key, strength] = dict(accuracies)
         for dataset in (name for name in by_dataset if name in n_images and name in n_classes):
             flags += find_flags(
@@ -193,22 +208,22 @@ def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
 
 
 def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -> None:
-    """Refuse a folder that lacks the file of a protocol that is in the plan and that rows name."""
-    named = inventory.protocol_digests()
+    """Raise StorageError if the file of a protocol that results were computed under is missing."""
+    digests_with_results = inventory.protocol_digests()
     for payload in plan.describe()["protocols"]:
         protocol = EvaluationProtocol.of(payload)
-        if protocol.digest in named and not inventory.protocol(protocol.digest):
+        if protocol.digest in digests_with_results and not inventory.protocol(protocol.digest):
             path = store.folder.protocols / f"{protocol.digest}.json"
             raise StorageError(
-                f"Reading a protocol failed for {path}: expected the protocol of results under "
-                f"{protocol.payload['key']}, got no such file. Run the sweep again: that rewrites it."
+                f"Reading a protocol failed for {path}: the file is missing, although there are results under "
+                f"{protocol.payload['key']}. Run the sweep again, which rewrites it."
             )
 
 
 def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
-    """Count the evaluations of a plan that are not there whole, and list the units that lack some of their strengths.
+    """Return the number of a plan's incomplete evaluations, and the units that lack some but not all strengths.
 
-    An evaluation is whole with all its images and measurements; of units that lack all strengths none is listed.
+    An evaluation is complete if it has all images and measurements.
     """
     gaps = []
     for covered in count_coverage(plan, inventory):
@@ -221,7 +236,7 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 
 
 def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Estimate once more what an export estimated, and compare the bytes."""
+    """Recompute the estimates of an export and compare the bytes."""
     path = out / ESTIMATES_FILE
     try:
         sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
@@ -230,17 +245,16 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
         yield f"Verifying failed for {path}: {error}"
         return
     if not is_same:
-        yield (
-            f"Verifying failed for {path}: expected the estimates that follow from the results, got others. Export "
-            "again."
-        )
+        yield (f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again.")
 
 
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
+    """Compare an export's files with its listing, its results with the shards, and its strengths with the plan.
 
-    Yields what is wrong: which file, from which unit on, and what to do. Damage never raises; ResultsError says that
-    the folder is no export of robust201.
+    Yields a message for each problem: the file, the first differing unit and the remedy. Damage does not raise.
+
+    Raises:
+        ResultsError: the folder is not an export.
     """
     listing = read_listing(out)
     if listing.is_other_content:
@@ -254,11 +268,11 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         record = sweep if isinstance(sweep, dict) else {}
-        _refuse_other_sweep(out, record, plan)
+        _reject_other_sweep(out, record, plan)
         form = _read_form(out, record, names)
-        named = record.get("weights")
-        chosen = [*named] if isinstance(named, dict) else []
-        groups = group_units(plan, inventory, chosen[0] if len(chosen) == 1 else None)
+        recorded_weights = record.get("weights")
+        names_of_export = [*recorded_weights] if isinstance(recorded_weights, dict) else []
+        groups = group_units(plan, inventory, names_of_export[0] if len(names_of_export) == 1 else None)
         epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     except (ResultsError, ConfigError) as error:
         yield str(error)
@@ -276,19 +290,18 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         except InputError as error:
             yield f"Verifying failed for {out}: {error}"
             return
-        form = replace(form, labels={dataset: shown.labels for dataset, shown in images.items()})
+        form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
         expected |= {*map(images_name, images)}
-        for dataset, shown in images.items():
-            yield from _check_images(out / images_name(dataset), shown)
+        for dataset, image_set in images.items():
+            yield from _check_images(out / images_name(dataset), image_set)
     for group in groups:
         files = list_files([group], formats, form.left_out) if group.complete_units or not partial else []
         expected |= {form.file_name(*file) for file in files}
         if group.lacking and not partial:
             first = show_architecture(group.incomplete_units[0].architecture)
             yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: expected results of all its "
-                f"networks to compare it with, got none of {len(group.lacking)}, such as {first}. Complete the "
-                "results, and verify again."
+                f"Verifying failed for {group.dataset} {group.key} of {out}: {len(group.lacking)} of its networks "
+                f"lack results to compare with, such as {first}. Complete the results and verify again."
             )
             continue
         present = [file for file in files if (out / form.file_name(*file)).is_file()]
@@ -298,35 +311,37 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
     for name in sorted(expected.symmetric_difference(listed)):
-        got = "none" if name in expected else "one that the results do not have"
-        yield f"Verifying failed for {out / name}: expected it as in the results, got {got}. {AGAIN}"
+        problem = "the file is missing" if name in expected else "the results have no such file"
+        yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
 
 
-def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
-    """Refuse the export of a sweep that has no protocol in common with a plan: every file of it would differ."""
+def _reject_other_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
+    """Raise ResultsError if the exported sweep has no protocol in common with the plan: every file would differ."""
     sweep = record.get("sweep")
     origin = sweep if isinstance(sweep, dict) else {}
-    ours, theirs = plan.describe(), origin.get("protocols")
-    if isinstance(theirs, list) and theirs and not any(one in ours["protocols"] for one in theirs):
+    planned, exported = plan.describe(), origin.get("protocols")
+    if isinstance(exported, list) and exported and not any(payload in planned["protocols"] for payload in exported):
         raise ResultsError(
-            f"Verifying failed for {out}: expected the export of {ours['name']}, got one of "
+            f"Verifying failed for {out}: expected the export of {planned['name']}, got one of "
             f"{reprlib.repr(origin.get('name'))}, with other protocols under every key. Name the folder that these "
             "results were exported to."
         )
 
 
 def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
-    def recorded(name: str, known: Any, default: Any = None) -> Any:
-        return next((word for word in get_args(known) if record.get(name, default) == word), None)
+    def recorded(name: str, literal: Any, default: Any = None) -> Any:
+        return next((value for value in get_args(literal) if record.get(name, default) == value), None)
 
-    compression = next((word for name in names for word in get_args(Compression) if name.endswith(f".{word}")), None)
+    compression = next(
+        (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
+    )
     round_to = record.get("round_to", "none")
     style, outcomes = recorded("key_style", KeyStyle), recorded("outcomes", OutcomeForm)
     empty = recorded("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
-            f"got none, or {style}, {round_to} and {record.get('empty', 'none')!s:.100}. {AGAIN}"
+            f"got none, or {style}, {round_to} and {record.get('empty', 'none')!s:.100}. {REEXPORT}"
         )
     return FileForm(
         key_style=style,
@@ -341,30 +356,30 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
 def _check_strengths(
     out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
+    """Compare the strengths in sweep.json and meta.json with the plan's; files of results do not contain them."""
     try:
         meta = read_json(out / META_FILE, missing={})
     except ResultsError as error:
         yield str(error)
         meta = {"epsilons": epsilons}
-    for name, content, field, wanted in (
+    for name, content, field, expected_values in (
         (SWEEP_FILE, sweep, "strengths", strengths),
         (META_FILE, meta, "epsilons", epsilons),
     ):
-        if not isinstance(content, dict) or content.get(field) != wanted:
-            yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
+        if not isinstance(content, dict) or content.get(field) != expected_values:
+            yield f"Verifying failed for {out / name}: the {field} differ from the plan's. {REEXPORT}"
 
 
 def _is_converted(path: Path) -> bool:
-    """Whether a file was made of the JSON files beside it, which are compared with the shards."""
+    """Return whether a file was converted from JSON files, which are themselves compared with the shards."""
     try:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
-        return False  # a damaged file, which the comparison reports
+        return False  # the comparison reports a damaged file
 
 
 def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
-    """Compare a table of images with those that were evaluated; one that is not there is a finding of the listing."""
+    """Compare a table of images with the evaluated images; a missing table is reported by the check of the listing."""
     if not path.is_file():
         return
     try:
@@ -372,23 +387,23 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
         with pq.ParquetFile(path) as stored:
             same = stored.read().equals(image_table(images))
     except (OSError, pa.ArrowException) as error:
-        yield f"Verifying failed for {path}: expected a table of images, got {error}. {AGAIN}"
+        yield f"Verifying failed for {path}: expected a table of images, got {error}. {REEXPORT}"
         return
     if not same:
-        yield f"Verifying failed for {path}: expected the images of the results, got others. {AGAIN}"
+        yield f"Verifying failed for {path}: the images differ from those of the results. {REEXPORT}"
 
 
 def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
     try:
-        difference = _text_differs(file) if isinstance(file, JsonFile) else _table_differs(file)
+        difference = _find_text_difference(file) if isinstance(file, JsonFile) else _find_table_difference(file)
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
-        message = f"expected the values of the results, got others {difference}"
-        yield f"Verifying failed for {out / file.name}: {message}. {AGAIN}"
+        yield f"Verifying failed for {out / file.name}: the values differ from the results {difference}. {REEXPORT}"
 
 
-def _text_differs(file: JsonFile) -> str | None:
+def _find_text_difference(file: JsonFile) -> str | None:
+    """Return where a JSON file starts to differ from the results, or None."""
     with open_decompressed(file.folder / file.name) as stream:
         for units, pieces in file.texts():
             stored = bytes(stream.read(sum(map(len, pieces))))
@@ -403,7 +418,8 @@ def _text_differs(file: JsonFile) -> str | None:
         return "after its last network" if stream.read(1) else None
 
 
-def _table_differs(file: ParquetFile) -> str | None:
+def _find_table_difference(file: ParquetFile) -> str | None:
+    """Return where a Parquet file starts to differ from the results, or None."""
     path = file.folder / file.name
     check_file(path, MAX_LISTED_BYTES)
     with pq.ParquetFile(path) as stored:
@@ -412,11 +428,11 @@ def _table_differs(file: ParquetFile) -> str | None:
             if got is None or expected is None:
                 return "after its last network"
             if not got.equals(expected):
-                return _first_row(got, expected)
+                return _describe_first_difference(got, expected)
     return None
 
 
-def _first_row(got: pa.Table, expected: pa.Table) -> str:
+def _describe_first_difference(got: pa.Table, expected: pa.Table) -> str:
     if got.schema != expected.schema:
         return "in its columns"
     for row in range(min(len(got), len(expected))):

@@ -1,4 +1,4 @@
-"""Everything that can be checked of a dataset's files alone: an export, the published dataset, or a copy of either."""
+"""Verification of a dataset by its files alone: an export, the published dataset, or a copy of either."""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -28,15 +28,15 @@ from robust201.tasks.measurements import check_values
 
 @dataclass(frozen=True)
 class DatasetVerdict:
-    """What verification found in a dataset's folder.
+    """Result of verifying a dataset's folder.
 
     Attributes:
-        problems: files that are not as `SHA256SUMS` lists them, and values that are damaged or contradict others.
-        remarks: forms in which values were read that an export does not have; results without a file; no listing.
+        problems: files that do not match `SHA256SUMS`, and values that are damaged or contradict each other.
+        remarks: values in a variant of the format that exports do not write, missing files, a missing listing.
         n_evaluations: evaluations whose values were checked.
         n_listed: files that `SHA256SUMS` lists; None if there is no such file.
         weights: clean accuracies compared with those recorded with the weights; None if values are damaged.
-        flags: signs of weak attacks; None if they were not looked for. Neither makes the dataset unsound.
+        flags: signs of weak attacks; None if `attack_flags` was off. Neither `weights` nor `flags` affects `sound`.
     """
 
     problems: tuple[str, ...]
@@ -68,15 +68,19 @@ def verify_dataset(
     attack_flags: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> DatasetVerdict:
-    """Check the files of an exported dataset, or of the published one, without the results they were made of.
+    """Check the files of an exported or published dataset without the results folder that it was exported from.
 
-    Each file is compared with its SHA-256 if the folder lists them. Every value is checked: its form, that
+    Each file is compared with its SHA-256 if the folder has a listing. Every value is checked: its type and shape, that
     fractions lie in [0, 1] and distributions sum to 1, and that accuracies and confusion matrices agree within the
     files' decimals.
-    `on_progress` receives after each key how many of how many are checked.
+
+    Args:
+        folder: the dataset's folder.
+        attack_flags: whether to search the accuracies for signs of weak attacks.
+        on_progress: called after each key with (keys checked, keys in total).
 
     Raises:
-        ResultsError: the folder has no results, or its listing is no file.
+        ResultsError: the folder has no results, or its listing is not a regular file.
     """
     problems: list[str] = []
     remarks: list[str] = []
@@ -89,7 +93,7 @@ def verify_dataset(
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains: it may not be complete")
     try:
         dataset = RobustnessDataset(folder)
-        keys = list(_keys_of(dataset, is_listed=n_listed is not None))
+        keys = list(_find_keys(dataset, is_listed=n_listed is not None))
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
     if not keys:
@@ -97,14 +101,14 @@ def verify_dataset(
             f"Verifying failed for {folder}: expected files of results, got none. Name a results folder, or the folder "
             "of a dataset."
         )
-    remarks += _absences(dataset, {(rows.dataset, rows.key) for rows in keys})
+    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in keys})
     counted: set[tuple[str, str, str]] = set()
     n_evaluations = 0
     for done, key in enumerate(keys, start=1):
-        rows = replace(key)  # whose values are gone after the turn
-        place = key.dataset, key.key, str(key.files.weights)
-        is_first = place not in counted
-        counted.add(place)
+        rows = replace(key)  # a copy, so that its cached values are freed after this iteration
+        name = key.dataset, key.key, str(key.files.weights)
+        is_first = name not in counted
+        counted.add(name)
         try:
             _read_whole_parquet(rows)
             for unit, by_strength in rows.iter_rows():
@@ -124,8 +128,8 @@ def verify_dataset(
     )
 
 
-def _keys_of(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
-    """Find the JSON files of each key, and its Parquet file if there are none or its hash is not listed."""
+def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
+    """Yield each key's JSON files, and also its Parquet file if there are no JSON files or hashes are not listed."""
     for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
         files = dataset.files.choosing(weights)
         for name in dataset.data:
@@ -138,12 +142,12 @@ def _keys_of(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows
 
 
 def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
-    found = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
-    return {measure: file for measure, file in found.items() if file is not None and file.suffix == ".parquet"}
+    paths = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
+    return {measure: file for measure, file in paths.items() if file is not None and file.suffix == ".parquet"}
 
 
 def _read_whole_parquet(rows: KeyRows) -> None:
-    """Read all columns of a key's Parquet files, of which the values need only some.
+    """Read all columns of a key's Parquet files, to verify the checksums of all pages.
 
     Raises:
         ResultsError: a page is damaged.
@@ -155,7 +159,7 @@ def _read_whole_parquet(rows: KeyRows) -> None:
                     stored.read_row_group(group)
         except (OSError, pa.ArrowException) as error:
             raise ResultsError(
-                f"Verifying failed for {file}: expected a sound file, got {error}. Export or download it again."
+                f"Verifying failed for {file}: the file is damaged ({error}). Export or download it again."
             ) from error
 
 
@@ -170,16 +174,16 @@ def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) 
             yield str(error)
 
 
-def _absences(dataset: RobustnessDataset, found: Collection[tuple[str, str]]) -> Iterator[str]:
+def _describe_absent_keys(dataset: RobustnessDataset, present: Collection[tuple[str, str]]) -> Iterator[str]:
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent = [
         f"{name} {key}"
         for name, by_key in planned.items()
         for key in by_key
-        if (name, key) not in found and key not in dataset.missing.get(name, {})
+        if (name, key) not in present and key not in dataset.missing.get(name, {})
     ]
     if absent:
-        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no file"
+        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, but there are no files of these keys"
 
 
 def _find_flags(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:

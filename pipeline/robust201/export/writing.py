@@ -1,10 +1,10 @@
-"""From a plan and a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
+"""Export of a plan's evaluations from a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
 
 Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
-published files): one value for ``clean`` and measures, else a list with one value per strength, ascending. Beside them
-lie ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection,
-strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `export.card`,
-``missing.json`` where a partial export lacks something, and the listing of `export.folder`.
+published files): one value for ``clean`` and measures, else a list with one value per strength, ascending. The folder
+also contains ``meta.json`` (ids and epsilons only, as published), ``sweep.json`` (protocols, image selection,
+strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the cards of `export.card`, the
+listing of `export.folder` and, in a partial export, ``missing.json``.
 """
 
 from collections import Counter
@@ -30,10 +30,10 @@ from robust201.export.groups import (
     FileForm,
     Group,
     KeyStyle,
+    count_protocol_evaluations,
     describe_missing,
     group_units,
-    names_of_weights,
-    share_out,
+    weights_names,
 )
 from robust201.export.json_files import JsonFile
 from robust201.export.number_text import Empty
@@ -56,10 +56,17 @@ Format = Literal["json", "parquet"]
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote, by names relative to the folder.
+    """Result of an export.
 
-    `removed` files were of an earlier export. `missing` counts the evaluations of the plan that it lacks, by (dataset,
-    key). A unit that lacks one strength is left out, and all its evaluations count here.
+    Attributes:
+        out: the folder.
+        files: names of the written files, relative to the folder.
+        removed: names of files of an earlier export that were removed.
+        n_units: units exported.
+        n_evaluations: evaluations exported.
+        missing: number of the plan's evaluations that the export lacks, by (dataset, key). A unit that lacks one
+            strength is left out, and all its evaluations are counted as missing.
+        n_bytes: total size of the files.
     """
 
     out: Path
@@ -95,43 +102,44 @@ def export_dataset(
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
-    """Write the evaluations of a plan as a dataset in the published layout, and say what is missing.
+    """Write the evaluations of a plan as a dataset in the published layout.
 
-    Rows stream through one at a time, and equal results give equal bytes. An earlier export of the same sweep stays
-    until the new one is whole, and is then replaced.
+    Rows are streamed in constant memory, and equal results give equal bytes. An earlier export of the same sweep is
+    kept until the new one is complete, and is then replaced.
 
     Args:
-        plan: what to export; evaluations in the store that it does not name are left out.
+        plan: the plan; other evaluations in the store are not exported.
         store: the finished evaluations.
-        inventory: what the store holds.
-        out: the folder to write; new, empty or holding an earlier export of the sweep.
-        key_style: ``"paper"`` writes ``pgd``, ``"published"`` appends the norm, in file names, JSON and meta alike.
-        round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
-        empty: what JSON says of a mean over no image: ``"null"``, ``"nan"`` (the literal NaN, which is no JSON, but is
-            what Python reads into arrays of floats) or ``"zero"``.
-        compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
-        partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
+        inventory: the store's inventory.
+        out: the folder to write: a new or empty one, or one with an earlier export of the same sweep.
+        key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names, JSON and meta.json.
+        round_to: number of decimals, 3 in the published files; None writes every double exactly.
+        empty: value that JSON files contain for a mean over no image: ``"null"``, ``"nan"`` (the literal NaN, which is
+            not valid JSON, but which Python parses as a float) or ``"zero"``.
+        compression: ``"gz"`` or ``"zst"`` to write results as ``.json.gz`` or ``.json.zst``.
+        partial: whether to write an incomplete export if evaluations are missing; units that lack a strength are left
+            out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
-        licence: of the dataset: an SPDX identifier.
-        weights: name of the weights whose results are exported, where architectures have several. JSON holds one
-            choice at a time; Parquet files alone hold all of them where None.
-        outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
-            a table of the images; ``"classes"`` writes both; None writes what was measured.
-        images_of: (plan, dataset) → the images evaluated, whose labels outcomes follow from.
-        estimates: also write the accuracies of sampled keys as JSON, counts and estimates together, in a folder of
-            their own.
-        processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
-            must guard its main part by ``if __name__ == "__main__"``.
-        progress: called with (rows of files written, rows to write).
+        licence: SPDX identifier of the dataset's licence.
+        weights: name of the weights whose results are exported, if architectures have several. JSON files can contain
+            the results of only one name; with Parquet files only, None exports all.
+        outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
+            table of the images; ``"classes"`` writes both; None writes the measurements only.
+        images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
+        estimates: whether to write the accuracies of sampled keys also as JSON, with counts and estimates together, to
+            a separate folder.
+        processes: number of processes. If it is more than 1, a script that calls this function must guard its main
+            part with ``if __name__ == "__main__"``.
+        progress: called with (rows written, rows in total).
 
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
-        ConfigError: the licence is none; or JSON is asked for of several weights, or no weights have the name given; or
-            two files would have one name; or outcomes are asked for without predictions or without Parquet.
-        DatasetError: outcomes are asked for, and the images evaluated are gone.
-        InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
-            export writes there.
+        ConfigError: the licence is invalid; JSON files would contain results of several weights; no weights have the
+            name `weights`; two files would have the same name; or outcomes need predictions or Parquet files.
+        DatasetError: outcomes were requested, but the evaluated images are gone.
+        InputError: the folder contains files that no export listed, or an export of another sweep.
+        StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the disk is full, or another
+            export is writing to the folder.
     """
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
@@ -142,10 +150,10 @@ def export_dataset(
     if sampled is not None and sampled.missing and not partial:
         raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
     plan = counted
-    _refuse_several_weights(out, groups, formats)
+    _check_single_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
-    shares = share_out(plan, groups)
+    protocols = count_protocol_evaluations(plan, groups)
     check_licence(licence, out)
     form = FileForm(
         key_style=key_style,
@@ -156,17 +164,19 @@ def export_dataset(
         outcomes=outcomes,
     )
     exported = [group for group in groups if group.complete_units]
-    listed = list_files(exported, formats, form.left_out)
+    result_files = list_files(exported, formats, form.left_out)
     images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
-    form = replace(form, labels={dataset: shown.labels for dataset, shown in images.items()})
-    names = [form.file_name(*file) for file in listed]
-    _refuse_equal_names(out, names)
+    form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
+    names = [form.file_name(*file) for file in result_files]
+    _check_distinct_names(out, names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
     record = None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
-    side_files = side_file_texts(plan, groups, shares, form, provenances=provenances, weights=hashes, sampling=record)
-    parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
-    listings = [PARQUET_FILES] if parquet else []
+    side_files = side_file_texts(
+        plan, groups, protocols, form, provenances=provenances, weights=hashes, sampling=record
+    )
+    parquet_names = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
+    listings = [PARQUET_FILES] if parquet_names else []
     estimated: dict[str, bytes] = {}
     if sampled is not None:
         estimated[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
@@ -174,14 +184,16 @@ def export_dataset(
     planned = {*side_files, *listings, *estimated, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
     described = plan.describe()
     with open_folder(out, planned, described, hashes) as folder:
-        n_rows = sum(len(group.complete_units) for group, _ in listed)
-        tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
+        n_rows = sum(len(group.complete_units) for group, _ in result_files)
+        on_rows = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         measures: dict[str, dict[str, ParquetColumn]] = {}
-        files = _noting_measures(make_files(listed, form, folder.staging, plan, store, inventory), measures)
-        for file in write_files(files, processes, tell):
+        files = _record_measure_columns(
+            make_files(result_files, form, folder.staging, plan, store, inventory), measures
+        )
+        for file in write_files(files, processes, on_rows):
             folder.record(file)
-        for dataset, shown in images.items():
-            folder.write(images_name(dataset), image_table_bytes(shown))
+        for dataset, image_set in images.items():
+            folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
         for name, content in estimated.items():
@@ -193,19 +205,19 @@ def export_dataset(
                 layout=layout_of(plan.space_name),
                 groups=exported,
                 measurements=tuple(name for name in plan.measurements if name not in form.left_out),
-                shares=shares,
-                files=tuple(folder.written[name] for name in sorted(folder.written)),  # every file there by then
-                columns=_columns_of_answers(plan, groups, form) if "parquet" in formats else {},
+                protocols=protocols,
+                files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
+                columns=_image_columns(plan, groups, form) if "parquet" in formats else {},
                 measures=dict(sorted(measures.items())),
                 left_out=_keys_left_out(plan, groups),
                 sampled=() if sampled is None else sampled.keys,
             )
             folder.write(name, text_of(facts))
-        if parquet:
-            rows_of = {
-                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet
+        if parquet_names:
+            parquet_listing = {
+                name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
             }
-            folder.write(PARQUET_FILES, parquet_files_text(rows_of))
+            folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
         removed = folder.close()
     return ExportReport(
         out=out,
@@ -219,77 +231,77 @@ def export_dataset(
 
 
 def _count_missing(groups: Iterable[Group], estimates: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Count what an export lacks by dataset and key: evaluations on all images, and estimates."""
+    """Count the missing evaluations on all images and missing estimates by dataset and key."""
     counts = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
     counts.update(estimates)
     return dict(counts)
 
 
 def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
-    """Estimate what is sampled; None where nothing is, or all images were seen."""
+    """Return the estimates of a sampled sweep; None for other sweeps."""
     if counted_plan(plan).config.sampling is None:
         return None
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
 def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
-    """Describe what the export of a sampled sweep lacks: counts, if some are missing, before estimates."""
+    """Return the error message of a sampled sweep with missing evaluations on all images or missing estimates."""
     counts = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
     lacking = [
-        f"{sum(missing.values()):,} {what} "
+        f"{sum(missing.values()):,} {noun} "
         f"({', '.join(f'{dataset} {key} {count:,}' for (dataset, key), count in missing.items())})"
-        for missing, what in ((counts, "evaluations on all images"), (sampled.missing, "estimates"))
+        for missing, noun in ((counts, "evaluations on all images"), (sampled.missing, "estimates"))
         if missing
     ]
     undrawn = sorted({p.key for p in plan.planned_keys if not is_drawn(plan.protocols[p.protocol])})
-    why = f"; no sample is drawn yet for {', '.join(undrawn)}" if undrawn else ""
+    reason = f"; no sample is drawn yet for {', '.join(undrawn)}" if undrawn else ""
     return (
-        f"Exporting failed for {out}: expected results of the whole sweep, got none of {' and '.join(lacking)}{why}. "
-        "Run the whole sweep again, not narrowed, to compute only these (robust201 run SWEEP.yaml), or export what "
-        "there is with --partial."
+        f"Exporting failed for {out}: the sweep lacks {' and '.join(lacking)}{reason}. Run the whole sweep again, "
+        "without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished part with "
+        "--partial."
     )
 
 
 def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImagesOf) -> dict[str, ImageSet]:
-    """Load the images that outcomes by image are of, by dataset."""
+    """Load the evaluated images of each dataset that has per-image outcomes."""
     return {
         dataset: images_of(plan, dataset) for dataset in dict.fromkeys(g.dataset for g in groups if not g.is_measure)
     }
 
 
 def _check_predictions(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
-    """Check that outcomes can be written: predictions were measured, and Parquet is asked for."""
+    """Check that outcomes can be written: predictions were measured, and Parquet files are written."""
     if PREDICTIONS not in plan.measurements or "parquet" not in formats:
         lacking = "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
         raise ConfigError(
-            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Outcomes by image follow from "
-            "predicted classes and are written as Parquet."
+            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Per-image outcomes are computed from "
+            "predicted classes and written as Parquet."
         )
 
 
-def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:
-    names = names_of_weights(unit for group in groups for unit in group.units)
+def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:
+    names = weights_names(unit for group in groups for unit in group.units)
     if len(names) > 1 and "json" in formats:
         raise ConfigError(
-            f"Exporting failed for {out}: expected one choice of weights, since JSON holds one at a time, got "
-            f"{len(names)}. Choose one by --weights-name: {', '.join(names)}; or export all by --no-json --parquet."
+            f"Exporting failed for {out}: JSON files can contain the results of one name of weights only, got "
+            f"{len(names)}. Choose one with --weights-name: {', '.join(names)}; or export all with --no-json --parquet."
         )
 
 
-def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
-    """Check that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
+def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
+    """Check that file names are distinct: measurement ``b_c`` of key ``a`` and ``c`` of ``a_b`` have the same name."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
-                f"Exporting failed for {out}: expected a distinct name for each file, got {name} for two keys. "
-                "Name one of the tasks or its columns otherwise."
+                f"Exporting failed for {out}: the files of two keys would both be named {name}. "
+                "Rename one of the tasks or its columns."
             )
 
 
-def _columns_of_answers(plan: Plan, groups: Sequence[Group], form: FileForm) -> dict[str, ParquetColumn]:
-    """Columns that the Parquet files of all keys but measures have; empty where there are no such keys."""
+def _image_columns(plan: Plan, groups: Sequence[Group], form: FileForm) -> dict[str, ParquetColumn]:
+    """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
-    names = names_of_weights(unit for group in groups for unit in group.units)
+    names = weights_names(unit for group in groups for unit in group.units)
     if not strengths:
         return {}
     return parquet_columns(
@@ -302,9 +314,10 @@ def _columns_of_answers(plan: Plan, groups: Sequence[Group], form: FileForm) -> 
     )
 
 
-def _noting_measures(
+def _record_measure_columns(
     files: Iterable[JsonFile | ParquetFile], measures: dict[str, dict[str, ParquetColumn]]
 ) -> Iterator[JsonFile | ParquetFile]:
+    """Yield the files, and store the columns of each measure's Parquet file in `measures`."""
     for file in files:
         if isinstance(file, ParquetFile) and file.is_measure:
             measures[file.key] = file.columns
@@ -314,19 +327,22 @@ def _noting_measures(
 def list_files(
     groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
 ) -> list[tuple[Group, str]]:
-    """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
+    """Return (group, measurement) of each JSON file of an export and (group, `PARQUET_FOLDER`) of each Parquet file.
+
+    The largest files come first, so that no process is left with a large file at the end.
+    """
     as_parquet = [PARQUET_FOLDER] if "parquet" in formats else []
-    listed = [
+    contents = [
         (group, content)
         for group in groups
         for content in (*(group.measurements if "json" in formats else ()), *as_parquet)
         if content not in left_out
     ]
-    return sorted(listed, key=_size, reverse=True)
+    return sorted(contents, key=_size, reverse=True)
 
 
 def _size(file: tuple[Group, str]) -> int:
-    """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
+    """Return the approximate count of numbers in a file."""
     group, measurement = file
     if group.is_measure:
         return group.n_evaluations
@@ -337,22 +353,22 @@ def _size(file: tuple[Group, str]) -> int:
 
 
 def make_files(
-    listed: Iterable[tuple[Group, str]],
+    result_files: Iterable[tuple[Group, str]],
     form: FileForm,
     folder: Path,
     plan: Plan,
     store: ShardStore,
     inventory: Inventory,
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Make the files of `list_files`, ready to be written."""
+    """Yield a `JsonFile` or `ParquetFile` for each entry of `list_files`."""
     selections: dict[tuple[str, str], RowSelection] = {}
-    listed = list(listed)
-    names = names_of_weights(unit for group, _ in listed for unit in group.units)
+    result_files = list(result_files)
+    names = weights_names(unit for group, _ in result_files for unit in group.units)
     weights = {name: plan.weights[name] for name in names} if len(names) > 1 else {}
-    for group, measurement in listed:
-        place = group.dataset, group.key
-        if place not in selections:
-            selections[place] = store.select(
+    for group, measurement in result_files:
+        dataset_key = group.dataset, group.key
+        if dataset_key not in selections:
+            selections[dataset_key] = store.select(
                 group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
             )
         shared: dict[str, Any] = {
@@ -361,12 +377,14 @@ def make_files(
             "dataset": group.dataset,
             "key": form.spell(group),
             "units": group.complete_units,
-            "rows": selections[place],
+            "rows": selections[dataset_key],
         }
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(
                 **shared,
-                measurements=tuple(one for one in group.measurements if group.is_measure or one not in form.left_out),
+                measurements=tuple(
+                    name for name in group.measurements if group.is_measure or name not in form.left_out
+                ),
                 labels=None if group.is_measure else form.labels.get(group.dataset),
                 space=plan.space_name,
                 strength=describe_strength(group.task),
@@ -385,7 +403,7 @@ def make_files(
 
 
 def _keys_left_out(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """List by dataset what the sweep does on other datasets, or on none, for lack of corrupted images."""
+    """Return the keys of the sweep that were not evaluated on a dataset, for each dataset that lacks any."""
     swept = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
     left_out = {name: [key for key in plan.tasks if (name, key) not in swept] for name in datasets}

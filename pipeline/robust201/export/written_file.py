@@ -1,4 +1,4 @@
-"""Whole files of an export, hashed as they are written; of results, what JSON and Parquet have in common."""
+"""Files of an export: atomic writes with hashes, and the base class of JSON and Parquet result files."""
 
 import gzip
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ GZIP_LEVEL = 6
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A whole file of an export, named relative to the folder."""
+    """A complete file of an export; the name is relative to the folder."""
 
     name: str
     sha256: str
@@ -30,55 +30,74 @@ class WrittenFile:
 
 
 def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
-    """Check one of some words that a user wrote; ConfigError if it is none of them."""
+    """Return a user's choice.
+
+    Args:
+        what: noun for the choice, for the error message.
+        text: the user's choice.
+        known: the valid choices.
+
+    Raises:
+        ConfigError: `text` is not a valid choice.
+    """
     if text in known:
         return text
     raise ConfigError(f"Reading a {what} failed: expected {' or '.join(known)}, got {text!r}.{closest(text, known)}")
 
 
 @contextmanager
-def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Compress what is written, on its way to a stream; equal text gives equal bytes, without a file name or a time."""
+def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+    """Yield a stream that compresses to another stream, without file name and time: equal content gives equal bytes."""
     if compression is None:
         yield stream
     elif compression == "gz":
-        with gzip.GzipFile(filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=stream, mtime=0) as packed:
-            yield packed  # type: ignore[misc]
+        with gzip.GzipFile(
+            filename="", mode="wb", compresslevel=GZIP_LEVEL, fileobj=stream, mtime=0
+        ) as compressed_stream:
+            yield compressed_stream  # type: ignore[misc]
     else:
-        import pyarrow as pa  # the standard library has no Zstandard before Python 3.14
+        import pyarrow as pa  # the standard library supports Zstandard only from Python 3.14 on
 
-        with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), "zstd") as packed:
-            yield packed
+        with pa.CompressedOutputStream(pa.PythonFile(stream, mode="w"), "zstd") as compressed_stream:
+            yield compressed_stream
 
 
 @contextmanager
 def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
-    """Write a file that appears whole, under its name, when the block ends without an error.
+    """Write a file atomically: it exists under its name once the block has ended without an error.
 
-    Yields the stream to write to, and what counts and hashes the file's bytes, complete after the block.
+    Yields:
+        The stream to write to, and the stream that counts and hashes the file's bytes.
     """
     with atomic_write(path) as stream:
         hashed = HashingStream(stream)
-        with compressing(cast(BinaryIO, hashed), compression) as text:
+        with compressed(cast(BinaryIO, hashed), compression) as text:
             yield text, hashed
 
 
 class ExportStoppedError(EvaluationError):
-    """Another file of the export failed, or it was interrupted."""
+    """The export was interrupted, or another of its files failed."""
 
 
 class RowSource(Protocol):
-    """Where rows come from: `shards.RowSelection`, or the JSON files that are converted."""
+    """Source of rows: `shards.RowSelection`, or JSON files that are converted."""
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Columns of some units at a time: those of a measurement, or of all."""
+        """Yield the columns of one measurement or of all, in batches of units."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResultFile(ABC):
-    """A file of results to write; it can be pickled, since a process of its own may write it.
+    """A file of results to write; it can be pickled, since another process may write it.
 
-    `name` is relative to the folder, `key` spelled as in the file.
+    Attributes:
+        folder: folder of the export.
+        name: name relative to the folder.
+        dataset: name of the dataset.
+        key: the key as it is spelled in the file.
+        units: the units, in the order of the rows.
+        rows: source of the rows.
+        compression: compression of the file.
     """
 
     folder: Path
@@ -91,36 +110,38 @@ class ResultFile(ABC):
 
     @abstractmethod
     def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
-        """Write the content, and call `on_rows` after some units with their number."""
+        """Write the content, and call `on_rows` with the number of units after each batch."""
 
     def write(self, on_rows: Callable[[int], None] = lambda _units: None) -> WrittenFile:
         """Write the file.
 
-        `on_rows` is called after some units, with their number; what it raises ends the file, of which nothing stays.
-        Raises StorageError where the rows are not those that were asked for, or hold a number that the file cannot.
+        `on_rows` is called with the number of units after each batch. If it raises an exception, no file is left.
+
+        Raises:
+            StorageError: the rows are not those of the units, or contain a number that the format cannot represent.
         """
         with hashed_file(self.folder / self.name, self.compression) as (stream, hashed):
             self._write_content(stream, on_rows)
         return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes)
 
     def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Read the columns of the units, of a measurement or of all, and compare them with what was asked for."""
+        """Yield the columns of one measurement or of all, and check that the rows are those of the units."""
         done = 0
         for batch in self.rows.iter_batches(measurement):
             for unit, expected in zip_longest(batch.units, self.units[done : done + len(batch.units)]):
                 if expected is None or unit.id != expected.id:
                     described = "no further network" if expected is None else expected.label
-                    raise _other_rows(unit, described, unit.label)
+                    raise _unexpected_rows(unit, described, unit.label)
             if any(len(column) != batch.n_evaluations for column in batch.columns.values()):
-                n_found = len(next(iter(batch.columns.values())))
-                raise _other_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_found}")
+                n_values = len(next(iter(batch.columns.values())))
+                raise _unexpected_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
             done += len(batch.units)
             yield batch
         if done < len(self.units):
-            raise _other_rows(self.units[done], "its values from the store", "none")
+            raise _unexpected_rows(self.units[done], "its values from the store", "none")
 
 
-def _other_rows(unit: Unit, expected: str, got: str) -> StorageError:
+def _unexpected_rows(unit: Unit, expected: str, got: str) -> StorageError:
     return StorageError(
         f"Exporting failed for {unit.label}: expected {expected}, got {got}. "
         "Run `robust201 verify` on the results folder."

@@ -1,1 +1,1 @@
-"""Reading an exported or published dataset: `RobustnessDataset` and the forms of its files."""
+"""Reading of exported and published datasets: `RobustnessDataset` and the formats of its files."""

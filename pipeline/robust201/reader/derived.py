@@ -1,6 +1,6 @@
-"""Derived metrics of a dataset: numbers that follow from stored results, and are never stored themselves.
+"""Derived metrics of a dataset, which are computed from stored results and not stored themselves.
 
-What each means, and what it needs, is in docs/statistics.md; the formulas are in `robust201.statistics`.
+Definitions and required measurements are in docs/statistics.md; the formulas are in `robust201.statistics`.
 """
 
 import itertools
@@ -36,16 +36,22 @@ from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
 from robust201.tasks.columns import CALIBRATION, STEPS
 
-FEWEST_RANKED = 8
-"""Architectures below which the agreement of two rankings is not computed."""
+MIN_RANKED = 8
+"""Minimum number of architectures for which the agreement of two rankings is computed."""
 
-NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --parquet --outcomes bits"
+OUTCOMES_NEED = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
 
 
 class MetricRow(NamedTuple):
-    """A metric (see docs/statistics.md) by architecture, NaN where it is undefined, with a note for its readers.
+    """A metric (see docs/statistics.md) for each architecture.
 
-    Several keys are joined by ``+``; the strength is None where the metric is over all strengths.
+    Attributes:
+        dataset: name of the dataset.
+        metric: name of the metric.
+        key: the key; several keys are joined with ``+``.
+        strength: the strength; None for a metric over all strengths.
+        values: values by architecture; NaN if undefined.
+        note: remark for readers.
     """
 
     dataset: str
@@ -57,11 +63,19 @@ class MetricRow(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """How alike robustness R and the mean accuracy under the same attack rank the `n` architectures with both.
+    """Agreement of the rankings by robustness R and by the mean accuracy under the same attack.
 
-    The mean is over the attack's strengths, without clean images. `kendall` is tau-b, with its 95 % interval `low` to
-    `high` over architectures; NaN where a side is equal for all. Of the `top` best, `overlap` are among the best by
-    both; where several are equal, those of the lowest ids count.
+    The mean is over the attack's strengths, without clean images.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: the attack.
+        n: number of architectures with both numbers.
+        kendall: tau-b; NaN if all architectures are equal in either number.
+        low: lower bound of its 95% interval over architectures.
+        high: upper bound.
+        top: number of best architectures that are compared; of equal ones those with the lowest ids.
+        overlap: number of architectures among the best by both numbers.
     """
 
     dataset: str
@@ -75,12 +89,19 @@ class RankAgreement(NamedTuple):
 
 
 TOP = 20
-"""Architectures whose overlap is counted, or half of all where these are fewer than twice as many."""
+"""Number of best architectures whose overlap is counted, but at most half of all architectures."""
 
 
 @dataclass(frozen=True)
 class DerivedMetrics:
-    """Metrics of a dataset, how sure its rankings are, and what the metrics that are missing need."""
+    """Derived metrics of a dataset.
+
+    Attributes:
+        rankings: rankings with their uncertainty.
+        metrics: the metrics.
+        needs: by name of missing metrics, what they require.
+        agreements: agreement of robustness R with mean accuracies.
+    """
 
     rankings: Sequence[Ranking]
     metrics: Sequence[MetricRow]
@@ -91,16 +112,18 @@ class DerivedMetrics:
         metrics = [
             {
                 **{name: value for name, value in row._asdict().items() if name != "values"},
-                "values": {str(one): plain_number(value) for one, value in row.values.items()},
+                "values": {str(architecture): plain_number(value) for architecture, value in row.values.items()},
             }
             for row in self.metrics
         ]
         rankings = [ranking.to_payload() for ranking in self.rankings]
-        agreements = [{name: plain_number(value) for name, value in one._asdict().items()} for one in self.agreements]
+        agreements = [
+            {name: plain_number(value) for name, value in agreement._asdict().items()} for agreement in self.agreements
+        ]
         return {"rankings": rankings, "metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per metric, key, strength and architecture."""
+        """Return a DataFrame with one row per metric, key, strength and architecture."""
         parts = [
             pd.DataFrame({"value": row.values})
             .rename_axis("architecture")
@@ -122,7 +145,7 @@ def derive_metrics(
     n_draws: int = 0,
     seed: int = 0,
 ) -> DerivedMetrics:
-    """Compute what follows from the stored results (see `RobustnessDataset.metrics`)."""
+    """Compute derived metrics (see `RobustnessDataset.metrics`)."""
     what = f"Computing metrics failed for {files.path}"
     level, n_draws = as_level(level, what), as_draws(n_draws, what)
     datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
@@ -131,13 +154,13 @@ def derive_metrics(
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
     needs: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": NEEDS}
-    if datasets is None:  # of a published dataset, not all need be there
-        named = [
+    if datasets is None:  # a copy of the published dataset may lack some
+        names = [
             name
             for name in files.datasets
             if any(files.find(name, key, "accuracy") is not None for key in keys or files.keys)
         ]
-        datasets = tuple(named or files.datasets)
+        datasets = tuple(names or files.datasets)
     for dataset in datasets:
         results = StoredResults.read(files, dataset, keys)
         rankings += rank_evaluations(results, level, n_draws, seed)
@@ -149,7 +172,7 @@ def derive_metrics(
 
 
 def _compares(row: MetricRow) -> bool:
-    return row.metric == "robustness_r" and len(row.values.dropna()) >= FEWEST_RANKED
+    return row.metric == "robustness_r" and len(row.values.dropna()) >= MIN_RANKED
 
 
 def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
@@ -157,31 +180,32 @@ def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
     pairs = pd.DataFrame({"r": row.values, "mean": attacked.mean(axis=1, skipna=False)}).dropna().sort_index()
     tau = correlate_ranks(pairs.to_numpy()).kendall.interval(0, 1)
     top = min(TOP, len(pairs) // 2)
-    # Stable, so that equal ones stand in the order of their ids.
+    # A stable sort keeps equal architectures in the order of their ids.
     best = [set(pairs[name].sort_values(ascending=False, kind="stable").index[:top]) for name in pairs]
     return RankAgreement(results.name, row.key, len(pairs), *tau, top, len(best[0] & best[1]))
 
 
-def worst_case_accuracies(several: Sequence[Outcomes]) -> "pd.Series[float]":
+def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series[float]":
     """Compute the fraction of images that each architecture classifies correctly in all outcomes."""
-    shared = [one for one in several[0].architectures if all(one in other.architectures for other in several[1:])]
-    packed = worst_case([one.of(shared).packed for one in several])
-    return pd.Series(count_correct(packed) / several[0].n_images, index=shared)
+    first, *others = outcomes_of_attacks
+    common = [name for name in first.architectures if all(name in other.architectures for other in others)]
+    packed = worst_case([outcomes.of(common).packed for outcomes in outcomes_of_attacks])
+    return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common)
 
 
 def _robustness(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
-        if not results.files.repeats_clean(results.name, key):  # strength 0 is its own, so its curve has no clean end
+        if not results.files.repeats_clean(results.name, key):  # its curve does not start at the clean accuracy
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
             needs["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
-        found = robustness_r(curves.columns, curves.to_numpy())
-        note = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
-        if found.exceeds_one.any():
-            note += f"; {found.exceeds_one.sum():,} above 1"
-        yield MetricRow(results.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), note)
+        robustness = robustness_r(curves.columns, curves.to_numpy())
+        note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
+        if robustness.exceeds_one.any():
+            note += f"; {robustness.exceeds_one.sum():,} above 1"
+        yield MetricRow(results.name, "robustness_r", key, None, pd.Series(robustness.value, index=curves.index), note)
         changes = relative_changes(curves.columns, curves.to_numpy())
         for strength, column in zip(curves.columns[1:], changes.T[1:], strict=True):
             yield MetricRow(
@@ -196,11 +220,11 @@ def _success(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRo
             continue
         attacked = results.outcomes(key, strength)
         if clean is None or attacked is None:
-            needs["attack_success_rate"] = NEEDS_OUTCOMES
+            needs["attack_success_rate"] = OUTCOMES_NEED
             continue
-        shared = [one for one in attacked.architectures if one in set(clean.architectures)]
-        rates = attack_success_rates(clean.of(shared).packed, attacked.of(shared).packed)
-        yield MetricRow(results.name, "attack_success_rate", key, strength, pd.Series(rates, index=shared))
+        common = [name for name in attacked.architectures if name in set(clean.architectures)]
+        rates = attack_success_rates(clean.of(common).packed, attacked.of(common).packed)
+        yield MetricRow(results.name, "attack_success_rate", key, strength, pd.Series(rates, index=common))
 
 
 def _worst_cases(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
@@ -210,13 +234,13 @@ def _worst_cases(results: StoredResults, needs: dict[str, str]) -> Iterator[Metr
         if (ball := results.files.ball_of(key)) is not None:
             groups.setdefault((ball, strength), []).append(key)
     for (_, strength), keys in groups.items():
-        several = [results.outcomes(key, strength) for key in keys]
+        outcomes_of_attacks = [results.outcomes(key, strength) for key in keys]
         if len(keys) < 2:
             continue
-        if any(one is None for one in several):
-            needs["worst_case_accuracy"] = NEEDS_OUTCOMES
+        if any(outcomes is None for outcomes in outcomes_of_attacks):
+            needs["worst_case_accuracy"] = OUTCOMES_NEED
             continue
-        worst = worst_case_accuracies([one for one in several if one is not None])
+        worst = worst_case_accuracies([outcomes for outcomes in outcomes_of_attacks if outcomes is not None])
         yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, worst)
 
 
@@ -228,19 +252,19 @@ def _calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[Metr
             continue
         confidences, counts = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
         strengths, single = files.strengths(results.name, key), files.is_single(results.name, key)
-        found: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
+        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
         for identifier, row in confidences.items():
             if identifier not in counts:
                 continue
-            for place, strength in enumerate(strengths):
-                confidence, cm = (one if single else one[place] for one in (row, counts[identifier]))
+            for position, strength in enumerate(strengths):
+                confidence, cm = (value if single else value[position] for value in (row, counts[identifier]))
                 if confidence is None or cm is None:
                     continue
                 stored = stored_calibration(cm, *(_numbers(confidence[name]) for name in ("prediction", "argmax")))
-                found[strength][architecture_of(identifier)] = (stored.overconfidence, stored.class_gap)
-        for strength, by_network in found.items():
-            for place, metric in enumerate(("overconfidence", "class_calibration_gap")):
-                values = pd.Series({one: pair[place] for one, pair in by_network.items()}, dtype=np.float64)
+                by_strength[strength][architecture_of(identifier)] = (stored.overconfidence, stored.class_gap)
+        for strength, by_network in by_strength.items():
+            for position, metric in enumerate(("overconfidence", "class_calibration_gap")):
+                values = pd.Series({name: pair[position] for name, pair in by_network.items()}, dtype=np.float64)
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
@@ -251,14 +275,14 @@ def _binned_calibration(results: StoredResults, needs: dict[str, str]) -> Iterat
             needs["ece, maximum_calibration_error"] = BINS_NEED
             continue
         bins, single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
-        for place, strength in enumerate(files.strengths(results.name, key)):
+        for position, strength in enumerate(files.strengths(results.name, key)):
             values = {
-                architecture_of(identifier): binned_calibration(one["counts"], one["confidence"])
+                architecture_of(identifier): binned_calibration(value["counts"], value["confidence"])
                 for identifier, row in bins.items()
-                if (one := row if single else row[place]) is not None
+                if (value := row if single else row[position]) is not None
             }
             for number, metric in enumerate(("ece", "maximum_calibration_error")):
-                series = pd.Series({one: pair[number] for one, pair in values.items()}, dtype=np.float64)
+                series = pd.Series({name: pair[number] for name, pair in values.items()}, dtype=np.float64)
                 yield MetricRow(results.name, metric, key, strength, series.sort_index())
 
 
@@ -267,12 +291,12 @@ def _steps(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]
         if not has_steps(results.files, results.name, key):
             needs["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
             continue
-        found: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
+        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
         for network in iter_steps(results.files, results.name, key):
-            found.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
-        for strength, by_network in sorted(found.items()):
-            for place, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
-                values = pd.Series({one: pair[place] for one, pair in by_network.items()}, dtype=np.float64)
+            by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
+        for strength, by_network in sorted(by_strength.items()):
+            for position, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
+                values = pd.Series({name: pair[position] for name, pair in by_network.items()}, dtype=np.float64)
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
@@ -314,19 +338,22 @@ def _corruption_errors(
                 f"Computing corruption errors failed for {results.name} {key}: expected results of the reference "
                 f"{show_architecture(reference)}, got none. Name another."
             )
-        own = frame.loc[reference].to_numpy()[None]
+        reference_accuracies = frame.loc[reference].to_numpy()[None]
         values = frame.to_numpy()[:, None]
-        errors[key] = pd.Series(corruption_errors(values, own)[:, 0], index=frame.index)
+        errors[key] = pd.Series(corruption_errors(values, reference_accuracies)[:, 0], index=frame.index)
         note = f"relative to {show_architecture(reference)}"
         if errors[key].isna().all():
             note += "; undefined: the reference makes no error"
         yield MetricRow(results.name, "corruption_error", key, None, errors[key], note)
         if clean is not None:
-            there = frame.index.intersection(clean.dropna().index)
-            if reference in there:
-                values = frame.loc[there].to_numpy()[:, None]
-                found = relative_corruption_errors(values, clean[there], own, float(clean[reference]))[:, 0]
-                relative[key] = pd.Series(found, index=there)
+            common = frame.index.intersection(clean.dropna().index)
+            if reference in common:
+                values = frame.loc[common].to_numpy()[:, None]
+                reference_clean = float(clean[reference])
+                relative_errors = relative_corruption_errors(
+                    values, clean[common], reference_accuracies, reference_clean
+                )
+                relative[key] = pd.Series(relative_errors[:, 0], index=common)
     for metric, by_key, reason in (
         ("mean_corruption_error", errors, "the reference makes no error under"),
         ("relative_mean_corruption_error", relative, "the reference loses no accuracy under"),
@@ -344,12 +371,12 @@ def _seed_rows(
 ) -> Iterator[MetricRow]:
     recorded = {} if files.sweep is None else files.sweep.get("weights") or {}
     trained = [
-        ((one.get("recipe"), one.get("epochs"), one.get("steps")), name)
-        for name, one in recorded.items()
-        if one.get("seed") is not None
+        ((weights.get("recipe"), weights.get("epochs"), weights.get("steps")), name)
+        for name, weights in recorded.items()
+        if weights.get("seed") is not None
     ]
-    trained.sort(key=lambda one: str(one[0]))
-    groups = [[name for _, name in rows] for _, rows in itertools.groupby(trained, key=lambda one: one[0])]
+    trained.sort(key=lambda pair: str(pair[0]))
+    groups = [[name for _, name in rows] for _, rows in itertools.groupby(trained, key=lambda pair: pair[0])]
     groups = [names for names in groups if len(names) > 1]
     if not groups:
         needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"

@@ -1,4 +1,4 @@
-"""Intervals of accuracies and ties with the best, as columns of a reader's DataFrames."""
+"""Confidence intervals of accuracies, and ties with the best architecture, as columns of a DataFrame."""
 
 import functools
 
@@ -17,23 +17,23 @@ from robust201.statistics.outcomes import Packed, count_correct
 from robust201.statistics.significance import Ties, ties_with_best
 from robust201.tasks.columns import count_images
 
-_ROUNDED_BY = 5.1e-4
-"""Accuracies of three decimals, as published, differ from shares by at most this."""
+_MAX_ROUNDING_ERROR = 5.1e-4
+"""Maximum difference between an accuracy with three decimals, as published, and the exact fraction."""
 
 
 class UnpairedTestWarning(RobustWarning):
-    """Networks are compared as if each had been shown images of its own, since outcomes by image are not stored."""
+    """Networks are compared as if evaluated on different images, because per-image outcomes are not stored."""
 
 
 def images_behind(files: ResultFiles, dataset: str, key: str) -> int | None:
-    """Find how many images an accuracy of a key is of; None where the folder does not tell.
+    """Return the number of images that a key's accuracies were computed on, or None if unknown.
 
-    Parquet has it in each row; else the selection of images in sweep.json tells, or a confusion matrix. A folder
-    without sweep.json, such as the published dataset, is taken to be of the whole test split.
+    It is read from the Parquet file, the image selection in sweep.json or a confusion matrix. A folder without
+    sweep.json, such as the published dataset, is assumed to use the whole test split.
     """
     if isinstance(files, OverlaidFiles):
-        found = {images_behind(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)}
-        return found.pop() if len(found) == 1 else None
+        counts = {images_behind(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)}
+        return counts.pop() if len(counts) == 1 else None
     file = files.find(dataset, key, "accuracy")
     if file is not None and file.suffix == ".parquet":
         from robust201.reader.parquet_results import read_n_images
@@ -42,23 +42,23 @@ def images_behind(files: ResultFiles, dataset: str, key: str) -> int | None:
             return n_images
     split = DATASETS[dataset].n_test if dataset in DATASETS else None
     swept = None if files.sweep is None else files.sweep.get("sweep")
-    chosen = swept.get("images") if isinstance(swept, dict) else None
-    if isinstance(chosen, dict) and (count := chosen.get("count") or split):
+    selection = swept.get("images") if isinstance(swept, dict) else None
+    if isinstance(selection, dict) and (count := selection.get("count") or split):
         return int(count)
     matrices = files.find_json(dataset, key, "cm")
     if matrices is not None:
         try:
             _, row = next(files.iter_json_file(matrices, dataset, key, "cm"))
             return count_images("cm", row, is_single=files.is_single(dataset, key))
-        except (StopIteration, ValueError):  # no rows, or shares instead of counts
+        except (StopIteration, ValueError):  # no rows, or fractions instead of counts
             pass
     return split if files.sweep is None else None
 
 
 def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) -> pd.DataFrame:
-    """Add `low` and `high`, the ends of the interval over images of each accuracy (see `accuracy_intervals`).
+    """Add columns `low` and `high`, the interval of each accuracy for sampling of images (see `accuracy_intervals`).
 
-    They are NaN where the number of images is unknown.
+    The bounds are NaN if the number of images is unknown.
     """
     layers = {str(layer.path): layer for layer in files.layers} if isinstance(files, OverlaidFiles) else {}
 
@@ -68,42 +68,47 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
         return np.nan if n_images is None else float(n_images)
 
     sources = frame["source"] if "source" in frame else [None] * len(frame)
-    counts = np.array([count(*place) for place in zip(frame["dataset"], frame["key"], sources, strict=True)])
+    counts = np.array([count(*position) for position in zip(frame["dataset"], frame["key"], sources, strict=True)])
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), counts, level)
-    place = list(frame.columns).index("value") + 1
-    columns = [*frame.columns[:place], "low", "high", *frame.columns[place:]]
+    position = list(frame.columns).index("value") + 1
+    columns = [*frame.columns[:position], "low", "high", *frame.columns[position:]]
     return frame.assign(low=low, high=high)[columns]
 
 
 def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", what: str) -> None:
-    """Check that outcomes give the accuracies of the architectures that have both.
+    """Check that outcomes are consistent with the accuracies of the architectures that have both.
 
     Raises:
-        ResultsError: they are of other evaluations.
+        ResultsError: the outcomes are from other evaluations.
     """
-    shared = [one for one in outcomes.architectures if one in accuracies.index]
-    found = count_correct(outcomes.of(shared).packed) / outcomes.n_images
-    differs = np.abs(found - accuracies.loc[shared].to_numpy(np.float64)) > _ROUNDED_BY
+    common = [architecture for architecture in outcomes.architectures if architecture in accuracies.index]
+    accuracies_of_outcomes = count_correct(outcomes.of(common).packed) / outcomes.n_images
+    differs = np.abs(accuracies_of_outcomes - accuracies.loc[common].to_numpy(np.float64)) > _MAX_ROUNDING_ERROR
     if differs.any():
         raise ResultsError(
-            f"Reading outcomes failed for {what}: expected outcomes by image with the accuracies of the folder, got "
-            f"others for {shared[int(differs.argmax())]}. Read folders of the same evaluations together."
+            f"Reading outcomes failed for {what}: the per-image outcomes of {common[int(differs.argmax())]} contradict "
+            "its accuracy. Read folders of the same evaluations together."
         )
 
 
 def find_ties(
     accuracies: "pd.Series[float]", n_images: int, outcomes: Outcomes | None, *, level: float, what: str
 ) -> tuple[Ties, Packed | None]:
-    """Find the architectures tied with the best under a key at a strength, by their outcomes where all have them.
+    """Find the architectures that are tied with the best under a key at a strength.
 
-    `level` is the chance of a false difference; `what` names what is ranked, for messages.
+    Args:
+        accuracies: accuracies by architecture.
+        n_images: number of images.
+        outcomes: per-image outcomes, which are compared if all architectures have them; else accuracies are compared.
+        level: level of significance.
+        what: dataset and key, for error messages.
 
     Returns:
-        The ties, and the packed outcomes that they follow from, in the order of `accuracies`, if any.
+        The ties, and the packed outcomes in the order of `accuracies` if outcomes were compared, else None.
 
     Raises:
         ConfigError: the level is not between 0 and 1.
-        ResultsError: outcomes give other accuracies.
+        ResultsError: outcomes contradict the accuracies.
     """
     level = as_level(level, f"Ranking failed for {what}")
     packed = None
@@ -124,18 +129,19 @@ def rank_with_ties(
 ) -> tuple[pd.DataFrame, Ties]:
     """Rank architectures at one strength, and mark those tied with the best (see `find_ties`).
 
+    `frame` has accuracies in the form of `RobustnessDataset.to_frame`.
+
     Returns:
-        Of accuracies as of `to_frame` the table of `RobustnessDataset.rank`, and the ties of the evaluated
-        architectures.
+        The table of `RobustnessDataset.rank`, and the ties of the evaluated architectures.
     """
     if n_images is None:
         raise ConfigError(
-            f"Ranking failed for {what}: expected the number of images, which ties follow from, got none from the "
-            "folder. Export it with Parquet, or rank without ties."
+            f"Ranking failed for {what}: the number of images, which is needed to find ties, is unknown. Export the "
+            "dataset with Parquet, or rank without ties."
         )
     ranks = rank_by_value(frame, (strength,), lowest_first=False, what=what)
     rows = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
-    # Isomorphs have the results of one evaluation, which is compared once.
+    # Isomorphic architectures share one evaluation, which is compared only once.
     evaluated = rows.groupby("isomorph", sort=False)["value"].first()
     ties, _ = find_ties(evaluated, n_images, outcomes, level=level, what=what)
     by_class = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)

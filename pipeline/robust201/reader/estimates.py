@@ -1,4 +1,4 @@
-"""Estimated accuracies of a dataset's folder: those that a sampled sweep did not count."""
+"""Estimated accuracies of a dataset from a sampled sweep."""
 
 from typing import TYPE_CHECKING
 
@@ -10,17 +10,18 @@ if TYPE_CHECKING:
 
 
 def has_estimates(files: ResultFiles) -> bool:
-    """Whether a folder holds estimates, or one of several does."""
+    """Return whether a folder, or any of several folders, contains estimates."""
     layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
     return any((layer.path / ESTIMATES_FILE).is_file() for layer in layers)
 
 
 def read_estimates(files: ResultFiles) -> "pd.DataFrame":
-    """Read all estimates: a row per network, key and strength; empty where there are none.
+    """Read all estimates.
 
     Returns:
-        `dataset`, `key`, `architecture` and other names of it, `strength`, `value`, `standard_error`, `low` and `high`
-        (the 95% interval), `n_seen`, `n_images` and `design`. Keys are in the paper's style.
+        One row per network, key and strength, with the columns `dataset`, `key`, `architecture` and its other names,
+        `strength`, `value`, `standard_error`, `low` and `high` (the 95% interval), `n_seen`, `n_images` and `design`.
+        Keys are in the paper's style. Empty if there are no estimates.
 
     Raises:
         ResultsError: the file is damaged.
@@ -39,7 +40,7 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
 
 
 def describe_unused(files: ResultFiles, what: str) -> str:
-    """Say that what is done with a folder, such as figures, uses counts alone; empty where all are counts."""
+    """Return a note that something, such as figures, uses counts and not the folder's estimates; empty without any."""
     if not has_estimates(files):
         return ""
     frame = read_estimates(files)

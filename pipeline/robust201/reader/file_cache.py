@@ -1,4 +1,4 @@
-"""What was read of the last few files, kept as long as each stays the same, in bounded memory."""
+"""Caches of file contents in bounded memory, invalidated when a file changes."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 
-KEPT_BYTES = 1 << 28
-"""Bound on the text of all that is kept (256 MiB, two to five times as much as Python objects). What is larger alone
-is kept alone, until something else is read."""
+MAX_CACHE_BYTES = 1 << 28
+"""Maximum size of the cached text (256 MiB; two to five times as much as Python objects). A larger entry is cached
+alone until another file is read."""
 
 _More = TypeVarTuple("_More")
 _Read = TypeVar("_Read")
 
 
 class FileState(NamedTuple):
-    """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
+    """Size in bytes, modification time in ns and inode, by which a change or replacement of a file is detected."""
 
     size: int
     mtime_ns: int
@@ -29,8 +29,8 @@ class FileState(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def kept_while_unchanged(read: Callable[[Path, *_More], _Read]) -> Callable[[Path, *_More], _Read]:
-    """Let a function of a file (and further hashable arguments) read each of the last 256 files once per state."""
+def cached_while_unchanged(read: Callable[[Path, *_More], _Read]) -> Callable[[Path, *_More], _Read]:
+    """Cache what a function of a file, and further hashable arguments, returns for the last 256 unchanged files."""
 
     @lru_cache(maxsize=256)
     def read_state(_state: FileState, file: Path, *more: *_More) -> _Read:
@@ -43,14 +43,14 @@ def kept_while_unchanged(read: Callable[[Path, *_More], _Read]) -> Callable[[Pat
     return read_once
 
 
-@kept_while_unchanged
+@cached_while_unchanged
 def hash_once(file: Path) -> str:
-    """Compute the SHA-256 of a file, once as long as it stays the same."""
+    """Return the SHA-256 of a file, which is cached while the file is unchanged."""
     return sha256_of(file, MAX_LISTED_BYTES)
 
 
-class KeptRows:
-    """The rows of the files read last; threads may share it."""
+class RowCache:
+    """Thread-safe cache of the rows of recently read files."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
@@ -58,16 +58,16 @@ class KeptRows:
     def get(
         self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
-        """Return a measurement's values by id, read anew if that was never done or the file was replaced."""
+        """Return a measurement's values by id, and read them if they are not cached or the file has changed."""
         state, name = FileState.of(file), (file, measure, weights)
-        kept = self._rows.get(name)
-        if kept is not None and kept[0] == state:
-            return kept[1]
+        entry = self._rows.get(name)
+        if entry is not None and entry[0] == state:
+            return entry[1]
         rows = read()
         n_bytes = len(rows) * len(repr(next(iter(rows.values()), None)))
-        # Another dict takes the place of the old one, whole: a lock might be held while a process forks.
-        others = {other: kept for other, kept in self._rows.items() if other != name}
-        while others and n_bytes + sum(kept[2] for kept in others.values()) > KEPT_BYTES:
+        # The dict is replaced instead of being changed under a lock, since a process may fork while a lock is held.
+        others = {other: entry for other, entry in self._rows.items() if other != name}
+        while others and n_bytes + sum(entry[2] for entry in others.values()) > MAX_CACHE_BYTES:
             others.pop(next(iter(others)))
         self._rows = {**others, name: (state, rows, n_bytes)}
         return rows

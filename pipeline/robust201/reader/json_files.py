@@ -1,4 +1,4 @@
-"""JSON files of a dataset, plain or compressed: read whole, or one architecture's value after the other."""
+"""Reading of a dataset's JSON files, plain or compressed: as a whole, or one architecture's value at a time."""
 
 import gzip
 import json
@@ -11,19 +11,19 @@ from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, open_file, show_bytes
-from robust201.reader.value_checks import ANEW, damaged_file, parse_json, show_id
+from robust201.reader.value_checks import ADVICE, damaged_file, parse_json, show_id
 
 PIECE_BYTES = 1 << 22
-"""Bytes, decompressed, that are read at once."""
+"""Decompressed bytes that are read at once."""
 
 MAX_TEXT_BYTES = 4 << 30
-"""Largest JSON, decompressed, that is read whole."""
+"""Maximum decompressed size of a JSON file that is read as a whole."""
 
 HEAD_BYTES = 1 << 12
-"""Bytes that the names in front of the first value have at most."""
+"""Maximum number of bytes in front of the first id."""
 
 MAX_VALUE_BYTES = 1 << 28
-"""Bytes that a value has at most: in a damaged file the next id may be missing, and the file larger than the memory."""
+"""Maximum number of bytes of a value: in a damaged file the next id may be missing, and the rest may exceed memory."""
 
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
@@ -34,10 +34,10 @@ _REQUIRED: Any = object()
 
 
 def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
-    """Open a file to read what it holds, decompressed if its name ends in ``.gz`` or ``.zst``.
+    """Open a file for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
 
-    What is raised of damage while it is read: `ResultsError` of Zstandard; `EOFError`, `zlib.error` and
-    `gzip.BadGzipFile` of gzip.
+    Reading a damaged file raises `ResultsError` for Zstandard, and `EOFError`, `zlib.error` or `gzip.BadGzipFile` for
+    gzip.
     """
     if file.suffix == ".zst":
         from robust201.reader.parquet_results import open_zstandard
@@ -62,11 +62,15 @@ def _read_pieces(file: Path) -> Iterator[bytes]:
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
-    """Read a JSON file whole, decompressed as its name says.
+    """Read a JSON file, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    Args:
+        file: the file.
+        missing: value to return if there is no file.
 
     Raises:
-        ResultsError: it is no JSON, or an object in it has a name twice.
-        FileNotFoundError: there is no file, and `missing` was not given.
+        ResultsError: the file is not valid JSON, or an object in it has a duplicate name.
+        FileNotFoundError: there is no file and no `missing` value.
     """
     if missing is not _REQUIRED and not file.is_file():
         return missing
@@ -86,7 +90,11 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file."""
+    """Read a JSON object; return None if there is no file.
+
+    Raises:
+        ResultsError: the file does not contain a JSON object.
+    """
     if not file.is_file():
         return None
     content = read_json(file)
@@ -99,12 +107,13 @@ def read_object(file: Path) -> dict[str, Any] | None:
 
 
 def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
-    """Go through a file ``{dataset: {key: {measurement: {id: value}}}}`` with one value in memory at a time.
+    """Read a file ``{dataset: {key: {measurement: {id: value}}}}`` with one value in memory at a time.
 
-    A name of digits alone is an id: no value has one, so a value's text ends where the next such name begins.
+    A name of digits only is an id, and values contain no such names. A value's text therefore ends where the next such
+    name begins.
 
     Yields:
-        Id and value, in the order of the file; neither is checked but for ids that stand twice.
+        Id and value, in the order of the file. Duplicate ids are rejected; nothing else is checked.
     """
     pieces = _read_pieces(file)
     text = b""
@@ -120,7 +129,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
             if identifier is not None:
                 yield identifier, _parse_value(file, identifier, before, b",")
             elif before:
-                raise _malformed(file, f"{before[:40].decode(errors='replace')!r} in front of the first id")
+                raise _malformed(file, f"{before[:40].decode(errors='replace')!r} before the first id")
             identifier, start = match[1].decode(), match.end()
             if identifier in seen:
                 raise _malformed(file, f"the id {identifier!r} twice")
@@ -144,7 +153,7 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
 
 
 def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
-    """Return the position of the first byte behind the names and brackets in front of the values."""
+    """Return the position of the first byte after the names and brackets that precede the values."""
     head = _HEAD.match(text)
     try:
         names = [] if head is None else [json.loads(name) for name in head.groups()]
@@ -156,16 +165,16 @@ def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], me
 
 
 def _parse_value(file: Path, identifier: str, text: bytes, end: bytes) -> Any:
-    """Parse a value, behind which `end` must stand."""
+    """Parse a value, which `end` must follow."""
     if not text.endswith(end):
-        raise _malformed(file, f"something else than a value behind {show_id(identifier)}")
+        raise _malformed(file, f"no valid value after {show_id(identifier)}")
     try:
         return parse_json(text.removesuffix(end))
     except ValueError as error:
-        raise _malformed(file, f"something else for {show_id(identifier)} ({error})") from error
+        raise _malformed(file, f"an invalid value for {show_id(identifier)} ({error})") from error
 
 
 def _malformed(path: Path, got: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. {ANEW}"
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. {ADVICE}"
     )

@@ -1,8 +1,8 @@
-"""Listings of a dataset's files: SHA-256 of each, and what the Parquet files hold; missing files are reported by them.
+"""Listings of a dataset's files, by which missing, truncated and changed files are detected.
 
-`SHA256SUMS` lists every file of an export. `parquet_files.json` lists rows and footer of each Parquet file; it lies
-beside the folder `parquet`, as other readers take every file in that folder for Parquet. Folders without listings, such
-as the published dataset, say nothing.
+`SHA256SUMS` lists the SHA-256 of every file of an export. `parquet_files.json` lists rows and footer of each Parquet
+file; it is outside the folder `parquet`, because other readers treat every file in that folder as Parquet. Folders
+without listings, such as the published dataset, cannot be checked.
 """
 
 import hashlib
@@ -19,71 +19,71 @@ from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file, read_te
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 CHECKSUM_FILE = "SHA256SUMS"
-"""Listing that ``sha256sum -c`` reads. An export moves it to its final path last: a folder's first export is complete
-if the listing is there; while an export replaces another, it lists the old one's files."""
+"""Listing for ``sha256sum -c``. An export moves it to its final path last. A first export is therefore complete if the
+listing exists; while an export replaces an earlier one, the listing is still that of the earlier export."""
 
 PARQUET_FILES = "parquet_files.json"
-"""Listing of the Parquet files in the dataset's folder, with names relative to the folder ``parquet``."""
+"""Listing of the Parquet files, with names relative to the folder ``parquet``."""
 
 MAX_LISTING_BYTES = 64 << 20
-AGAIN = "Export it again."
+REEXPORT = "Export it again."
 
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
-_SHOWN = 10
+_MAX_MESSAGES = 10
 _FORMAT = 1
 
 
 class MissingFilesWarning(RobustWarning):
-    """A dataset lacks files that its listing names, so that answers leave them out."""
+    """A dataset lacks listed files, so that results are incomplete."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """SHA-256 by name of a file below the folder, and messages about lines of another form."""
+    """SHA-256 by file name relative to the folder, and messages about invalid lines."""
 
     digests: Mapping[str, str]
     wrong: tuple[str, ...] = ()
 
     @property
     def is_other_content(self) -> bool:
-        """Whether the file has lines, and none of them lists anything."""
+        """Whether the file has lines, but none of them is valid."""
         return bool(self.wrong) and not self.digests
 
 
 def parse_checksums(text: str, path: Path) -> Listing:
-    """Parse a listing, the text of `path`; empty lines are passed over."""
+    """Parse the content of a listing; `path` is for messages. Empty lines are ignored."""
     digests: dict[str, str] = {}
     wrong: list[str] = []
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         match = _LINE.fullmatch(line)
-        got = None
+        problem = None
         if match is None:
-            got = repr(line if len(line) <= 100 else f"{line[:100]}…") if line else None
-        elif not _is_below(match[2]):
-            got = f"{match[2]!r}, which is no path below the folder"
+            problem = repr(line if len(line) <= 100 else f"{line[:100]}…") if line else None
+        elif not _is_normalised_path(match[2]):
+            problem = f"{match[2]!r}, which is not a path below the folder"
         elif match[2] in digests:
-            got = f"{match[2]!r} a second time"
+            problem = f"{match[2]!r} a second time"
         else:
             digests[match[2]] = match[1]
-        if got is not None:
+        if problem is not None:
             wrong.append(
                 f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name "
-                f"of a file below the folder, each name once, got {got}. {AGAIN}"
+                f"of a file below the folder, each name once, got {problem}. {REEXPORT}"
             )
-    if len(wrong) > _SHOWN:
-        more = f"expected lines of this form, got {len(wrong) - _SHOWN} more of another"
-        wrong[_SHOWN:] = [f"Verifying failed for {path}: {more}. {AGAIN}"]
+    if len(wrong) > _MAX_MESSAGES:
+        more = f"{len(wrong) - _MAX_MESSAGES} more lines are invalid"
+        wrong[_MAX_MESSAGES:] = [f"Verifying failed for {path}: {more}. {REEXPORT}"]
     return Listing(digests, tuple(wrong))
 
 
-def _is_below(name: str) -> bool:
-    """Whether a name is that of a file below the folder that it is relative to, spelled in the one usual way."""
+def _is_normalised_path(name: str) -> bool:
+    """Return whether a name is a normalised relative path to a file below a folder."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
 
 
 def read_checksums(folder: Path) -> Mapping[str, str]:
-    """SHA-256 by name of what a folder lists; empty where it has no listing, or something else under its name."""
+    """Return the SHA-256 of a folder's listed files by name; empty if there is no valid listing."""
     path = folder / CHECKSUM_FILE
     if not path.is_file():
         return {}
@@ -94,7 +94,7 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
 
 
 class ListedFile(NamedTuple):
-    """What is listed of a Parquet file: its rows, and the SHA-256 of its footer, as its pages have checksums."""
+    """Number of rows of a Parquet file, and SHA-256 of its footer, since its pages have checksums."""
 
     rows: int
     footer: str
@@ -107,15 +107,16 @@ class ListedFile(NamedTuple):
 
 
 def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
-    """Text of the listing of Parquet files, by name relative to their folder."""
+    """Return the content of the listing of Parquet files."""
     listed = {name: file._asdict() for name, file in sorted(files.items())}
     return json.dumps({"format": _FORMAT, "files": listed}, indent=1) + "\n"
 
 
 def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
-    """Read what the folder of a dataset lists of its Parquet files, by name; empty where it lists nothing.
+    """Read the listing of Parquet files of a dataset's folder; empty if there is none.
 
-    Raises ResultsError where the listing is damaged.
+    Raises:
+        ResultsError: the listing is damaged.
     """
     path = folder / PARQUET_FILES
     if not os.path.lexists(path):
@@ -139,7 +140,7 @@ def _parse_files(payload: Any) -> dict[str, ListedFile]:
 
 
 def key_of_parquet(name: str) -> tuple[str, str] | None:
-    """Dataset and key of a Parquet file, by its name as listed; None for another file."""
+    """Return dataset and key of a Parquet file from its listed name; None for other files."""
     parts = [part.partition("=") for part in PurePosixPath(name).parts[-3:]]
     if len(parts) != 3 or (parts[0][0], parts[1][0]) != ("dataset", "key"):
         return None
@@ -147,10 +148,10 @@ def key_of_parquet(name: str) -> tuple[str, str] | None:
 
 
 def describe_absent(path: Path, names: Iterable[str]) -> str:
-    """Describe which listed files are gone."""
+    """Return a warning about listed files that are missing."""
     absent = sorted(names)
     are = "file is" if len(absent) == 1 else "files are"
     return (
-        f"{len(absent):,} listed {are} not in {path}, such as {absent[0]}: deleted, or not downloaded; answers lack "
-        "what only they have"
+        f"{len(absent):,} listed {are} not in {path}, such as {absent[0]}: deleted, or not downloaded; their results "
+        "are missing"
     )

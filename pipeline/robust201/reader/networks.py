@@ -1,7 +1,7 @@
-"""Some networks of a folder, or several trainings of its architectures side by side, read as a folder of its own.
+"""Views of a folder's files: some of its networks and keys, or each training of an architecture as a network.
 
-Where accuracies are of several weights per architecture, a network is named ``ARCHITECTURE@WEIGHTS``, such as
-``resnet18@plain-e30-s0``; elsewhere it has the name of its architecture.
+If architectures have several sets of weights, a network is named ``ARCHITECTURE@WEIGHTS``, such as
+``resnet18@plain-e30-s0``; otherwise it has the name of its architecture.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId
-from robust201.reader.file_cache import KeptRows
+from robust201.reader.file_cache import RowCache
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key
 from robust201.reader.value_checks import architecture_of
@@ -25,38 +25,39 @@ WEIGHTS_SIGN = "@"
 
 
 def trained_architecture(network: ArchitectureId) -> ArchitectureId:
-    """Return the architecture that a network is a training of: itself, unless it is named ARCHITECTURE@WEIGHTS."""
+    """Return a network's architecture: the part of its name in front of the @, if it has one."""
     return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SIGN)[0])
 
 
 def network_name(architecture: str, weights: str | None) -> str:
-    """Name a network by its architecture and, where there are several, the name of its weights."""
+    """Return a network's name from its architecture and, if there are several sets, the name of its weights."""
     return architecture if weights is None else f"{architecture}{WEIGHTS_SIGN}{weights}"
 
 
 class NetworkFiles(ResultFiles):
-    """The files of one folder, narrowed to some networks and keys.
+    """The files of one folder, restricted to some networks and keys.
 
     Attributes:
-        trainings: names of the weights whose networks stand side by side; ``(None,)`` where each architecture has one.
+        trainings: names of the weights, each of which gives a network per architecture; ``(None,)`` if architectures
+            have a single set of weights.
     """
 
     def __init__(self, files: ResultFiles, networks: Collection[str] | None, keys: Collection[str] | None) -> None:
-        """Narrow files.
+        """Restrict files.
 
         Args:
-            files: of one folder.
-            networks: names of networks, or of architectures, which stand for all their trainings; None for all.
-            keys: in the paper's style; None for all.
+            files: files of one folder.
+            networks: names of networks, or of architectures, which select all their trainings; None for all.
+            keys: keys in the paper's style; None for all.
         """
         self.__dict__.update(files.__dict__)
-        self._kept = KeptRows()
+        self._cache = RowCache()
         self._files, self._networks, self._keys = files, networks, keys
         self.trainings = _find_trainings(files)
         if self.trainings != (None,):
-            # Trainings are not cells, and only those that were evaluated have names.
+            # Networks are not cells of the space, and only evaluated networks are listed.
             self.space = None
-            self.meta = files.meta | {"ids": {name: {} for name in _evaluated(self)}}
+            self.meta = files.meta | {"ids": {name: {} for name in _evaluated_networks(self)}}
         elif networks is not None and self.space is None:
             self.meta = files.meta | {"ids": {i: row for i, row in files.meta["ids"].items() if i in networks}}
 
@@ -65,7 +66,7 @@ class NetworkFiles(ResultFiles):
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
     def choosing(self, weights: str | None) -> Self:
-        """Return these files, or those of one choice of weights, of all networks and keys."""
+        """Return these files, or for a name of weights its files with all networks and keys."""
         return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
 
     @property
@@ -73,7 +74,7 @@ class NetworkFiles(ResultFiles):
         return self._files.cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return None: a file has other networks, too."""
+        """Return None, since a file also contains other networks."""
         return None
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -103,19 +104,19 @@ class NetworkFiles(ResultFiles):
 
     def read_outcomes(self, file: Path, strength: float) -> tuple[list[str], Packed]:
         names: list[str] = []
-        parts: list[Packed] = []
+        packed_parts: list[Packed] = []
         for weights in self._weights_of(file):
             ids, packed = self._files.choosing(weights).read_outcomes(file, strength)
-            chosen = [(self._choose(i, weights), place) for place, i in enumerate(ids)]
+            chosen = [(self._choose(i, weights), position) for position, i in enumerate(ids)]
             names += [name for name, _ in chosen if name is not None]
-            parts.append(packed[[place for name, place in chosen if name is not None]])
-        return names, np.concatenate(parts)
+            packed_parts.append(packed[[position for name, position in chosen if name is not None]])
+        return names, np.concatenate(packed_parts)
 
     def count_architectures(self, datasets: Any, keys: Sequence[str]) -> int:
-        return len(_evaluated(self))
+        return len(_evaluated_networks(self))
 
     def _choose(self, architecture: str, weights: str | None) -> str | None:
-        """Return the name of a network, or None where it was not chosen."""
+        """Return a network's name, or None if it was not selected."""
         name = network_name(architecture, weights)
         chosen = self._networks is None or name in self._networks or architecture in self._networks
         return name if chosen else None
@@ -127,24 +128,24 @@ class NetworkFiles(ResultFiles):
         return self._weights_of(file)
 
     def _weights_of(self, file: Path) -> list[str | None]:
-        """List the trainings that a file has rows of."""
+        """Return the names of the weights that a file has rows of."""
         if self.trainings == (None,):
             return [None]
         from robust201.reader.parquet_results import read_weights_names
 
-        named = read_weights_names(file) if file.suffix == ".parquet" else []
-        return [weights for weights in self.trainings if weights in named]
+        names_in_file = read_weights_names(file) if file.suffix == ".parquet" else []
+        return [weights for weights in self.trainings if weights in names_in_file]
 
 
 def narrow_files(
     files: ResultFiles, networks: Collection[str] | None = None, keys: Collection[str] | None = None
 ) -> ResultFiles:
-    """Return files, each architecture with each of its weights a network of its own, narrowed to some of them.
+    """Return files in which each set of an architecture's weights is a network, restricted to some networks and keys.
 
     Args:
-        files: of one folder, or several.
-        networks: names of networks, or of architectures, which stand for all their trainings; None for all.
-        keys: in either style; clean images stay. None for all.
+        files: files of one or several folders.
+        networks: names of networks, or of architectures, which select all their trainings; None for all.
+        keys: keys in either style, in addition to clean images; None for all.
 
     Raises:
         ConfigError: there is no such network or key.
@@ -153,8 +154,8 @@ def narrow_files(
     layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
     if chosen_keys is None and networks is None and all(_find_trainings(layer) == (None,) for layer in layers):
         return files
-    parts = [NetworkFiles(layer, networks, chosen_keys) for layer in layers]
-    narrowed = OverlaidFiles(parts) if isinstance(files, OverlaidFiles) else parts[0]
+    part_files = [NetworkFiles(layer, networks, chosen_keys) for layer in layers]
+    narrowed = OverlaidFiles(part_files) if isinstance(files, OverlaidFiles) else part_files[0]
     if networks is not None:
         _check_networks(files, narrowed, networks)
     return narrowed
@@ -162,22 +163,22 @@ def narrow_files(
 
 def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
     known = [paper_key(key) for key in files.keys]
-    wanted = [paper_key(key) for key in expand_keys(list(keys), known)]
-    for key in wanted:
+    expanded = [paper_key(key) for key in expand_keys(list(keys), known)]
+    for key in expanded:
         if key not in known:
             raise ConfigError(
                 f"Reading {files.path} failed for {key!r}: expected one of its keys, got another.{closest(key, known)}"
             )
-    return wanted
+    return expanded
 
 
 def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collection[str]) -> None:
-    """Reject a name that stands for no network with an accuracy."""
-    evaluated = _evaluated(narrowed)
+    """Raise ConfigError if a name is not that of a network, or architecture, with an accuracy."""
+    evaluated = _evaluated_networks(narrowed)
     architectures = {name.partition(WEIGHTS_SIGN)[0] for name in evaluated}
     for name in networks:
         if name not in evaluated and name not in architectures:
-            known = _evaluated(narrow_files(files))
+            known = _evaluated_networks(narrow_files(files))
             listed = ", ".join(sorted(known)[:5])
             raise ConfigError(
                 f"Reading {files.path} failed for {name!r}: expected a network that was evaluated, such as {listed}, "
@@ -185,8 +186,8 @@ def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collect
             )
 
 
-def _evaluated(files: ResultFiles) -> list[str]:
-    """List the networks that have an accuracy."""
+def _evaluated_networks(files: ResultFiles) -> list[str]:
+    """Return the names of the networks that have an accuracy."""
     names: dict[str, None] = {}
     for dataset in files.datasets:
         for key in files.keys:
@@ -196,14 +197,16 @@ def _evaluated(files: ResultFiles) -> list[str]:
 
 
 def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
-    """List the weights that accuracies are of; ``(None,)`` where they are of one choice, or one was made."""
+    """Return the names of the accuracies' weights; ``(None,)`` if there is one name, or one was chosen."""
     if isinstance(files, NetworkFiles) or files.weights is not None or len(files.weight_names) < 2:
         return (None,)
     from robust201.reader.parquet_results import read_weights_names
 
-    places = ((dataset, key) for dataset in files.datasets for key in files.keys if files.kind_of(key) != "measure")
-    found = {files.find(dataset, key, "accuracy") for dataset, key in places}
-    parquet = [file for file in found if file is not None and file.suffix == ".parquet"]
-    named = {name for file in parquet for name in read_weights_names(file)}
-    trainings = tuple(name for name in files.weight_names if name in named)
+    dataset_keys = (
+        (dataset, key) for dataset in files.datasets for key in files.keys if files.kind_of(key) != "measure"
+    )
+    files_of_accuracies = {files.find(dataset, key, "accuracy") for dataset, key in dataset_keys}
+    parquet = [file for file in files_of_accuracies if file is not None and file.suffix == ".parquet"]
+    names_in_file = {name for file in parquet for name in read_weights_names(file)}
+    trainings = tuple(name for name in files.weight_names if name in names_in_file)
     return trainings if len(trainings) > 1 else (None,)

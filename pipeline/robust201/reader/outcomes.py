@@ -1,4 +1,4 @@
-"""Outcomes of single images: which network classified which image correctly, under a key at a strength."""
+"""Per-image outcomes: which network classified which image correctly, under a key at a strength."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Outcomes of the same images by all networks that have them.
+    """Outcomes of all networks that have them, on the same images.
 
     Attributes:
         architectures: ids of the A evaluated architectures, ascending.
-        packed: (A, B) uint8, a row of bits for each (see `statistics.outcomes`).
+        packed: (A, B) uint8, one row of bits per architecture (see `statistics.outcomes`).
         n_images: images N.
     """
 
@@ -35,30 +35,34 @@ class Outcomes:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """(A, N) whether an image was classified correctly."""
+        """(A, N) bool: whether an image was classified correctly."""
         return unpack_outcomes(self.packed, self.n_images)
 
     def of(self, architectures: Iterable[Any]) -> "Outcomes":
-        """Choose networks, in the order given; ArchitectureError if one has no outcomes."""
+        """Return the outcomes of some architectures in their order.
+
+        Raises:
+            ArchitectureError: an architecture has no outcomes.
+        """
         positions = {architecture: position for position, architecture in enumerate(self.architectures)}
         chosen = tuple(architectures)
         lacking = [architecture for architecture in chosen if architecture not in positions]
         if lacking:
             raise ArchitectureError(
-                f"Choosing outcomes failed for {lacking[0]}: expected an architecture that has them, got one of "
-                f"{len(lacking)} without. Evaluate it with the measurement `predictions`, or leave it out."
+                f"Choosing outcomes failed for {lacking[0]}: the architecture has no outcomes, like {len(lacking)} of "
+                "those chosen. Evaluate it with the measurement `predictions`, or leave it out."
             )
         return Outcomes(chosen, self.packed[[positions[architecture] for architecture in chosen]], self.n_images)
 
 
 def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
-    """Whether a folder, or any of several, has outcomes of a key, and the images that these are of."""
+    """Return whether a folder, or any of several folders, has a key's outcomes and the table of their images."""
     return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in layers_of(files))
 
 
 def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -> Outcomes:
     """Read the outcomes of all architectures (see `RobustnessDataset.outcomes`)."""
-    rows: dict[str, NDArray[np.uint8]] = {}
+    packed_by_id: dict[str, NDArray[np.uint8]] = {}
     for layer in layers_of(files):
         file = layer.find_outcomes(dataset, key)
         if file is None or strength not in layer.strengths(dataset, key):
@@ -67,42 +71,43 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
         ids, packed = layer.read_outcomes(file, strength)
         check_ids(file, key, CORRECT_BITS, ids, files.meta["ids"])
         for identifier, row in zip(ids, packed, strict=True):
-            rows.setdefault(identifier, row)
-    if not rows:
+            packed_by_id.setdefault(identifier, row)
+    if not packed_by_id:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {CORRECT_BITS} at strength "
             f"{strength:g}, got none. Measure `predictions`, and export with --parquet --outcomes bits."
         )
-    pairs: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in rows.items())
+    pairs: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in packed_by_id.items())
     n_images = len(read_images(files, dataset)["label"])
     packed = np.stack([row for _, row in pairs])
     if packed.shape[1] != -(-n_images // 8):
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected outcomes of the {n_images:,} "
-            f"images of its table, got {packed.shape[1]} bytes a row. Export or download the dataset again."
+            f"images of its table, got {packed.shape[1]} bytes per row. Export or download the dataset again."
         )
     return Outcomes(tuple(architecture for architecture, _ in pairs), packed, n_images)
 
 
 def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
-    """Read the table of the images that outcomes are of: `row`, `label` and `sha256` by position.
+    """Read the table of the images of outcomes: `row`, `label` and `sha256` by position.
 
-    Folders that are read as one must agree on it, whichever of them has a key: outcomes of several keys are combined.
+    Overlaid folders must have the same table, even for keys that only one of them has, because outcomes of several keys
+    are combined.
     """
     from robust201.reader.parquet_results import read_image_table
 
     tables = [(layer, read_image_table(file)) for layer in layers_of(files) if (file := layer.find_images(dataset))]
     if not tables:
         raise ResultsError(
-            f"Reading the images of {dataset} failed for {files.path}: expected the table that an export with outcomes "
-            "writes, got none. Export it with --parquet --outcomes bits."
+            f"Reading the images of {dataset} failed for {files.path}: there is no table of images. Export the dataset "
+            "with --parquet --outcomes bits."
         )
     first, images = tables[0]
     for layer, table in tables[1:]:
         if any(not np.array_equal(table[name], images[name]) for name in images):
             raise ResultsError(
-                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {first.path}, got "
-                "others. Read the folders one by one."
+                f"Reading outcomes failed for {dataset} of {layer.path}: the images differ from those of {first.path}. "
+                "Read the folders one by one."
             )
     return images
 

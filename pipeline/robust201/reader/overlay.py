@@ -1,4 +1,4 @@
-"""Several folders seen as one: of each evaluation the first folder that has it answers."""
+"""Overlay of several folders: each evaluation is read from the first folder that has it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,30 +8,30 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
-from robust201.reader.file_cache import KeptRows
+from robust201.reader.file_cache import RowCache
 from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
 from robust201.spaces.cell_space import CellSpace
 
-NOWHERE = -1
-"""In the place of a layer's number: no folder has this evaluation."""
+NO_LAYER = -1
+"""Number that stands for no layer, because no folder has the evaluation."""
 
 
 class OverlaidRows(NamedTuple):
-    """The values of a measurement in several folders, and the number of the layer of each value."""
+    """A measurement's values by id, and the number of the layer that each value was read from."""
 
     rows: dict[str, Any]
     layers: dict[str, tuple[int, ...]]
 
 
 class OverlaidFiles(ResultFiles):
-    """The files of several folders, read as those of one.
+    """The files of several folders, read as those of one folder.
 
-    A value has the strengths that any of the folders has (see `strengths`). Files are those of the first folder that
-    has one; `sweep` is None, since each folder has its own.
+    A key has the strengths of all folders together (see `strengths`). Each file is that of the first folder that has
+    it; `sweep` is None, since each folder has its own.
 
     Attributes:
-        layers: the folders, the first to answer first.
+        layers: the folders, in order of precedence.
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
@@ -39,15 +39,15 @@ class OverlaidFiles(ResultFiles):
         self.layers = self._opened = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
         self.space_name, self.space = first.space_name, first.space
-        self._kept = KeptRows()
+        self._cache = RowCache()
         self._user_tasks = {key: task for layer in reversed(layers) for key, task in layer._user_tasks.items()}
         ids = dict(first.meta["ids"])
         for layer in layers[1:]:
-            own = layer.meta["ids"]
-            # All cells of a space have an id, whichever were evaluated; of other spaces a folder names its own.
-            if layer.space_name != first.space_name or (first.space is not None and own != ids):
+            layer_ids = layer.meta["ids"]
+            # In a space of cells all cells are listed; in other spaces only the evaluated architectures are.
+            if layer.space_name != first.space_name or (first.space is not None and layer_ids != ids):
                 raise _cannot_join(layer, f"the architectures of {first.path}, got those of another space")
-            ids |= own
+            ids |= layer_ids
         epsilons: dict[str, list[float]] = {}
         for layer in layers:
             for key, strengths in layer.meta["epsilons"].items():
@@ -66,15 +66,17 @@ class OverlaidFiles(ResultFiles):
         return _union(layer.weight_names for layer in self._opened)
 
     def choosing(self, weights: str | None) -> Self:
-        """Return the files as they are read for one choice of weights, which folders without names do not make.
+        """Return the files restricted to a name of weights.
 
-        Folders with results of other named weights alone have no part in it.
+        Folders without names of weights are kept; those that have only other names are left out.
         """
         chosen = super().choosing(weights)
         if chosen is not self:
-            named = [(layer, layer.weight_names) for layer in self._opened]
+            layers_and_names = [(layer, layer.weight_names) for layer in self._opened]
             chosen.layers = tuple(
-                layer.choosing(weights) if names else layer for layer, names in named if not names or weights in names
+                layer.choosing(weights) if names else layer
+                for layer, names in layers_and_names
+                if not names or weights in names
             )
         return chosen
 
@@ -101,13 +103,13 @@ class OverlaidFiles(ResultFiles):
         return {key: self.strengths(dataset, key) for by_key in plans for key in by_key} if plans else None
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        having = [layer for layer in self.layers if layer.has_key(dataset, key)]
-        if not having:
-            having = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
-        return tuple(sorted({strength for layer in having for strength in layer.strengths(dataset, key)}))
+        matching_layers = [layer for layer in self.layers if layer.has_key(dataset, key)]
+        if not matching_layers:
+            matching_layers = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
+        return tuple(sorted({strength for layer in matching_layers for strength in layer.strengths(dataset, key)}))
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        return next((layer.find(dataset, key, measure) for _, layer in self._having(dataset, key, measure)), None)
+        return next((layer.find(dataset, key, measure) for _, layer in self._layers_with(dataset, key, measure)), None)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         files = (layer.find_json(dataset, key, measure) for layer in self.layers)
@@ -118,18 +120,20 @@ class OverlaidFiles(ResultFiles):
         return self.layers[0].cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        having = self._having(dataset, key, measure)
-        return having[0][1].find(dataset, key, measure) if len(having) == 1 else None
+        matching_layers = self._layers_with(dataset, key, measure)
+        return matching_layers[0][1].find(dataset, key, measure) if len(matching_layers) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         by_layer = [layer.keys_of_parquet() for layer in self.layers]
         return {dataset: _union(keys.get(dataset, ()) for keys in by_layer) for dataset in _union(by_layer)}
 
     def check_protocols(self, dataset: str, key: str) -> None:
-        """Reject a measure that several folders have under different protocols, as far as their sweep.json says.
+        """Check that all folders computed a measure under the same protocol, if sweep.json records it.
 
-        Numbers of a measure with other images or parameters are on another scale, so that neither folder can fill the
-        other's gaps. The ConfigError names both protocols and their differences.
+        With other images or parameters, a measure's numbers are on another scale and cannot be combined.
+
+        Raises:
+            ConfigError: protocols differ.
         """
         if self.kind_of(key) != "measure":
             return
@@ -153,10 +157,10 @@ class OverlaidFiles(ResultFiles):
                 )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture, from as many folders as have a part of it."""
+        """Read an architecture's value, merged from all folders that have a part of it."""
         self.check_protocols(dataset, key)
         parts: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in self._having(dataset, key, measure):
+        for number, layer in self._layers_with(dataset, key, measure):
             try:
                 parts.append((number, {identifier: layer.value(dataset, key, measure, identifier)}))
             except KeyError:
@@ -173,21 +177,23 @@ class OverlaidFiles(ResultFiles):
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Go through a measurement as `ResultFiles.iter_stacks` does; of several folders it is read whole."""
-        having = self._having(dataset, key, measure)
-        if len(having) == 1 and having[0][1].strengths(dataset, key) == self.strengths(dataset, key):
-            return having[0][1].iter_stacks(dataset, key, measure)
+        """Yield a measurement's values as `ResultFiles.iter_stacks` does; several folders are read as a whole."""
+        matching_layers = self._layers_with(dataset, key, measure)
+        if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
+            return matching_layers[0][1].iter_stacks(dataset, key, measure)
         return iter([(self.read(dataset, key, measure), None)])
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
-        """Read a measurement, and which folder each value comes from."""
-        having = self._having(dataset, key, measure)
-        if not having:
+        """Read a measurement's values and the folder that each value is from."""
+        matching_layers = self._layers_with(dataset, key, measure)
+        if not matching_layers:
             raise self.absence(dataset, key, measure)
         parts: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in having:
-            kept = measure == "accuracy"
-            parts.append((number, layer.read_accuracies(dataset, key) if kept else layer.read(dataset, key, measure)))
+        for number, layer in matching_layers:
+            is_accuracy = measure == "accuracy"
+            parts.append(
+                (number, layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measure))
+            )
         return self._merge(dataset, key, measure, parts)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
@@ -198,28 +204,28 @@ class OverlaidFiles(ResultFiles):
         chosen = list(datasets)
         return max(layer.count_architectures(chosen, keys) for layer in self.layers)
 
-    def _having(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
+    def _layers_with(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
         return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
 
     def _merge(
         self, dataset: str, key: str, measure: str, parts: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
-        """Merge the rows of some layers, evaluation by evaluation."""
+        """Merge the rows of several layers evaluation by evaluation."""
         by_id: dict[str, dict[float, tuple[int, Any]]] = {}
         for number, rows in parts:
             layer = self.layers[number]
-            own, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
+            strengths_of_layer, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, row in rows.items():
                 what = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
-                values = [row] if single else values_by_strength(row, own, what)
+                values = [row] if single else values_by_strength(row, strengths_of_layer, what)
                 by_strength = by_id.setdefault(identifier, {})
-                for strength, value in zip(own, values, strict=True):
+                for strength, value in zip(strengths_of_layer, values, strict=True):
                     if value is not None:
                         by_strength.setdefault(strength, (number, value))
         single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
         for identifier, by_strength in by_id.items():
-            pairs = [by_strength.get(strength, (NOWHERE, None)) for strength in strengths]
+            pairs = [by_strength.get(strength, (NO_LAYER, None)) for strength in strengths]
             merged.layers[identifier] = tuple(number for number, _ in pairs)
             values = [value for _, value in pairs]
             merged.rows[identifier] = values[0] if single else values
@@ -227,16 +233,16 @@ class OverlaidFiles(ResultFiles):
 
 
 def layers_of(files: ResultFiles) -> Sequence[ResultFiles]:
-    """Return the folders that are read as one; of one folder itself."""
+    """Return the overlaid folders, or a single folder as the only item."""
     return files.layers if isinstance(files, OverlaidFiles) else (files,)
 
 
-def _union(several: Iterable[Iterable[str]]) -> list[str]:
-    return list(dict.fromkeys(name for names in several for name in names))
+def _union(lists: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for names in lists for name in names))
 
 
 def _cannot_join(layer: ResultFiles, expected: str) -> ConfigError:
     return ConfigError(
-        f"Seeing datasets as one failed for {layer.path}: expected {expected}. Name folders of one space and "
+        f"Overlaying datasets failed for {layer.path}: expected {expected}. Name folders of one space and "
         "of the same datasets."
     )

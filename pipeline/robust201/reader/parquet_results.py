@@ -1,8 +1,8 @@
-"""Results read from the Parquet files of an export or a conversion, in the form of the JSON files.
+"""Reading of the Parquet files of an export or a conversion; values have the form of those in JSON files.
 
-No thread of Arrow's is used, so that reading works after a fork too. Functions raise ResultsError where a file is
-damaged; those that take the name of weights raise ConfigError where the file has rows of several weights and none is
-named, or none of those named.
+Arrow's threads are not used, so that reading also works after a fork. Functions raise ResultsError if a file is
+damaged. Functions with a parameter `weights` raise ConfigError if the file has rows of several sets of weights and
+`weights` is not the name of one of them.
 """
 
 import json
@@ -20,40 +20,40 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_file, open_file
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
-from robust201.reader.file_cache import FileState, hash_once, kept_while_unchanged
+from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
 from robust201.reader.listings import PARQUET_FILES, ListedFile
-from robust201.reader.value_checks import ANEW, damaged_file, show_id
+from robust201.reader.value_checks import ADVICE, damaged_file, show_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
 
 _WEIGHTS = "weights"
-"""Column of the names of weights, in a file with rows of several per architecture."""
+"""Column of the names of weights, in files with rows of several sets of weights per architecture."""
 
-_ROWS_AT_ONCE = 16
-"""As Python objects, rows are some ten times larger than in Arrow."""
+_ROWS_PER_BATCH = 16
+"""Number of rows converted to Python objects at once, which are about ten times larger than in Arrow."""
 
 JSON_SOURCES = b"robust201.json"
-"""In the metadata of a converted file: size and SHA-256 of the JSON file that each measurement was read from."""
+"""Metadata key of a converted file: size and SHA-256 of the JSON file of each measurement."""
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """Raise what Arrow says of a damaged file as an error of ours."""
+def _as_damage_error(path: Path) -> Iterator[None]:
+    """Convert Arrow's exceptions for a damaged file to ResultsError."""
     try:
         yield
     except ResultsError:
         raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # the last of names and of metadata
-        # Arrow says of damage that it is an OSError, without the number that those of the system have.
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
+        # Arrow also raises OSError for damage, but without the errno that the system's errors have.
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
             raise
         raise damaged_file(path, error) from error
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file; pages are compared with their checksums, if any: damaged ones mostly decode, to other values."""
-    with _damage_named(path):
+def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file and verify the checksums of its pages, since most damaged pages can be decoded to wrong values."""
+    with _as_damage_error(path):
         check_file(path, MAX_LISTED_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
@@ -61,45 +61,49 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def open_zstandard(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that was compressed with Zstandard, to read what it was made of."""
+    """Open a file compressed with Zstandard, to read its decompressed content."""
     with (
-        _damage_named(path),
+        _as_damage_error(path),
         open_file(path, MAX_LISTED_BYTES) as packed,
         pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream,
     ):
         yield stream
 
 
-# What a file says of itself
+# Columns and metadata
 
 
-@kept_while_unchanged
+@cached_while_unchanged
 def _schema(path: Path) -> pa.Schema:
-    with _damage_named(path):
+    with _as_damage_error(path):
         check_file(path, MAX_LISTED_BYTES)
         return pq.read_schema(path)
 
 
 def column_names(path: Path) -> list[str]:
-    """Names of a file's columns."""
+    """Return the names of a file's columns."""
     names: list[str] = _schema(path).names
     return names
 
 
 def has_columns_of(path: Path, measure: str) -> bool:
-    """Whether a file has a measurement."""
+    """Return whether a file has a measurement."""
     return parquet_forms(measure).keys() <= {*column_names(path)}
 
 
 def measurements_in(path: Path) -> list[str]:
-    """List what a file has measurements of."""
+    """Return the names of a file's measurements."""
     known = [measure for measure in MEASUREMENTS if has_columns_of(path, measure)]
-    taken = {*DESCRIPTIONS, CORRECT_BITS, *(column for measure in MEASUREMENTS for column in parquet_forms(measure))}
-    return [*known, *(name for name in column_names(path) if name not in taken)]
+    known_columns = {
+        *DESCRIPTIONS,
+        CORRECT_BITS,
+        *(column for measure in MEASUREMENTS for column in parquet_forms(measure)),
+    }
+    return [*known, *(name for name in column_names(path) if name not in known_columns)]
 
 
 def has_text_ids(path: Path) -> bool:
-    """Whether a file names its architectures by text, not by whole numbers."""
+    """Return whether a file identifies architectures by text instead of integers."""
     return "architecture" in column_names(path) and _is_text(_schema(path).field("architecture").type)
 
 
@@ -108,81 +112,81 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
 
 
-@kept_while_unchanged
-def _distinct(path: Path, column: str) -> list[Any]:
-    """Different values of a column; none of a column that the file does not have."""
+@cached_while_unchanged
+def _distinct_values(path: Path, column: str) -> list[Any]:
+    """Return the distinct values of a column; empty if the file does not have the column."""
     if column not in column_names(path):
         return []
-    with _opened(path) as file:
+    with _open_parquet(path) as file:
         values: list[Any] = pc.unique(file.read([column], use_threads=False)[column]).to_pylist()
         return values
 
 
 def read_ids(path: Path) -> list[str]:
-    """List the architectures that a file has rows of."""
-    return [str(name) for name in _distinct(path, "architecture") if name is not None]
+    """Return the ids of a file's architectures."""
+    return [str(name) for name in _distinct_values(path, "architecture") if name is not None]
 
 
 def read_weights_names(path: Path) -> list[str]:
-    """List the names of the weights that a file has rows of; empty where it does not say."""
-    return [str(name) for name in _distinct(path, _WEIGHTS) if name is not None]
+    """Return the names of the weights that a file has rows of; empty if it has no such column."""
+    return [str(name) for name in _distinct_values(path, _WEIGHTS) if name is not None]
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
-    """List the strengths that a file has rows at, ascending; each row group may have one of its own."""
+    """Return a file's strengths, ascending."""
     _check_columns(path, _schema(path))
-    strengths = _distinct(path, "strength")
+    strengths = _distinct_values(path, "strength")
     if None in strengths:
         raise _malformed(path, "a row without a strength")
     return tuple(sorted(strengths))
 
 
 def read_whole(path: Path) -> pa.Table:
-    """Read a small file; ResultsError if it is damaged."""
-    with _opened(path) as file:
+    """Read a small file as a whole."""
+    with _open_parquet(path) as file:
         return file.read()
 
 
 def read_n_images(path: Path) -> int | None:
-    """Find how many images each row of a file is of; None where it does not tell, or rows differ."""
-    counts = _distinct(path, "n_images")
+    """Return the number of images of a file's rows; None if unknown, or if rows differ."""
+    counts = _distinct_values(path, "n_images")
     return int(counts[0]) if len(counts) == 1 and counts[0] is not None else None
 
 
 def read_n_classes(path: Path) -> int | None:
-    """Find how many classes the dataset of a file has; None where it does not say."""
-    return next((int(count) for count in _distinct(path, "n_classes") if count is not None), None)
+    """Return the number of classes of a file's dataset; None if unknown."""
+    return next((int(count) for count in _distinct_values(path, "n_classes") if count is not None), None)
 
 
-@kept_while_unchanged
+@cached_while_unchanged
 def _describe(path: Path) -> ListedFile:
-    with _damage_named(path):
+    with _as_damage_error(path):
         return ListedFile.of(path)
 
 
 def check_listed(path: Path, expected: ListedFile | None) -> None:
-    """Check that a file has the rows and the footer that its folder's listing says; None where that says nothing."""
-    if expected is None or (found := _describe(path)) == expected:
+    """Check that a file has the number of rows and the footer in its folder's listing; None if it is not listed."""
+    if expected is None or (actual := _describe(path)) == expected:
         return
-    got = f"{found.rows:,} rows" if found.rows != expected.rows else "another footer"
+    got = f"{actual.rows:,} rows" if actual.rows != expected.rows else "another footer"
     raise ResultsError(
         f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {got}. "
-        f"Export or download the file again; if it was made of JSON beside it, run `robust201 convert`; if it was "
+        f"Export or download the file again; if it was converted from JSON files, run `robust201 convert`; if it was "
         f"changed on purpose, delete {PARQUET_FILES}."
     )
 
 
 def is_converted(path: Path) -> bool:
-    """Whether a file was made of JSON files, not by an export."""
+    """Return whether a file was converted from JSON files instead of written by an export."""
     return JSON_SOURCES in (_schema(path).metadata or {})
 
 
 def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
-    """Whether a converted file has the values of the JSON file beside it, by the size and SHA-256 that it names.
+    """Return whether a JSON file has the size and SHA-256 of the one that a Parquet file was converted from.
 
-    The SHA-256 is computed only if the JSON file was written after it.
+    The SHA-256 is computed only if the JSON file is newer than the Parquet file.
     """
-    with _damage_named(path):
+    with _as_damage_error(path):
         source = json.loads((_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
     state = FileState.of(json_file)
     if source.get("size") != state.size:
@@ -194,7 +198,7 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
 
 
 def _choose_weights(path: Path, weights: str | None) -> str | None:
-    """Return the name of the weights whose rows are read; None for all rows, of a file of one choice without names."""
+    """Return the name of the weights whose rows are read; None for all rows, if the file has at most one name."""
     names = read_weights_names(path)
     if not names or (weights is None and len(names) == 1):
         return None
@@ -202,7 +206,7 @@ def _choose_weights(path: Path, weights: str | None) -> str | None:
         got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
             f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {got}.{near} "
-            "Name one choice: --weights-name, or weights=… in Python."
+            "Name one of them with --weights-name, or weights=… in Python."
         )
     return weights
 
@@ -210,8 +214,8 @@ def _choose_weights(path: Path, weights: str | None) -> str | None:
 def _iter_row_groups(
     path: Path, columns: Sequence[str], weights: str | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Read some row groups or all, of one choice of weights (None: all rows)."""
-    with _opened(path) as file:
+    """Yield some or all row groups, restricted to the rows of a name of weights unless `weights` is None."""
+    with _open_parquet(path) as file:
         for group in range(file.num_row_groups) if groups is None else groups:
             table = file.read_row_group(group, [*columns, *([_WEIGHTS] if weights else [])], use_threads=False)
             yield table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), weights)) if weights else table
@@ -227,10 +231,22 @@ def read_parquet_values(
     weights: str | None = None,
     text_ids: bool = False,
 ) -> dict[str, Any]:
-    """Read a measurement: a value by id, or a list of them by strength; of one architecture or of all.
+    """Read a measurement of all architectures or of one, whose row groups are located by the bounds in the footer.
 
-    Row groups are skipped by the architectures that the footer says they hold. ResultsError is also raised where an
-    architecture has values at other strengths.
+    Args:
+        path: the file.
+        measure: the measurement.
+        strengths: the expected strengths.
+        architecture: id of an architecture; None for all.
+        single: whether architectures have one value instead of one per strength.
+        weights: name of the weights.
+        text_ids: whether ids are text.
+
+    Returns:
+        By id a value, or a list of values in ascending order of strengths.
+
+    Raises:
+        ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
     chosen = _choose_weights(path, weights)
     _check_columns(path, _schema(path), text_ids=text_ids)
@@ -245,7 +261,9 @@ def read_parquet_values(
             raise _malformed(path, f"{show_id(identifier)} at {strength:g} twice")
         values[strength] = value
     return {
-        identifier: _only_value(path, identifier, values) if single else _in_order(path, identifier, values, strengths)
+        identifier: _only_value(path, identifier, values)
+        if single
+        else _values_by_strength(path, identifier, values, strengths)
         for identifier, values in by_id.items()
     }
 
@@ -253,10 +271,10 @@ def read_parquet_values(
 def _read_numbers(
     path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, text_ids: bool
 ) -> dict[str, Any] | None:
-    """Read a measurement of one number per row, all rows at once.
+    """Read a measurement with one number per row in one pass.
 
-    `strengths` are those of each architecture's rows, ascending; None where each has one row. Returns None where a row
-    is not as an export writes it, so that rows have to be gone through one by one.
+    `strengths` are the strengths of each architecture's rows, ascending; None if each has one row. Returns None if the
+    rows are not in the order of an export, so that they must be read one by one.
     """
     forms = parquet_forms(measure)
     if len(forms) > 1 or not pa.types.is_floating(_schema(path).field(*forms).type):
@@ -283,43 +301,43 @@ def _iter_values(
     path: Path, measure: str, architecture: str | None, weights: str | None, text_ids: bool
 ) -> Iterator[tuple[str, float, Any]]:
     """Yield id, strength and value of each row."""
-    only = architecture if architecture is None or text_ids else int(architecture)
-    groups = None if only is None else _groups_of(path, only)
+    requested = architecture if architecture is None or text_ids else int(architecture)
+    groups = None if requested is None else _groups_with(path, requested)
     for group in _iter_row_groups(path, ["architecture", "strength", *parquet_forms(measure)], weights, groups):
-        with _damage_named(path):
+        with _as_damage_error(path):
             names = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
-            table = group if only is None else group.filter(pc.equal(names, only))
+            table = group if requested is None else group.filter(pc.equal(names, requested))
             if table["architecture"].null_count or table["strength"].null_count:
                 raise _malformed(path, "rows without one of them")
-            for first in range(0, len(table), _ROWS_AT_ONCE):
-                rows = table.slice(first, _ROWS_AT_ONCE)
+            for first in range(0, len(table), _ROWS_PER_BATCH):
+                rows = table.slice(first, _ROWS_PER_BATCH)
                 ids, strengths = map(str, rows["architecture"].to_pylist()), rows["strength"].to_pylist()
                 yield from zip(ids, strengths, _values(rows, measure), strict=True)
 
 
-def _groups_of(path: Path, architecture: int | str) -> list[int]:
-    """List the row groups that may hold an architecture, by the bounds in the footer."""
-    with _damage_named(path), open_file(path, MAX_LISTED_BYTES) as stream:
+def _groups_with(path: Path, architecture: int | str) -> list[int]:
+    """Return the indices of row groups that may contain an architecture, by the bounds in the footer."""
+    with _as_damage_error(path), open_file(path, MAX_LISTED_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
-    return [number for number, group in enumerate(groups) if _may_hold(group, architecture)]
+    return [number for number, group in enumerate(groups) if _may_contain(group, architecture)]
 
 
-def _may_hold(group: RowGroup, architecture: int | str) -> bool:
+def _may_contain(group: RowGroup, architecture: int | str) -> bool:
     bounds = next((chunk.bounds for chunk in group.chunks if chunk.path == "architecture"), None)
     if bounds is None or any(len(bound) not in (4, 8) for bound in bounds) or isinstance(architecture, str):
         return True
-    least, most = (int.from_bytes(bound, "little", signed=True) for bound in bounds)
-    return least <= architecture <= most
+    lower, upper = (int.from_bytes(bound, "little", signed=True) for bound in bounds)
+    return lower <= architecture <= upper
 
 
 def _values(table: pa.Table, measure: str) -> list[Any]:
-    """Values of a measurement by row: numbers and lists, or objects of its fields."""
+    """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
     by_column: dict[str, list[Any]] = {}
     for name, form in parquet_forms(measure).items():
         values = table[name].to_pylist()
         if form.element is not None:
-            before = by_column.get(form.source, [[]] * len(values))
-            values = [[*elements, value] for elements, value in zip(before, values, strict=True)]
+            elements_before = by_column.get(form.source, [[]] * len(values))
+            values = [[*elements, value] for elements, value in zip(elements_before, values, strict=True)]
         by_column[form.source] = values
     fields = fields_of(measure)
     if "" in fields:
@@ -334,13 +352,13 @@ def _only_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
     return next(iter(values.values()))
 
 
-def _in_order(path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]) -> list[Any]:
-    # Whoever is given a list takes its places for the strengths': a value less would move the others.
+def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]) -> list[Any]:
+    # Positions in the list stand for strengths, so a missing value would shift the others.
     if values.keys() != set(strengths):
-        wanted, got = (", ".join(f"{strength:g}" for strength in sorted(found)) for found in (strengths, values))
+        expected, got = (", ".join(f"{strength:g}" for strength in sorted(part)) for part in (strengths, values))
         raise ResultsError(
             f"Reading {show_id(identifier)} failed for {path}: expected {len(strengths)} values, at the strengths "
-            f"{wanted}, got {len(values)}, at {got}. {ANEW}"
+            f"{expected}, got {len(values)}, at {got}. {ADVICE}"
         )
     return [values[strength] for strength in sorted(values)]
 
@@ -351,36 +369,43 @@ def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = Non
             raise _malformed(path, f"no {name}")
     kind = schema.field("architecture").type
     fits = (pa.types.is_integer(kind) and not text_ids) or (_is_text(kind) and text_ids is not False)
-    for name, right in (("architecture", fits), ("strength", pa.types.is_floating(schema.field("strength").type))):
-        if not right:
+    for name, is_valid in (("architecture", fits), ("strength", pa.types.is_floating(schema.field("strength").type))):
+        if not is_valid:
             raise _malformed(path, f"{name} as {schema.field(name).type}")
 
 
 def _malformed(path: Path, got: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected rows that name their architecture (by a whole number, or in spaces "
-        f"without indices by text), their strength, a double, and their key, each once, got {got}. {ANEW}"
+        f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text in spaces "
+        f"without indices), a strength (a double) and a key, got {got}. {ADVICE}"
     )
 
 
 def iter_matrices(
-    path: Path, columns: Sequence[str], beside: Sequence[str], *, missing_ok: bool, weights: str | None = None
+    path: Path, columns: Sequence[str], companions: Sequence[str], *, missing_ok: bool, weights: str | None = None
 ) -> Iterator[tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
-    """Go through columns of square matrices with a row group in memory, as arrays and without Python objects.
+    """Read columns of square matrices as arrays, with one row group in memory.
+
+    Args:
+        path: the file.
+        columns: columns of matrices.
+        companions: further columns of numbers or text.
+        missing_ok: whether matrices may contain null.
+        weights: name of the weights.
 
     Yields:
-        For the B rows of a row group in which the first column has a value: each column beside, (B,) float64 with NaN
-        for null or objects, and of each column the matrices (B, C, C) as they are stored, float64 with NaN for null.
+        For the B rows of a row group that have a value in the first column: each companion column, (B,) float64 with
+        NaN for null, or objects; and each column's matrices (B, C, C) as stored, float64 with NaN for null.
 
     Raises:
-        ResultsError: a value is not a square matrix of finite numbers as large as the others of its row group.
+        ResultsError: a value is not a square matrix of finite numbers, or matrices of a row group differ in size.
     """
-    for table in _iter_row_groups(path, [*beside, *columns], _choose_weights(path, weights)):
-        with _damage_named(path):
+    for table in _iter_row_groups(path, [*companions, *columns], _choose_weights(path, weights)):
+        with _as_damage_error(path):
             first = table[columns[0]]
             rows = table.filter(first.is_valid()) if first.null_count else table
             if len(rows):
-                others = [_plain_array(rows[name]) for name in beside]
+                others = [_plain_array(rows[name]) for name in companions]
                 yield others, [_matrices(path, rows[name].combine_chunks(), name, missing_ok) for name in columns]
 
 
@@ -391,7 +416,7 @@ def _plain_array(column: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
-    """Make one array of lists of lists of equal lengths."""
+    """Convert lists of lists of equal lengths to one array."""
     lines = values.flatten()
     n_rows, n_classes = len(values), len(lines) // len(values)
     lengths = {length for lists in (values, lines) for length in pc.unique(pc.list_value_length(lists)).to_pylist()}
@@ -402,7 +427,7 @@ def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray
             return array
         got = "others"
     raise ResultsError(
-        f"Reading {column} failed for {path}: expected square matrices of finite numbers, as large as one another, got "
+        f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of one size, got "
         f"{got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
 
@@ -410,16 +435,16 @@ def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray
 def iter_lists(
     path: Path, column: str, *, weights: str | None = None
 ) -> Iterator[tuple[list[str], list[float], NDArray[Any]]]:
-    """Go through a column of lists of whole numbers, one per image, with a row group in memory.
+    """Read a column of lists of integers, one integer per image, with one row group in memory.
 
     Yields:
-        For the B rows of a row group the ids of their architectures, their strengths, and the numbers (B, N).
+        For the B rows of a row group the ids of their architectures, their strengths, and the integers (B, N).
 
     Raises:
-        ResultsError: a value is not a list of whole numbers as long as the others of its row group.
+        ResultsError: a value is not a list of integers, or lists of a row group differ in length.
     """
     for table in _iter_row_groups(path, ["architecture", "strength", column], _choose_weights(path, weights)):
-        with _damage_named(path):
+        with _as_damage_error(path):
             rows = table.filter(table[column].is_valid()) if table[column].null_count else table
             if not len(rows):
                 continue
@@ -428,13 +453,14 @@ def iter_lists(
             lengths = pc.unique(pc.list_value_length(values)).to_pylist()
             if numbers.dtype.kind not in "iu" or len(lengths) != 1:
                 raise ResultsError(
-                    f"Reading {column} failed for {path}: the lists are not whole numbers, or differ in length. {ANEW}"
+                    f"Reading {column} failed for {path}: the lists do not contain integers, or differ in length. "
+                    f"{ADVICE}"
                 )
             names = [str(name) for name in rows["architecture"].to_pylist()]
             yield names, rows["strength"].to_pylist(), numbers.reshape(len(rows), -1)
 
 
-# Outcomes by image
+# Per-image outcomes
 
 
 def read_packed_outcomes(
@@ -443,10 +469,10 @@ def read_packed_outcomes(
     """Read the packed outcomes of all architectures at a strength.
 
     Returns:
-        A ids, in the order of the file, and (A, B) uint8 (see `statistics.outcomes`).
+        The A ids in the order of the file, and (A, B) uint8 (see `statistics.outcomes`).
 
     Raises:
-        ResultsError: outcomes contradict the number of images or the accuracies.
+        ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.
     """
     chosen = _choose_weights(path, weights)
     _check_columns(path, _schema(path), text_ids=text_ids)
@@ -459,17 +485,17 @@ def read_packed_outcomes(
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
     if not n_images or any(row is None or len(row) != n_bytes for row in rows) or None in accuracies:
-        raise _no_outcomes(path, "rows of other sizes")
+        raise _invalid_outcomes(path, "rows of other sizes")
     packed: Packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), n_bytes)
     unused = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(rows), np.uint8)
     if unused.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
-        raise _no_outcomes(path, "others")
+        raise _invalid_outcomes(path, "others")
     if len({*ids}) != len(ids):
         raise _malformed(path, "an architecture twice")
     return list(map(str, ids)), packed
 
 
-def _no_outcomes(path: Path, got: str) -> ResultsError:
+def _invalid_outcomes(path: Path, got: str) -> ResultsError:
     return ResultsError(
         f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, as many of them set as the "
         f"accuracy says, got {got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file "
@@ -478,14 +504,15 @@ def _no_outcomes(path: Path, got: str) -> ResultsError:
 
 
 def read_image_table(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the table of images that outcomes are of, in their order.
+    """Read the table of the images of outcomes, in the order of the outcomes.
 
     Returns:
-        `row` (N,) int64, the image's row in its split, `label` (N,) int64 and `sha256` (N,) text, of its pixels.
+        `row` (N,) int64, the image's row in its split; `label` (N,) int64; and `sha256` (N,) text, the hash of its
+        pixels.
     """
-    with _opened(path) as file:
+    with _open_parquet(path) as file:
         table = file.read(["position", "row", "label", "sha256"], use_threads=False)
         if table["position"].to_pylist() != list(range(len(table))):
-            raise ResultsError(f"Reading failed for {path}: expected positions from 0 on, in order, got others. {ANEW}")
-        whole = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
-        return {**whole, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}
+            raise ResultsError(f"Reading failed for {path}: the positions are not consecutive numbers from 0. {ADVICE}")
+        numbers = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
+        return {**numbers, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}

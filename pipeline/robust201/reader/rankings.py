@@ -1,4 +1,4 @@
-"""How sure the order of architectures is: accuracies with intervals, ties with the best, bootstrapped ranks."""
+"""Uncertainty of rankings: accuracies with intervals, ties with the best architecture, and bootstrapped ranks."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,12 +28,22 @@ from robust201.statistics.intervals import accuracy_intervals
 
 @dataclass(frozen=True)
 class Ranking:
-    """How sure the order of architectures is under a key at a strength.
+    """Ranking of architectures under a key at a strength, with its uncertainty.
 
-    Accuracies are by architecture, the highest first, each of `n_images` and with a 95 % interval from `low` to `high`.
-    The best one is among the `tied`, which were `paired` if compared on the same images (McNemar). If asked for,
-    `bootstrap` has ``median`` and, of every key but clean, ``kendall_tau_to_clean``, with their intervals, and `ranks`
-    by architecture the interval of its rank and the fraction of draws in which it was best.
+    Attributes:
+        dataset: name of the dataset.
+        key: the key.
+        strength: the strength.
+        accuracies: accuracies by architecture, the highest first.
+        low: lower bounds of the accuracies' 95% intervals.
+        high: upper bounds.
+        n_images: number of images.
+        tied: architectures that are tied with the best one, and the best one itself.
+        paired: whether architectures were compared on the same images (McNemar's test).
+        bootstrap: with bootstrap draws, estimates of ``median`` and, except for clean images, of
+            ``kendall_tau_to_clean``.
+        ranks: with bootstrap draws, the interval of each architecture's rank, and the fraction of draws in which it was
+            best.
     """
 
     dataset: str
@@ -50,7 +60,7 @@ class Ranking:
 
     @property
     def best(self) -> ArchitectureId:
-        """The architecture of the highest accuracy, the first of several."""
+        """The architecture with the highest accuracy; the first of equal ones."""
         best: ArchitectureId = plain_number(self.accuracies.index[0])
         return best
 
@@ -64,7 +74,7 @@ class Ranking:
             "accuracy": float(self.accuracies.iloc[0]),
             "low": float(self.low[0]),
             "high": float(self.high[0]),
-            "tied_with_best": [plain_number(one) for one in self.tied],
+            "tied_with_best": [plain_number(architecture) for architecture in self.tied],
             "paired": self.paired,
         }
         for name, estimate in self.bootstrap.items():
@@ -72,13 +82,14 @@ class Ranking:
         if self.ranks is not None:
             rows = self.ranks.to_dict(orient="index")
             payload["ranks"] = {
-                str(one): {name: plain_number(value) for name, value in row.items()} for one, row in rows.items()
+                str(architecture): {name: plain_number(value) for name, value in row.items()}
+                for architecture, row in rows.items()
             }
         return payload
 
 
 class StoredResults:
-    """Accuracies of one dataset, by key in a frame of architectures and strengths, and outcomes, read once."""
+    """Accuracies of one dataset, as a frame of architectures and strengths for each key, and cached outcomes."""
 
     def __init__(self, files: ResultFiles, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
         self.files, self.name, self.accuracies = files, name, accuracies
@@ -86,7 +97,7 @@ class StoredResults:
 
     @classmethod
     def read(cls, files: ResultFiles, name: str, keys: Sequence[str] | None) -> "StoredResults":
-        """Read the accuracies of a dataset, of all keys or some; numbers of measures are left out."""
+        """Read a dataset's accuracies under all keys or some keys; measures are left out."""
         accuracies = {
             str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
             for key, rows in read_frame(files, [name], keys).groupby("key", observed=True)
@@ -98,26 +109,26 @@ class StoredResults:
         return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Keys and strengths, clean first, and each evaluation once: an attack may repeat the values of clean."""
+        """Yield keys and strengths, clean first, without the clean values that attacks repeat."""
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
             repeats_clean = self.files.repeats_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
-            yield from ((key, one) for one in strengths if not (repeats_clean and one == CLEAN_STRENGTH))
+            yield from ((key, s) for s in strengths if not (repeats_clean and s == CLEAN_STRENGTH))
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
-        """Return outcomes by image that agree with the accuracies; None where none are stored."""
-        place = (key, strength)
-        if place not in self._outcomes:
+        """Return per-image outcomes, checked against the accuracies; None if none are stored."""
+        evaluation = (key, strength)
+        if evaluation not in self._outcomes:
             stored = has_outcomes_of(self.files, self.name, key)
             outcomes = read_outcomes(self.files, self.name, key, strength) if stored else None
             if outcomes is not None and key in self.accuracies:
                 check_outcomes(outcomes, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
-            self._outcomes[place] = outcomes
-        return self._outcomes[place]
+            self._outcomes[evaluation] = outcomes
+        return self._outcomes[evaluation]
 
 
 def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
-    """Rank the architectures of a dataset under every key at every strength (see `derive_metrics`)."""
+    """Yield the ranking of a dataset's architectures under each key at each strength (see `derive_metrics`)."""
     clean: tuple[pd.Series[float], Drawn] | None = None
     for key, strength in results.evaluations():
         n_images = images_behind(results.files, results.name, key)
@@ -129,24 +140,24 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         estimates: dict[str, Estimate] = {}
         ranks = None
         if n_draws:
-            # Equal seeds draw the same images under every key; drawn by accuracy alone, each needs its own.
-            own_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
+            # With outcomes, equal seeds draw the same images under every key. Binomial draws need distinct seeds.
+            draw_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             drawn = (
                 image_draws(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
-                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=own_seed)
+                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=draw_seed)
             )
             estimates["median"] = median_estimate(accuracies, drawn, n_images)
             ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
             if results.files.kind_of(key) == "clean":
                 clean = accuracies, drawn
-            elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
-                places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]
+            elif clean is not None and len(common := accuracies.index.intersection(clean[0].index)) > 1:
+                positions = [series.index.get_indexer(common) for series in (accuracies, clean[0])]
                 estimates["kendall_tau_to_clean"] = kendall_estimate(
-                    accuracies.iloc[places[0]],
-                    clean[0].iloc[places[1]],
-                    drawn[:, places[0]],
-                    clean[1][:, places[1]],
+                    accuracies.iloc[positions[0]],
+                    clean[0].iloc[positions[1]],
+                    drawn[:, positions[0]],
+                    clean[1][:, positions[1]],
                 )
         low, high = accuracy_intervals(accuracies, n_images)
         tied = tuple(accuracies.index[ties.tied])
@@ -154,6 +165,6 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
 
 
 def plain_number(value: Any) -> Any:
-    """Make a JSON value of a number of NumPy; NaN is null."""
+    """Convert a NumPy number to a JSON value; NaN becomes None."""
     plain = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(plain, float) and math.isnan(plain) else plain

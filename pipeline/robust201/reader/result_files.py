@@ -1,4 +1,4 @@
-"""The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
+"""The files of an exported or published dataset: their paths, the spelling of their keys, and their values."""
 
 import copy
 import errno
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.file_cache import KeptRows, hash_once
+from robust201.reader.file_cache import RowCache, hash_once
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.listings import (
     CHECKSUM_FILE,
@@ -26,11 +26,11 @@ from robust201.reader.listings import (
     read_parquet_files,
 )
 from robust201.reader.value_checks import (
-    ANEW,
+    ADVICE,
     check_ids,
     check_json_values,
-    is_sound_meta,
-    is_sound_sweep,
+    is_valid_meta,
+    is_valid_sweep,
     stack_values,
 )
 from robust201.spaces import DEFAULT_SPACE, cell_space
@@ -44,52 +44,55 @@ if TYPE_CHECKING:
     from robust201.statistics.outcomes import Packed
 
 EXPORT_FORMAT = 1
-"""Version of sweep.json and of the layout around it."""
+"""Version of sweep.json and of the layout of an export."""
 
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 ESTIMATES_FILE = "estimates.parquet"
 ESTIMATED_FOLDER = "estimated"
-"""Folder of JSON files that hold counts and estimates together, on request."""
+"""Folder of JSON files that contain counts and estimates together, if requested."""
 MISSING_FILE = "missing.json"
 
-_NUMBERS_TOGETHER = 100_000
-"""Numbers of values that are stacked, where one value has fewer."""
+_NUMBERS_PER_STACK = 100_000
+"""Approximate count of numbers in a stack of values."""
 
 _ENDINGS = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
-"""What a sweep's results folder has, and no exported dataset."""
+"""File of a sweep's results folder that exported datasets do not have."""
 
 PARQUET_FOLDER = "parquet"
 IMAGES_FOLDER = "images"
-"""Folder of the tables of the images that outcomes are of."""
+"""Folder of the tables of the images of outcomes."""
 
 UNKNOWN_SPACE = ""
-"""Name of the space of Parquet files without cells and without a sweep."""
+"""Name of the space of Parquet files that have neither cells nor a sweep.json."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 def row_of(key: str) -> Task | None:
-    """Return the row of the table of tasks of a key in either spelling; None for an unknown key."""
+    """Return a key's task in `TASKS`, whichever spelling the key has; None for an unknown key."""
     return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """List the spellings of a key, the one asked for first."""
+    """Return the spellings of a key, the given one first."""
     row = row_of(key)
     return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
 
 
 def paper_key(key: str) -> str:
-    """Spell a key in the paper's style; unknown ones stay as they are."""
+    """Spell a key in the paper's style; unknown keys are returned unchanged."""
     row = row_of(key)
     return key if row is None else row.key
 
 
 def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
-    """Name keys, in the paper's style, at strengths: ``pgd:1``; ``clean`` and others of no strength but 0 alone."""
+    """Return names of keys at strengths, such as ``pgd:1``, in the paper's style.
+
+    Keys with the single strength 0, such as ``clean``, have no suffix.
+    """
     counts = Counter(key for key, _ in columns)
     return [
         paper_key(key) + ("" if strength == CLEAN_STRENGTH and counts[key] == 1 else f":{strength:g}")
@@ -98,23 +101,26 @@ def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def kind_of(key: str) -> str:
-    """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure`` or, of an unknown key, ``other``."""
+    """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure``, or ``other`` for an unknown key."""
     row = row_of(key)
     return "other" if row is None else row.kind
 
 
-def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Check that no key stands twice in a file, once in either spelling; return what stands there."""
+def check_spellings(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Return a file's content by key, after checking that no key has both spellings in it.
+
+    Raises:
+        ResultsError: a key has both spellings.
+    """
     for key in by_key:
-        if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
-            raise ResultsError(
-                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(twice)}. {ANEW}"
-            )
+        if len(both_spellings := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
+            got = " and ".join(both_spellings)
+            raise ResultsError(f"Reading failed for {file}: expected each key in one spelling, got {got}. {ADVICE}")
     return by_key
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a file, also of a name that is too long for one."""
+    """Return whether a path is a file; False if its name is too long."""
     try:
         return path.is_file()
     except OSError as error:
@@ -123,43 +129,50 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _file_of_one_spelling(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
-    """Return the first file that is there of the one spelling that has files."""
-    found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
-    if len(found) > 1:
+def _single_spelling_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+    """Return the first existing file among the candidates of each spelling.
+
+    Raises:
+        ResultsError: there are files of both spellings.
+    """
+    existing = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
+    if len(existing) > 1:
         raise ResultsError(
-            f"Reading failed for {found[0]}: expected one spelling of its key, got {found[1]} too. Remove the one that "
-            "does not belong to this dataset."
+            f"Reading failed for {existing[0]}: expected one spelling of its key, got {existing[1]} too. Remove the "
+            "file that does not belong to this dataset."
         )
-    return found[0] if found else None
+    return existing[0] if existing else None
 
 
 def in_table_order(keys: Iterable[str]) -> list[str]:
-    """Sort keys as the table of tasks lists them, unknown ones last."""
+    """Sort keys in the order of `TASKS`, unknown keys last."""
     order = list(TASKS)
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
 
 def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
-    """Return a row's values, one per strength.
+    """Return an architecture's values as a list with one value per strength.
 
-    How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
+    The nesting of the published confidences is not documented: both a list of objects and an object of lists are read.
+
+    Raises:
+        ResultsError: there are more or fewer values than strengths.
     """
     if isinstance(row, dict):
         n_values = min((len(values) for values in row.values()), default=0)
-        row = [{name: values[place] for name, values in row.items()} for place in range(n_values)]
+        row = [{name: values[position] for name, values in row.items()} for position in range(n_values)]
     elif not isinstance(row, list):
         row = [row]
     if len(row) != len(strengths):
         raise ResultsError(
-            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. {ANEW}"
+            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. {ADVICE}"
         )
     return list(row)
 
 
-def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
-    """Return what a sweep declares of its user's own tasks, by key: their kind, norm and columns."""
-    protocols = swept.get("protocols") if isinstance(swept, dict) else None
+def _user_tasks(sweep_record: Any) -> dict[str, Mapping[str, Any]]:
+    """Return what sweep.json declares about custom tasks, by key: their kind, norm and columns."""
+    protocols = sweep_record.get("protocols") if isinstance(sweep_record, dict) else None
     declared: dict[str, Mapping[str, Any]] = {}
     for payload in protocols if isinstance(protocols, list) else ():
         parameters = payload.get("parameters") if isinstance(payload, dict) else None
@@ -169,17 +182,17 @@ def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
 
 
 def parquet_name(dataset: str, key: str) -> str:
-    """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
+    """Return the name of a key's Parquet file, relative to the dataset's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
 def images_name(dataset: str) -> str:
-    """Name of the table of a dataset's images, relative to the dataset's folder."""
+    """Return the name of the table of a dataset's images, relative to the dataset's folder."""
     return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder is that of a dataset, exported or published, not that of a sweep's results."""
+    """Return whether a folder is an exported or published dataset; a sweep's results folder is not."""
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return False
     return (folder / META_FILE).is_file() or (folder / PARQUET_FOLDER).is_dir() or any(folder.glob("dataset=*"))
@@ -191,12 +204,11 @@ class ResultFiles:
     Attributes:
         path: the folder.
         meta: content of meta.json.
-        sweep: content of sweep.json, or None where there is none.
+        sweep: content of sweep.json, or None if there is no such file.
         missing: content of missing.json, or an empty dict.
-        space_name: name of the space of the architectures.
-        space: that space, where its architectures are cells; else None.
-        weights: whose results are read, where the folder has those of several weights of an architecture; None for
-            the only ones.
+        space_name: name of the search space.
+        space: the search space if its architectures are cells, else None.
+        weights: name of the weights whose results are read, if architectures have several; else None.
     """
 
     weights: str | None = None
@@ -204,8 +216,8 @@ class ResultFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._kept = KeptRows()
-        self._listed = self._read_listed()
+        self._cache = RowCache()
+        self._parquet_listing = self._read_parquet_listing()
         has_meta = (path / META_FILE).is_file()
         if not has_meta and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
@@ -217,18 +229,18 @@ class ResultFiles:
             )
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        swept = {} if self.sweep is None else self.sweep.get("sweep")
-        named_space = swept.get("space") if isinstance(swept, dict) else None
+        sweep_record = {} if self.sweep is None else self.sweep.get("sweep")
+        named_space = sweep_record.get("space") if isinstance(sweep_record, dict) else None
         self.space_name: str = named_space if isinstance(named_space, str) else DEFAULT_SPACE
         if not has_meta and self.sweep is None and not self._names_cells():
             self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
-        self._user_tasks = _user_tasks(swept)
+        self._user_tasks = _user_tasks(sweep_record)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
-        if not is_sound_meta(self.meta, self.space):
+        if not is_valid_meta(self.meta, self.space):
             rows = "ids" if self.space is None else "ids with nb201-string and isomorph"
             raise _wrong_content(path / META_FILE, f"{rows}, and lists of epsilons")
-        one_spelling_each(self.meta["epsilons"], path / META_FILE)
+        check_spellings(self.meta["epsilons"], path / META_FILE)
         self._keys_by_dataset: Mapping[str, Iterable[str]] | None = None
         if self.sweep is not None:
             self._keys_by_dataset = self.sweep["strengths"]
@@ -248,21 +260,21 @@ class ResultFiles:
                 f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
                 "Read it with the version of robust201 that wrote it, or export it again."
             )
-        if not is_sound_sweep(sweep):
+        if not is_valid_sweep(sweep):
             expected = "strengths by dataset and key, a list of measurements, and images and protocols"
             raise _wrong_content(file, expected)
         for by_key in sweep["strengths"].values():
-            one_spelling_each(by_key, file)
+            check_spellings(by_key, file)
         return sweep
 
     def _names_cells(self) -> bool:
-        """Whether the Parquet files name cells, by the first of them."""
+        """Return whether the first Parquet file has a column of cells; True if there are no files."""
         from robust201.reader.parquet_results import column_names
 
         return all("cell" in column_names(file) for file in self._parquet_files()[:1])
 
-    def _read_listed(self) -> dict[str, ListedFile]:
-        """Read what is listed of the Parquet files: in this folder, or above it where it is an export's ``parquet``."""
+    def _read_parquet_listing(self) -> dict[str, ListedFile]:
+        """Read the listing of Parquet files in this folder, or in its parent if it is the ``parquet`` folder itself."""
         if not self.parquet.is_dir():
             return {}
         if self.parquet != self.path:
@@ -271,15 +283,15 @@ class ResultFiles:
         return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
 
     def _find_absent(self) -> list[str]:
-        """List the listed files that are missing, except those with the same values in another file."""
+        """Return the listed files that are missing, except those whose values are in another file."""
         absent = []
-        inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
-        for name in dict.fromkeys((*read_checksums(self.path), *(f"{inside}{name}" for name in self._listed))):
-            place = key_of_parquet(name)
-            is_result = place is not None or ("/" in name and ".json" in name)
+        prefix = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
+        for name in dict.fromkeys((*read_checksums(self.path), *(f"{prefix}{name}" for name in self._parquet_listing))):
+            dataset_key = key_of_parquet(name)
+            is_result = dataset_key is not None or ("/" in name and ".json" in name)
             if not is_result or _is_file(self.path / name):
                 continue
-            if not (self._has_json(*place) if place is not None else self._parquet_has(name)):
+            if not (self._has_json(*dataset_key) if dataset_key is not None else self._parquet_has(name)):
                 absent.append(name)
         return absent
 
@@ -288,20 +300,20 @@ class ResultFiles:
         return any(self.find_json(dataset, key, measure) is not None for measure in measures)
 
     def _parquet_has(self, json_name: str) -> bool:
-        """Whether there is a Parquet file of the key of a JSON file: any part of its name before an underscore."""
+        """Return whether there is a Parquet file of a JSON file's key, which ends at any underscore of its name."""
         dataset, _, rest = json_name.partition("/")
         stem = rest.partition(".json")[0]
-        keys = (stem[:place] for place, letter in enumerate(stem) if letter == "_")
+        keys = (stem[:position] for position, letter in enumerate(stem) if letter == "_")
         return any(_is_file(self._parquet_path(dataset, name)) for key in keys for name in spellings(key))
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets that the folder names; where it does not, as the published one, those of the paper."""
+        """Datasets named in the folder; the paper's datasets if it names none, like the published one."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
-        """Keys that the folder names, in the order of the table; the published one names attacks only."""
+        """Keys named in the folder, in the order of `TASKS`; the published folder names only attacks."""
         if self._keys_by_dataset:
             return in_table_order({key for keys in self._keys_by_dataset.values() for key in keys})
         return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
@@ -314,14 +326,14 @@ class ResultFiles:
 
     @property
     def measures(self) -> list[str]:
-        """Measurements that the folder names, except those with a value for each image."""
+        """Measurements named in the folder, except those with a value per image."""
         stored = PUBLISHED if self.sweep is None else self.sweep["measurements"]
         by_image = {column.measurement for column in COLUMNS.values() if column.by_image}
         return [name for name in MEASUREMENTS if name in stored and name not in by_image]
 
     @property
     def weight_names(self) -> list[str]:
-        """Names of the weights in the folder, in order; empty where it has results of unnamed ones."""
+        """Names of the folder's weights, in order; empty if the weights have no names."""
         if self.sweep is not None:
             return list(self.sweep.get("weights", {}))
         if not self.parquet.is_dir():
@@ -331,7 +343,7 @@ class ResultFiles:
         return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
     def choosing(self, weights: str | None) -> Self:
-        """Return the files as they are read for one choice of weights."""
+        """Return the files restricted to a name of weights; `weights` None returns them unchanged."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -344,34 +356,34 @@ class ResultFiles:
         return chosen
 
     def spec(self, identifier: str) -> str:
-        """Return the cell string of an id; of a space without cells the id."""
+        """Return the cell string of an id, or the id itself in a space without cells."""
         return str(self.meta["ids"][identifier].get("nb201-string", identifier))
 
     def isomorph(self, identifier: str) -> str:
-        """Return the id of the evaluated architecture of an id's isomorphism class; of a space without any the id."""
+        """Return the id of the evaluated architecture that an id is isomorphic to; the id itself without isomorphs."""
         return str(self.meta["ids"][identifier].get("isomorph", identifier))
 
     def kind_of(self, key: str) -> str:
-        """Return what a key is (see `kind_of`); of a task of the user's own, what sweep.json declares."""
+        """Return the kind of a key (see the function `kind_of`); for a custom task, the kind declared in sweep.json."""
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
     def ball_of(self, key: str) -> Constraint | None:
-        """Return the norm ball of an attack on the evaluated network itself; None for all else, transfers included."""
+        """Return an attack's norm ball; None for transfer attacks and all keys that are not attacks."""
         row = row_of(key)
         if row is not None:
             return row.constraint
         declared = self._user_tasks.get(key, {})
-        is_transfer = "attack" in declared  # which names the attack on its source
+        is_transfer = "attack" in declared  # the attack on the source network
         return None if is_transfer else CONSTRAINTS.get(str(declared.get("norm")))
 
     def is_single(self, dataset: str, key: str) -> bool:
-        """Whether an architecture has one value under a key, as of clean images or a measure of one strength."""
+        """Return whether an architecture has one value under a key, for clean images or a measure with one strength."""
         kind = self.kind_of(key)
         return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """List what is measured under a key: the columns of a measure, and of an unknown key whatever there is."""
+        """Return the measurements under a key: a measure's columns; for an unknown key, those with files."""
         row = row_of(key)
         if row is not None:
             return self._columns_of(row, dataset) or self.measures
@@ -380,7 +392,7 @@ class ResultFiles:
         return self._stored_measurements(dataset, key)
 
     def _columns_of(self, row: Task, dataset: str) -> list[str]:
-        """List the columns of a measure: those that its protocols choose, else those of its row."""
+        """Return a measure's columns: those in its protocols, else those of its task."""
         chosen = [
             name
             for protocol in (self.protocols_of(dataset, row.key) if row.columns else ())
@@ -404,20 +416,20 @@ class ResultFiles:
         return sorted(names, key=lambda name: [*MEASUREMENTS, name].index(name))
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
-        """Return strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
+        """Return the sweep's strengths by key on a dataset; None for a folder without sweep.json."""
         if self.sweep is None:
             return None
         by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
         return by_key
 
     def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
-        """Return the protocols under which sweep.json has a key on a dataset; none where it records none."""
-        swept = (self.sweep or {}).get("sweep")
-        recorded = swept.get("protocols", []) if isinstance(swept, dict) else []
+        """Return the payloads of a key's protocols on a dataset in sweep.json; empty if none are recorded."""
+        sweep_record = (self.sweep or {}).get("sweep")
+        recorded = sweep_record.get("protocols", []) if isinstance(sweep_record, dict) else []
         return [payload for payload in recorded if payload.get("dataset") == dataset and payload.get("key") == key]
 
     def check_protocols(self, dataset: str, key: str) -> None:
-        """Reject a measure that several folders have under different protocols; one folder has it once."""
+        """Check that overlaid folders computed a measure under the same protocol; nothing to check in one folder."""
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Return the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
@@ -441,28 +453,28 @@ class ResultFiles:
         return known
 
     def repeats_clean(self, dataset: str, key: str) -> bool:
-        """Whether strength 0 of a key stands for clean images: of an attack that was not evaluated at 0 itself.
+        """Return whether strength 0 of a key stands for clean images: an attack that was not evaluated at 0 itself.
 
-        Attacks without a ball, such as grids of rotations, have the single strength 0, and it is theirs.
+        Attacks without a norm ball, such as grids of rotations, are evaluated at the single strength 0.
         """
         return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file that a measurement is read from, whichever spelling of the key it has.
+        """Return the file that a measurement is read from, in either spelling of the key; None if there is none.
 
-        That is the Parquet file where there is one, unless another JSON file lies there now than it was made of, or
-        than the export that wrote both has in its listing.
+        The Parquet file is preferred, unless the JSON file has changed since the Parquet file was converted from it, or
+        since the export that wrote both.
         """
         json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
         if json_file is None or parquet is None:
             return parquet or json_file
         from robust201.reader.parquet_results import agrees_with, is_converted
 
-        agrees = agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_as_exported(json_file)
+        agrees = agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_unchanged(json_file)
         return parquet if agrees else json_file
 
-    def _is_as_exported(self, file: Path) -> bool:
-        """Whether a file is the one that an export listed; hashed only if it was written after the listing."""
+    def _is_unchanged(self, file: Path) -> bool:
+        """Return whether a file has its listed SHA-256, which is computed only for files newer than the listing."""
         listing = self.path / CHECKSUM_FILE
         if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
             return True
@@ -470,25 +482,25 @@ class ResultFiles:
         return digest is None or digest == hash_once(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
-        return _file_of_one_spelling(
+        """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
+        return _single_spelling_file(
             [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
 
     def has_key(self, dataset: str, key: str) -> bool:
-        own = row_of(key)
-        names = MEASUREMENTS if own and not own.columns else self.measurements_of(dataset, key)
+        task = row_of(key)
+        names = MEASUREMENTS if task and not task.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
     def names_key(self, key: str) -> bool:
-        """Whether the folder names a key, in either spelling."""
+        """Return whether a key is named in the folder, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Count the classes of a dataset by the first value, of the shortest, that shows them; None if none does."""
-        telling = [column for column in COLUMNS.values() if "classes" in column.dimensions]
-        for column, key in itertools.product(sorted(telling, key=lambda column: not column.is_exact), self.keys):
+        """Return the number of classes of a dataset, read from the first value that shows it; None if unknown."""
+        candidates = [column for column in COLUMNS.values() if "classes" in column.dimensions]
+        for column, key in itertools.product(sorted(candidates, key=lambda column: not column.is_exact), self.keys):
             measure = column.measurement
             file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
@@ -500,25 +512,25 @@ class ResultFiles:
             for _, row in self.iter_json_file(file, dataset, key, measure):
                 first = row[0] if isinstance(row, list) and key != "clean" else row
                 value = first[column.field] if isinstance(first, dict) else first
-                # An object of lists, one of each part per strength, has one axis more.
+                # In an object of lists by strength, the value has one axis more.
                 return int(np.shape(value)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
 
     @property
     def cost_space(self) -> "CellSpace | None":
-        """The space of the cells that the networks are trainings of, which tells their size; None if they are none."""
+        """The search space of the networks' cells, from which costs are computed; None if they are not cells."""
         return self.space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""
+        """Return the file that alone contains a measurement; None if several files are combined."""
         return self.find(dataset, key, measure)
 
     def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
-        """Describe from which files a measurement is read (see `find`).
+        """Describe which files a measurement is read from (see `find`).
 
         Returns:
-            ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
-            file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.
+            ``"JSON"``, ``"Parquet"`` or, if some keys have no up-to-date Parquet file, ``"Parquet, but JSON of digits
+            fog"``; empty if there are no files.
         """
         keys_by_form: dict[str, list[str]] = {}
         for dataset, key in itertools.product(datasets, keys):
@@ -535,12 +547,12 @@ class ResultFiles:
     def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
-        file = _file_of_one_spelling([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
+        file = _single_spelling_file([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
 
-        check_listed(file, self._listed.get(file.relative_to(self.parquet).as_posix()))
+        check_listed(file, self._parquet_listing.get(file.relative_to(self.parquet).as_posix()))
         return file if measure is None or has_columns_of(file, measure) else None
 
     def find_outcomes(self, dataset: str, key: str) -> Path | None:
@@ -559,9 +571,9 @@ class ResultFiles:
         return read_packed_outcomes(file, strength, weights=self.weights, text_ids=text_ids)
 
     def find_images(self, dataset: str) -> Path | None:
-        """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""
+        """Return the table of the images of outcomes, in the parent if this folder is the ``parquet`` folder itself."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _file_of_one_spelling([[root / images_name(dataset)]])
+        return _single_spelling_file([[root / images_name(dataset)]])
 
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
@@ -569,12 +581,13 @@ class ResultFiles:
     def keys_of_parquet(self) -> dict[str, list[str]]:
         by_dataset: dict[str, list[str]] = {}
         names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        for dataset, key in sorted({place for name in (*names, *self._listed) if (place := key_of_parquet(name))}):
+        pairs = {pair for name in (*names, *self._parquet_listing) if (pair := key_of_parquet(name))}
+        for dataset, key in sorted(pairs):
             by_dataset.setdefault(dataset, []).append(key)
         return by_dataset
 
     def _meta_of_parquet(self) -> dict[str, Any]:
-        """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
+        """Build the content of a missing meta.json, with the space's ids and the files' epsilons."""
         from robust201.reader.parquet_results import read_ids, read_strengths
 
         epsilons: dict[str, Sequence[float]] = {}
@@ -589,24 +602,24 @@ class ResultFiles:
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file."""
+        """Read an architecture's value; from a Parquet file only its row groups are read, a JSON file is read whole."""
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
         elif measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         else:
-            row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+            row = self._cache.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
         self._check_values(file, key, measure, {identifier: row})
         return row
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
-        """Read accuracies as `read` does, and keep them for the next time (see `reader.file_cache`)."""
+        """Read accuracies as `read` does, and cache them (see `reader.file_cache`)."""
         file = self._file(dataset, key, "accuracy")
-        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
+        return self._cache.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement: value by id, checked."""
+        """Read and check a measurement's values by id."""
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             rows = self._read_parquet(file, dataset, key, measure)
@@ -617,22 +630,23 @@ class ResultFiles:
         return rows
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Go through the values of `read` by id, with some in memory at a time; Parquet is read whole."""
+        """Yield the ids and values of `read` with few of them in memory at a time; Parquet files are read whole."""
         for rows, _ in self.iter_stacks(dataset, key, measure):
             yield from rows.items()
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Go through a JSON file as `iter_values` does, whether or not it is the one that is read."""
+        """Yield the ids and values of a JSON file as `iter_values` does, even if a Parquet file is preferred."""
         for rows, _ in self._iter_json_stacks(file, dataset, key, measure):
             yield from rows.items()
 
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Go through a measurement, with some values in memory at a time (see `iter_values`).
+        """Yield a measurement's values in groups, with few of them in memory at a time (see `iter_values`).
 
         Yields:
-            Values by id, checked, and the arrays that they make together by field (see `stack_values`), if they do.
+            Checked values by id, and their stacked arrays by field, or None if they cannot be stacked (see
+            `stack_values`).
         """
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
@@ -643,21 +657,21 @@ class ResultFiles:
     def _iter_json_stacks(
         self, file: Path, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        if self.space is None:  # ids differ from other names by their digits, so that the file is read whole
+        if self.space is None:  # `iter_json_values` recognises only ids that are numbers
             rows = self._parse(file, dataset, key, measure)
             self._check_values(file, key, measure, rows)
             yield rows, None
             return
         values = iter_json_values(file, dataset, spellings(key), measure)
-        n_together = 1
-        while rows := dict(itertools.islice(values, n_together)):
+        n_per_stack = 1
+        while rows := dict(itertools.islice(values, n_per_stack)):
             check_ids(file, key, measure, rows, self.meta["ids"])
             arrays = stack_values(measure, rows.values(), single=self.is_single(dataset, key))
             if arrays is None:
                 self._check_values(file, key, measure, rows)
             else:
                 size = sum(array[0].size for array in arrays.values())
-                n_together = max(1, _NUMBERS_TOGETHER // size)
+                n_per_stack = max(1, _NUMBERS_PER_STACK // size)
             yield rows, arrays
 
     def _read_parquet(
@@ -676,22 +690,22 @@ class ResultFiles:
         )
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a JSON file of results whole; ids are checked, values are not."""
+        """Read a JSON file of results as a whole and check its ids, but not its values."""
         payload = read_json(file)
         by_key = payload.get(dataset) if isinstance(payload, dict) else None
-        by_spelling = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
+        by_spelling = check_spellings(by_key, file) if isinstance(by_key, dict) else {}
         for spelling in spellings(key):
             by_measure = by_spelling.get(spelling)
             if not isinstance(by_measure, dict):
                 continue
             rows = by_measure.get(measure)
-            # Something else beside the values would be passed over.
+            # Reject files with further content, which would be ignored.
             if isinstance(rows, dict) and len(payload) == len(by_spelling) == len(by_measure) == 1:
                 check_ids(file, key, measure, rows, self.meta["ids"])
                 return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
-            f"got something else. {ANEW}"
+            f"got other content. {ADVICE}"
         )
 
     def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
@@ -704,7 +718,7 @@ class ResultFiles:
         return file
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
-        """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
+        """Return the number of architectures in the first valid file of accuracies; 0 if there is none."""
         for dataset, key in itertools.product(datasets, keys):
             if self.find(dataset, key, "accuracy") is not None:
                 try:
@@ -714,7 +728,7 @@ class ResultFiles:
         return 0
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
-        """Make the error of a missing file, which names the closest name where one is unknown."""
+        """Return the exception for a missing file; it suggests the closest name if a name is unknown."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         row = row_of(key)
@@ -728,9 +742,13 @@ class ResultFiles:
             measured = [name for name in measures if self.find(dataset, key, name) is not None]
             what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, measured or measures)}"
         else:
-            lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
-            why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
-            what = f"a file in {self.path / dataset}, got none: {why}. Export or download it, or ask without it."
+            is_lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
+            reason = (
+                "this is a partial export, see missing.json"
+                if is_lacking
+                else "it was not evaluated, or not downloaded"
+            )
+            what = f"a file in {self.path / dataset}, got none: {reason}. Export or download it, or ask without it."
         return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {what}")
 
 

@@ -1,4 +1,4 @@
-"""Steps by image: at which step, or query, an attack fooled each image (the measurement `steps`)."""
+"""Per-image steps: the step, or query, at which an attack fooled each image (the measurement `steps`)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class NetworkSteps(NamedTuple):
     Attributes:
         architecture: its id.
         strength: the strength.
-        steps: (N,) float64: 0 for images that are misclassified when clean, infinity for those that were never fooled.
+        steps: (N,) float64; 0 for images that are misclassified when clean, infinity for images that were never fooled.
     """
 
     architecture: ArchitectureId
@@ -28,15 +28,15 @@ class NetworkSteps(NamedTuple):
 
 
 def has_steps(files: ResultFiles, dataset: str, key: str) -> bool:
-    """Whether a dataset has steps of a key."""
+    """Return whether a dataset has a key's steps."""
     return files.find(dataset, key, STEPS) is not None
 
 
 def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSteps]:
-    """Go through the steps of a key, with some in memory at a time.
+    """Yield a key's steps of each network, with few of them in memory at a time.
 
     Raises:
-        ResultsError: there are none, or they are damaged.
+        ResultsError: there are no steps, or they are damaged.
     """
     file = files.sole_file(dataset, key, STEPS)
     if file is not None and file.suffix == ".parquet":
@@ -46,12 +46,12 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
             for name, strength, steps in zip(names, strengths, stored, strict=True):
                 yield NetworkSteps(architecture_of(name), strength, steps_of(steps))
         return
-    planned = files.strengths(dataset, key)
+    all_strengths = files.strengths(dataset, key)
     for identifier, row in files.iter_values(dataset, key, STEPS):
         what = f"#{identifier} {dataset} {key} {STEPS}"
-        values = [row] if files.is_single(dataset, key) else values_by_strength(row, planned, what)
-        for strength, value in zip(planned, values, strict=True):
-            if value is not None:  # of folders seen as one, none has it
+        values = [row] if files.is_single(dataset, key) else values_by_strength(row, all_strengths, what)
+        for strength, value in zip(all_strengths, values, strict=True):
+            if value is not None:  # None if no overlaid folder has the evaluation
                 yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
 
 
@@ -61,12 +61,16 @@ def read_steps(
     """Read the steps of all networks under a key at a strength: (N,) by architecture, ascending.
 
     Raises:
-        ResultsError: there are none at this strength, or they are damaged.
+        ResultsError: there are no steps at this strength, or they are damaged.
     """
-    found = {one.architecture: one.steps for one in iter_steps(files, dataset, key) if one.strength == strength}
-    if not found:
+    steps_by_architecture = {
+        network.architecture: network.steps
+        for network in iter_steps(files, dataset, key)
+        if network.strength == strength
+    }
+    if not steps_by_architecture:
         raise ResultsError(
             f"Reading steps failed for {dataset} {key} of {files.path}: there are none at strength {strength:g}. "
             f"Evaluate the key at this strength with the measurement `{STEPS}`."
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(steps_by_architecture.items()))

@@ -1,4 +1,4 @@
-"""What the files of a dataset may hold: sound JSON, the record of its sweep, ids, values of a measurement's form."""
+"""Validation of a dataset's files: JSON, meta.json and sweep.json, ids of architectures, and measured values."""
 
 import contextlib
 import json
@@ -20,46 +20,46 @@ from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
 
-ANEW = "Export or download it again."
+ADVICE = "Export or download it again."
 
 _MEAN_TOLERANCE = 1e-6
-_ARITHMETIC = 1e-9
+_FLOAT64_ERROR = 1e-9
 
-_SHARES_ARITHMETIC = 1e-7
-"""Error of a share in float32."""
+_FLOAT32_ERROR = 1e-7
+"""Error of a fraction in float32."""
 
-_MOST_DECIMALS = 15
+_MAX_DECIMALS = 15
 """Numbers with more decimals were not rounded."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
-    """Make the error of a file that cannot be decoded."""
+    """Return the exception for a file that cannot be decoded."""
     return ResultsError(
-        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
+        f"Reading failed for {file}: the file is damaged and cannot be decoded ({error}). "
         "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON in which no object has a name twice; parsers would keep the last value without a word.
+    """Parse JSON, and reject objects with duplicate names, of which parsers silently keep the last value.
 
     Raises:
-        ValueError: it is no JSON, is nested too deeply, or has a name twice.
+        ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
     """
-    # The fast parser, unless there are more quotes than the strings in its answer have: the slow one says which name
-    # stands twice, and reads what is no JSON to the letter.
+    # orjson drops duplicate names, so the text then has more quotes than the strings in the result. In that case, and
+    # for JSON that orjson rejects, such as NaN, use the slower parser, which finds duplicates.
     with contextlib.suppress(ValueError):
         value = orjson.loads(text)
         if text.count(b'"') == 2 * _count_strings(value):
             return value
     try:
-        return json.loads(text, object_pairs_hook=_object_of)
+        return json.loads(text, object_pairs_hook=_unique_dict)
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
 
 
 def _count_strings(value: Any) -> int:
-    """Count the names and texts in a value, but for those in lists that begin with neither text nor an object."""
+    """Count the names and strings in a value; lists whose first item is neither string nor object are skipped."""
     count = 0
     level = [value]
     while level:
@@ -70,13 +70,13 @@ def _count_strings(value: Any) -> int:
     return count
 
 
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for name, value in pairs:
-        if name in made:
+        if name in result:
             raise ValueError(f"the name {name!r} twice in one object")
-        made[name] = value
-    return made
+        result[name] = value
+    return result
 
 
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
@@ -88,40 +88,40 @@ def _indices(count: int) -> frozenset[str]:
 
 
 def architecture_of(identifier: str) -> ArchitectureId:
-    """Return the architecture that an id of a file names: its index, or the text."""
+    """Return the architecture of an id in a file: an index, or a name."""
     return int(identifier) if identifier.isdecimal() else identifier
 
 
 def show_id(identifier: str) -> str:
-    """Name the architecture of an id of a file: ``#21``, or ``resnet18``."""
+    """Render an id in a file for people: ``#21``, or ``resnet18``."""
     return show_architecture(architecture_of(identifier))
 
 
-def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
-    """Whether a content of meta.json has facts by id, those published where there are cells, and epsilons by key."""
+def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
+    """Return whether the content of meta.json has fields by id, for cells the published ones, and epsilons by key."""
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
-        facts = set() if space is None else {"nb201-string", "isomorph"}
-        sound = all(facts <= row.keys() for row in ids.values())
-        named = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
-        return bool(sound and named and all(map(_are_strengths, epsilons.values())))
+        required = set() if space is None else {"nb201-string", "isomorph"}
+        has_fields = all(required <= row.keys() for row in ids.values())
+        names_are_valid = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
+        return bool(has_fields and names_are_valid and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
 
 
-def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Whether a content of sweep.json has strengths by dataset and key, a list of measurements, and a sweep."""
+def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
+    """Return whether sweep.json's content has strengths by dataset and key, a list of measurements, and a sweep."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
     by_key = list(strengths.values())
-    sound = all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
-    named = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
-    return sound and named and _is_count(sweep.get("round_to")) and _is_sound_origin(sweep.get("sweep"))
+    has_fields = all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+    names_are_valid = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
+    return has_fields and names_are_valid and _is_count(sweep.get("round_to")) and _is_valid_origin(sweep.get("sweep"))
 
 
-def _is_sound_origin(record: Any) -> bool:
-    """Whether a sweep's record in sweep.json has images and protocols as an export writes them, where it has any."""
+def _is_valid_origin(record: Any) -> bool:
+    """Return whether the images and protocols that sweep.json records, if any, have the form that exports write."""
     if record is None:
         return True
     if not isinstance(record, dict):
@@ -143,55 +143,58 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_strengths(row: Any) -> bool:
-    """Whether a value lists strengths: finite numbers, not negative, each once."""
+    """Return whether a value is a list of strengths: distinct finite numbers of at least 0."""
     numbers = isinstance(row, list) and all(type(strength) in (float, int) for strength in row)
     return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
 
 
 def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known: Mapping[str, Any]) -> None:
-    """Check that the ids of a file are architectures; ResultsError if not."""
+    """Check that a file's ids are architectures of the dataset.
+
+    Raises:
+        ResultsError: an id is unknown.
+    """
     for identifier in ids:
         if identifier not in known:
             names = [*known]
             examples = f"{names[0]} to {names[-1]}" if names and names[0].isdecimal() else ", ".join(names)
             raise ResultsError(
                 f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
-                f"got {identifier!r}. {ANEW}"
+                f"got {identifier!r}. {ADVICE}"
             )
 
 
 def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:
-    """Check values by id; how many strengths they have is left to `values_by_strength`.
+    """Check a measurement's values; the number of strengths is checked by `values_by_strength`.
 
     Raises:
-        ResultsError: a value lacks a field of its measurement, or has one of another shape than its column, or with
-            anything but counts, or numbers in [0, 1] and null; a measure's value is neither a number nor a
-            list of them.
+        ResultsError: a value lacks a field of its measurement, has a wrong shape, or contains anything but counts, or
+            numbers in [0, 1] and null; or a measure's value is neither a number nor a list of numbers.
     """
     clean = key == CLEAN
     columns = {} if of_measure else MEASUREMENTS.get(measure, {})
-    only = columns.get("")
-    if not (columns or of_measure) or (only is not None and _are_all_fractions(only, rows, clean=clean)):
+    sole_column = columns.get("")
+    if not (columns or of_measure) or (sole_column is not None and _are_all_fractions(sole_column, rows, clean=clean)):
         return
     described = ", and ".join(_describe(column) for column in columns.values()) or "a number, or a list of numbers"
     for identifier, row in rows.items():
         is_number = not columns and (row is None or make_array(row, missing_ok=True) is not None)
-        if not (is_number or (columns and _fits(columns, row, clean))):
+        if not (is_number or (columns and _has_columns(columns, row, clean))):
             text = repr(row)
             shown = text if len(text) <= 60 else f"{text[:57]}..."
-            per = "" if clean or of_measure else ", one per strength"
+            suffix = "" if clean or of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {described}{per}, got "
-                f"{shown}. {ANEW}"
+                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {described}{suffix}, got "
+                f"{shown}. {ADVICE}"
             )
 
 
 def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> dict[str, NDArray[Any]] | None:
-    """Make arrays of several values of a measurement that `check_json_values` accepts, all of one form.
+    """Stack a measurement's values in arrays, if they are valid (see `check_json_values`) and have equal shapes.
 
     Returns:
-        By field (N, S, …): of N architectures, at S strengths, or 1 where values are single. None of values that are no
-        arrays, where values are not of one form, which says nothing of each, or where one is not accepted.
+        Arrays (N, S, …) by field, for N architectures and S strengths; S is 1 for single values. None if values are
+        not arrays, have different shapes (each may still be valid), or one of them is invalid.
     """
     columns = MEASUREMENTS.get(measure, {})
     if not all(column.dimensions for column in columns.values()):
@@ -213,7 +216,7 @@ def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> dict[str
 
 
 def _stack(nested: list[Any], column: Column) -> NDArray[np.float64] | None:
-    """Make an array of lists of numbers of one shape; of nested lists, this takes a fraction of NumPy's time."""
+    """Convert nested lists of one shape to an array, much faster than NumPy; None if shapes differ."""
     shape = [len(nested)]
     for _ in column.dimensions:
         if not _are_lists_of_one_length(nested):
@@ -231,23 +234,25 @@ def _are_lists_of_one_length(values: list[Any]) -> bool:
 
 
 def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
-    """Make an array of numbers; None where one is something else, or too large."""
+    """Convert numbers to an array; None if an item is not a number or is too large."""
     if not {*map(type, numbers)} <= {int, float}:
         return None
     try:
         return np.array(numbers, dtype=np.float64)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return None
 
 
 def _describe(column: Column) -> str:
     kind = "count" if column.is_exact else "fraction"
-    sizes = " x ".join({"classes": "C", "images": "N"}.get(str(one), str(one)) for one in column.dimensions)
+    sizes = " x ".join(
+        {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
+    )
     return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
 
 
 def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) -> bool:
-    """Whether all fractions fit, in one go; where this says no, one by one may still say yes."""
+    """Return whether all values are valid fractions, in one pass; if False, each value must be checked separately."""
     values = rows.values()
     if column.dimensions or column.is_exact or not (clean or all(type(row) is list for row in values)):
         return False
@@ -255,10 +260,10 @@ def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) 
     return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
-def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
-    """Whether a value, or unless it is single a list by strength, has the columns of a measurement."""
+def _has_columns(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
+    """Return whether a value, or a list of values by strength unless `single`, has a measurement's valid columns."""
     if isinstance(row, list) and not single and "" not in columns:
-        return all(_fits(columns, value, True) for value in row)
+        return all(_has_columns(columns, value, True) for value in row)
     parts = {"": row} if "" in columns else row
     if not isinstance(parts, dict) or not columns.keys() <= parts.keys():
         return False
@@ -266,12 +271,14 @@ def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
     for name, column in columns.items():
         part = parts[name]
         if not column.dimensions:
-            each = part if isinstance(part, list) and not single else [part]
-            if not all(_is_number(column, value) for value in each):
+            numbers = part if isinstance(part, list) and not single else [part]
+            if not all(_is_number(column, value) for value in numbers):
                 return False
             continue
         array = make_array(part, missing_ok=not column.is_exact)
-        if array is None or not (_are_counts_or_shares(column, array) if column.is_exact else are_fractions(array)):
+        if array is None or not (
+            _are_counts_or_row_fractions(column, array) if column.is_exact else are_fractions(array)
+        ):
             return False
         shapes[column.name] = array.shape if single else array.shape[1:]
         n_values.add(1 if single else len(array) if array.ndim else 0)
@@ -280,50 +287,55 @@ def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
 
 
 def _is_number(column: Column, value: Any) -> bool:
-    # NaN fails the comparison, and True is an int; null is a number that is missing.
+    # NaN fails the comparison, type() excludes bool, which is a subclass of int, and null stands for a missing number.
     if value is None or type(value) not in (float, int):
         return value is None
     return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= 1)
 
 
 def are_counts(array: NDArray[Any]) -> bool:
-    """Whether finite numbers are counts: whole, and not negative."""
+    """Return whether finite numbers are counts: integers of at least 0."""
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
 
 
-def hold_row_shares(array: NDArray[Any]) -> bool:
-    """Whether matrices (…, C, C) hold each row's shares: rows sum to 1, within their rounding, or to 0.
+def are_row_fractions(array: NDArray[Any]) -> bool:
+    """Return whether matrices (…, C, C) contain fractions of each row, which sum to 1 within rounding, or to 0.
 
-    Published confusion matrices may: neither the paper nor the published helper says whether theirs are counts.
+    Published confusion matrices may: neither the paper nor the published helper says whether they contain counts.
     """
     sums = array.sum(axis=-1)
-    full = np.abs(sums - 1) <= array.shape[-1] * share_rounding(array)
-    return bool(are_fractions(array) and full.any() and (full | (sums == 0)).all())
+    is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)
+    return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
 
 
-def share_rounding(shares: NDArray[Any]) -> float:
-    """By how much shares may be off: half a unit of the last decimal that one of them has, and the arithmetic."""
-    if are_counts(shares):  # which sum to whole numbers
-        return _SHARES_ARITHMETIC
-    fitting = (places for places in range(1, _MOST_DECIMALS) if (np.round(shares, places) == shares).all())
-    places = next(fitting, None)
-    return max(_SHARES_ARITHMETIC, _ARITHMETIC + (0.0 if places is None else 0.5 * 10.0**-places))
+def fraction_rounding(fractions: NDArray[Any]) -> float:
+    """Return the maximum rounding error of fractions: half a unit of the last decimal, plus floating-point error."""
+    if are_counts(fractions):  # integers are not rounded
+        return _FLOAT32_ERROR
+    fitting = (decimals for decimals in range(1, _MAX_DECIMALS) if (np.round(fractions, decimals) == fractions).all())
+    decimals = next(fitting, None)
+    return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if decimals is None else 0.5 * 10.0**-decimals))
 
 
-def _are_counts_or_shares(column: Column, array: NDArray[Any]) -> bool:
+def _are_counts_or_row_fractions(column: Column, array: NDArray[Any]) -> bool:
     is_matrix = len(column.dimensions) == 2 and array.ndim >= 2
-    return are_counts(array) or (is_matrix and hold_row_shares(array))
+    return are_counts(array) or (is_matrix and are_row_fractions(array))
 
 
 def are_fractions(array: NDArray[Any]) -> bool:
-    """Whether numbers lie in [0, 1], as far as the arithmetic of means of float32 lets them; NaN passes."""
+    """Return whether numbers lie in [0, 1] within the error of float32 means; NaN is accepted."""
     return not bool(((array < -_MEAN_TOLERANCE) | (array > 1 + _MEAN_TOLERANCE)).any())
 
 
 def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
-    """Make an array of nested lists of numbers: integers or float64.
+    """Convert nested lists to an array of integers or float64.
 
-    Returns None where the lists are ragged or hold something else than finite numbers.
+    Args:
+        nested: the lists.
+        missing_ok: whether NaN is accepted, and None as NaN.
+
+    Returns:
+        The array, or None if the lists are ragged or contain anything but finite numbers.
     """
     try:
         array = np.array(nested)
@@ -333,5 +345,5 @@ def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
         return None
     if array.dtype.kind not in "iuf":
         return None
-    bad = np.isinf(array) if missing_ok else ~np.isfinite(array)
-    return None if bad.any() else array
+    invalid = np.isinf(array) if missing_ok else ~np.isfinite(array)
+    return None if invalid.any() else array

@@ -1,8 +1,8 @@
-"""The self-check of weights: clean accuracies compared with those recorded with the weights (docs/trust.md).
+"""The check of weights: clean accuracies compared with those recorded with the weights (docs/trust.md).
 
-A results folder knows the recorded ones by its plan, an export by ``recorded_accuracy.json``: ``{dataset: {"n_test":
-images of the test split, "accuracy": {id: fraction}}}``; where an architecture has several weights, ``{id: {name of the
-weights: fraction}}``. The file is there if the weights came with their accuracies.
+The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
+``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``, or ``{id: {name of the weights:
+fraction}}`` if architectures have several sets of weights. An export has the file only if accuracies were recorded.
 """
 
 import json
@@ -27,12 +27,12 @@ _MEASUREMENTS = ("accuracy",)
 
 
 def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
-    """Check a results folder; networks that lack either accuracy are left out.
+    """Compare a results folder's clean accuracies with the recorded ones; networks that lack either are left out.
 
     Raises:
-        StorageError: rows are damaged or gone (see `RowSelection.iter_values`).
+        StorageError: rows are damaged or missing (see `RowSelection.iter_values`).
     """
-    # Of the paper's 290,970 units only these are written out.
+    # Build only the clean units: the paper's plan has 290,970 units.
     clean = (
         planned.unit(position)
         for planned in plan.planned_keys
@@ -57,32 +57,32 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
 
 
 def recorded_text(recorded: Iterable[tuple[Unit, float, int]]) -> str:
-    """Text of recorded_accuracy.json, of what `Plan.recorded_accuracies` found; empty where nothing was recorded."""
+    """Return the content of recorded_accuracy.json from `Plan.recorded_accuracies`; empty if nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
     for unit, accuracy, n_test in recorded:
-        of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
-        held = of_dataset["accuracy"]
+        payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
+        accuracies_of_dataset = payload_of_dataset["accuracy"]
         if unit.weights:
-            held.setdefault(str(unit.architecture), {})[unit.weights] = accuracy
+            accuracies_of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = accuracy
         else:
-            held[str(unit.architecture)] = accuracy
+            accuracies_of_dataset[str(unit.architecture)] = accuracy
     return json.dumps(payload, indent=1) + "\n" if payload else ""
 
 
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
-    """List (dataset, images of its test split, id, name of the weights or "", accuracy); nothing without the file.
+    """Yield (dataset, number of its test images, id, name of the weights or "", accuracy); nothing without the file.
 
     Raises:
-        ResultsError: the file has another content.
+        ResultsError: the file's content is invalid.
     """
     path = folder / RECORDED_FILE
     content = read_object(path) or {}
     try:
-        for dataset, held in content.items():
-            n_test = held["n_test"]
-            for identifier, accuracy in held["accuracy"].items():
-                named = accuracy if isinstance(accuracy, dict) else {"": accuracy}
-                for weights, fraction in named.items():
+        for dataset, recorded in content.items():
+            n_test = recorded["n_test"]
+            for identifier, accuracy in recorded["accuracy"].items():
+                by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
+                for weights, fraction in by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
                         raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
                     yield dataset, n_test, identifier, weights, float(fraction)
@@ -96,31 +96,31 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
 def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     """Compare clean accuracies with those recorded with the weights; networks that lack either are left out.
 
-    Of several folders seen as one, none is compared: each may have images of its own.
+    Overlaid folders are not compared, because their images may differ.
 
     Raises:
-        ResultsError: the file of recorded accuracies has another content, or results are damaged.
+        ResultsError: the file of recorded accuracies is invalid, or results are damaged.
     """
     if dataset.sweep is None:
         return check_accuracies(())
     sweep = dataset.sweep.get("sweep") or {}
     count, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
-    of_file = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     protocols = {
         protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
     }
-    several = len(dataset.weights) > 1
-    held: dict[tuple[str, str], dict[str, float]] = {}
+    has_several_weights = len(dataset.weights) > 1
+    measured_by_id: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []
     for name, n_test, identifier, weights, recorded in read_recorded(dataset.path):
-        if (name, weights) not in held:
-            chosen = weights if several else None
-            found = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=chosen)
-            held[name, weights] = found.get(name, {}).get(CLEAN, {}).get("accuracy", {})
-        measured = held[name, weights].get(identifier)
+        if (name, weights) not in measured_by_id:
+            selected_weights = weights if has_several_weights else None
+            queried = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
+            measured_by_id[name, weights] = queried.get(name, {}).get(CLEAN, {}).get("accuracy", {})
+        measured = measured_by_id[name, weights].get(identifier)
         if measured is not None:
             precision = protocols.get(name, {}).get("precision", "fp32")
-            rounding = of_file + ROUNDING.get(precision, ROUNDING["fp32"])
+            rounding = file_rounding + ROUNDING.get(precision, ROUNDING["fp32"])
             n_images = min(count or n_test, n_test)
             architecture = architecture_of(identifier)
             accuracies.append(
