@@ -155,10 +155,10 @@ def test_selection_follows_order_of_units(store):
     units = [make_unit(architecture) for architecture in (3, 1, 2)]
     for unit in units:
         store.commit(make_results(unit))
-    found = list(store.select(units, store.inventory(), DEFAULT).iter_values())
-    assert [unit for unit, _ in found] == units
-    assert [sorted(values) for _, values in found] == [[1.0, 4.0]] * 3
-    assert_equal_values(found[0][1][4.0], make_values(units[0], 4.0, 0, 30))
+    selection = list(store.select(units, store.inventory(), DEFAULT).iter_values())
+    assert [unit for unit, _ in selection] == units
+    assert [sorted(values) for _, values in selection] == [[1.0, 4.0]] * 3
+    assert_equal_values(selection[0][1][4.0], make_values(units[0], 4.0, 0, 30))
 
 
 @pytest.mark.parametrize("measurement", [None, "accuracy", "confidence", "predictions"])
@@ -193,18 +193,18 @@ def test_batches_contain_stored_values_from_any_row_groups_and_parts(store, meas
 )
 def test_choose_slices_returns_maximum_disjoint_cover(pairs):
     slices = [Slice(start, stop, row) for row, (start, stop) in enumerate(sorted(pairs))]
-    chosen = choose_slices(slices)
-    covered = [i for item in chosen for i in range(item.start, item.stop)]
+    cover = choose_slices(slices)
+    covered = [i for item in cover for i in range(item.start, item.stop)]
     assert len(covered) == len(set(covered))
     reachable = [frozenset()]
     for item in slices:
         images = frozenset(range(item.start, item.stop))
         reachable += [images | done for done in reachable if not images & done]
     assert len(covered) == max(map(len, reachable))
-    missing = [i for start, stop in gaps(chosen, 12) for i in range(start, stop)]
+    missing = [i for start, stop in gaps(cover, 12) for i in range(start, stop)]
     assert sorted(missing + covered) == list(range(12))
     if (0, 12) in pairs:
-        assert len(chosen) == 1
+        assert len(cover) == 1
 
 
 def test_first_of_equal_shards_by_name_is_used(store):
@@ -325,8 +325,8 @@ def test_find_receipts_ignores_other_and_damaged_shards(store):
     unit = make_unit(21)
     receipt = store.commit(make_results(unit, measurements=("accuracy", "cm")))
     store.commit(make_results(make_unit(21, key="fgsm")))
-    found = store.find_receipts([whole(unit)], ("accuracy", "cm"))
-    assert [item.shard for item in found] == [receipt.shard]
+    receipts = store.find_receipts([whole(unit)], ("accuracy", "cm"))
+    assert [item.shard for item in receipts] == [receipt.shard]
     assert store.find_receipts([whole(unit)], ("accuracy", "confidence", "cm")) == ()
     assert store.find_receipts([Part(unit, unit.strengths, 0, 10)], ("accuracy", "cm")) == ()
     assert store.find_receipts([Part(unit, (2.0,), 0, unit.n_images)], ("accuracy", "cm")) == ()

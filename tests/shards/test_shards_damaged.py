@@ -23,11 +23,11 @@ def store(tmp_path):
 # Damage
 
 
-@pytest.mark.parametrize("kept", [0, 1, 7, 100, -1, -8, -100])
-def test_truncated_shard_is_detected(store, kept):
+@pytest.mark.parametrize("n_bytes", [0, 1, 7, 100, -1, -8, -100])
+def test_truncated_shard_is_detected(store, n_bytes):
     unit = make_unit()
     path = store.folder.shards.joinpath(store.commit(make_results(unit)).shard)
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:n_bytes])
     for verify in ("all", "unverified", "none"):
         with pytest.raises(ShardDamagedError, match="expected"):
             store.inventory(verify=verify)

@@ -67,24 +67,24 @@ def assert_reported_and_requeued(store):
         assert inventory.missing(unit, DEFAULT) == ()
 
 
-@pytest.mark.parametrize("what", WRONG_TABLES)
-def test_wrong_table_is_reported_and_requeued(store, what):
+@pytest.mark.parametrize("fault", WRONG_TABLES)
+def test_wrong_table_is_reported_and_requeued(store, fault):
     path = damaged_path(store)
-    if what == "a repeated row" and path.name.startswith("compact-"):
+    if fault == "a repeated row" and path.name.startswith("compact-"):
         pytest.skip("equal rows may be repeated, and count once")
-    if what == "a missing row" and path.name.startswith("compact-"):
+    if fault == "a missing row" and path.name.startswith("compact-"):
         pytest.skip("the result is a valid compacted shard")
-    rewrite_shard(path, WRONG_TABLES[what])
+    rewrite_shard(path, WRONG_TABLES[fault])
     read_everything(store)
     assert_reported_and_requeued(store)
 
 
-@pytest.mark.parametrize("what", WRONG_FOOTERS)
-def test_wrong_footer_is_reported_and_requeued(tmp_path, what):
+@pytest.mark.parametrize("fault", WRONG_FOOTERS)
+def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     store.commit(make_results(GOOD))
-    rewrite_shard(damaged_path(store), footer=WRONG_FOOTERS[what])
+    rewrite_shard(damaged_path(store), footer=WRONG_FOOTERS[fault])
     read_everything(store)
     assert len(store.inventory(on_damage="report").damaged) == 1
     assert_reported_and_requeued(store)

@@ -218,11 +218,11 @@ def directives(text: str) -> dict[str, str]:
 def command(text: str) -> list[str]:
     """Return the arguments that the shell passes to exec in a batch file's last line."""
     (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
-    shown = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", line.replace("exec ", "printf '%s\\0' ", 1)],
         env={"SLURM_ARRAY_TASK_ID": "3"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return shown.stdout.split("\0")[:-1]
+    return result.stdout.split("\0")[:-1]

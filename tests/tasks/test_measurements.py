@@ -81,9 +81,9 @@ def test_merged_parts_equal_whole(sample, data):
     whole = measure(logits, labels)
     assert_same_bytes(merge_values(parts), whole)
     middle = data.draw(st.integers(1, len(parts)))
-    left = [merge_values(parts[:middle])]
-    right = [merge_values(parts[middle:])] if parts[middle:] else []
-    assert_same_bytes(merge_values(left + right), whole)
+    first = [merge_values(parts[:middle])]
+    second = [merge_values(parts[middle:])] if parts[middle:] else []
+    assert_same_bytes(merge_values(first + second), whole)
 
 
 @settings(max_examples=20)

@@ -91,11 +91,11 @@ class Index:
         """Drop the entries of damaged shards, so that the next resume hashes them."""
         for path in sorted(self._folder.glob("*.index")) if shards else ():
             stored = _read(path)
-            kept = without(stored, shards)
-            if len(kept) < len(stored):
+            remaining = without(stored, shards)
+            if len(remaining) < len(stored):
                 # Dropping these entries is more important than keeping the others: if writing fails, delete the file.
                 with suppress(StorageError):
-                    _write(self._folder, kept)
+                    _write(self._folder, remaining)
                 with suppress(OSError):
                     path.unlink()
 

@@ -54,10 +54,10 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     return best[0][2]
 
 
-def gaps(chosen: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
+def gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
     """Return the ranges of [0, n_images) that disjoint slices do not cover, sorted."""
     open_ranges, position = [], 0
-    for item in chosen:
+    for item in slices:
         if item.start > position:
             open_ranges.append((position, item.start))
         position = item.stop
@@ -213,14 +213,14 @@ class Inventory:
         If there is a row for the whole evaluation, it is returned; of several, the first by shard name. Raises
         IncompleteError if images are missing.
         """
-        chosen = choose_slices(self._usable(unit, strength, columns))
-        missing = gaps(chosen, unit.n_images)
+        cover = choose_slices(self._usable(unit, strength, columns))
+        missing = gaps(cover, unit.n_images)
         if missing:
             raise IncompleteError(
                 f"Reading values failed for {unit.label} at {strength:g}: expected images 0:{unit.n_images}, "
                 f"missing {', '.join(f'{start}:{stop}' for start, stop in missing)}. Run the sweep to the end."
             )
-        return chosen
+        return cover
 
     def single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
         """Return the rows of units by strength if each evaluation has exactly one row, with all images and columns.

@@ -201,9 +201,9 @@ def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat)), type=kind)
 
 
-def damaged_shard_error(label: str, what: object) -> ShardDamagedError:
+def damaged_shard_error(label: str, fault: object) -> ShardDamagedError:
     """Return the error of a shard that cannot be read."""
-    return damaged(label, "a whole Parquet file of this project", what)
+    return damaged(label, "a whole Parquet file of this project", fault)
 
 
 def parquet_read_error(label: str, error: Exception) -> StorageError:

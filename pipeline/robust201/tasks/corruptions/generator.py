@@ -5,7 +5,7 @@ Images of 224 pixels or more use the constants of ImageNet-C, smaller images tho
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
 2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images of 32
 pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and match the
-published files bit for bit. The others match in distribution; motion_blur and snow use this package's motion kernel
+script to the last bit. The others match it in distribution; motion_blur and snow use this package's motion kernel
 instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; these images are not.
 
 To add a corruption, write a function (images, severity, draws) -> images in a module of this folder, a row of
