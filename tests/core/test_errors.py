@@ -51,4 +51,4 @@ def test_folder_at_the_path_of_a_result_file_is_reported(finished: Path, robust2
     shard.unlink()
     shard.mkdir()
     for verb in ("status", "verify"):
-        assert "Move it away: result files are files" in robust201(verb, finished).refusal(4)
+        assert "Move it away: a result file belongs there" in robust201(verb, finished).refusal(4)

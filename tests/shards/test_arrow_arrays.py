@@ -1,4 +1,4 @@
-"""Conversions of Arrow arrays: equal to pyarrow's own conversions, and without pandas."""
+"""Conversions of Arrow arrays are equal to pyarrow's, and do not import pandas."""
 
 import subprocess
 import sys
@@ -15,20 +15,20 @@ from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, f
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float32, np.float64, np.bool_])
 @given(numbers=st.lists(st.integers(0, 1), max_size=40), step=st.integers(1, 3))
-def test_numbers(dtype: Any, numbers: list[int], step: int) -> None:
+def test_from_numpy_and_to_numpy_match_pyarrow(dtype: Any, numbers: list[int], step: int) -> None:
     values = np.array(numbers, dtype)[::step]
     array = from_numpy(values)
     array.validate(full=True)
     assert array.equals(pa.array(values))
     if dtype is not np.bool_:
-        found = to_numpy(array)
-        assert found.dtype == dtype
-        assert np.array_equal(found, values)
-        assert not found.flags.writeable
+        result = to_numpy(array)
+        assert result.dtype == dtype
+        assert np.array_equal(result, values)
+        assert not result.flags.writeable
 
 
 @given(numbers=st.lists(st.none() | st.integers(-5, 5), max_size=40), start=st.integers(0, 20))
-def test_nulls_and_slices(numbers: list[int | None], start: int) -> None:
+def test_to_numpy_supports_nulls_and_slices(numbers: list[int | None], start: int) -> None:
     array = pa.array(numbers, pa.int32())[start:]
     expected = [-9 if number is None else number for number in numbers[start:]]
     assert to_numpy(array, fill=-9).tolist() == expected
@@ -40,27 +40,27 @@ def test_nulls_and_slices(numbers: list[int | None], start: int) -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), max_size=20))
-def test_text(values: list[str]) -> None:
+def test_from_strings_matches_pyarrow(values: list[str]) -> None:
     array = from_strings(values)
     array.validate(full=True)
     assert array.equals(pa.array(values, pa.string()))
 
 
 @pytest.mark.parametrize("values", [[], [b"ab", b"cd"], [b"ab", b"c", b""]])
-def test_bytes_of_any_length(values: list[bytes]) -> None:
+def test_from_bytes_supports_any_length(values: list[bytes]) -> None:
     array = from_bytes(np.array(values, dtype="S2"))
     array.validate(full=True)
     assert array.equals(pa.array(values, pa.binary()))
 
 
-def test_positions_and_tables_without_rows() -> None:
+def test_true_indices_and_empty_table() -> None:
     assert true_indices([True, False, True]).to_pylist() == [0, 2]
     assert true_indices([]).to_pylist() == []
     schema = pa.schema({"name": pa.string(), "starts": pa.list_(pa.int32()), "known": pa.bool_()})
     assert empty_table(schema).equals(schema.empty_table())
 
 
-def test_what_cannot_be_converted_is_refused() -> None:
+def test_conversions_reject_unsupported_arrays() -> None:
     for values in (np.ones((2, 3)), np.array([1, 2], ">i4")):
         with pytest.raises(ValueError, match="expected one dimension in native byte order"):
             from_numpy(values)
@@ -68,7 +68,7 @@ def test_what_cannot_be_converted_is_refused() -> None:
         to_numpy(pa.array([True]))
 
 
-def test_pandas_is_not_imported() -> None:
+def test_arrow_arrays_does_not_import_pandas() -> None:
     program = """
 import sys
 import numpy as np

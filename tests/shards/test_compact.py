@@ -1,4 +1,4 @@
-"""Compaction: nothing is lost, doubled or changed, whatever is killed and whoever commits meanwhile."""
+"""Compaction loses, repeats and changes nothing, whatever is killed and whoever commits at the same time."""
 
 import os
 import time
@@ -22,7 +22,7 @@ from tests.support.shard_support import (
     DEFAULT,
     HOUR,
     LATER,
-    assert_all_there,
+    assert_complete_store,
     assert_equal_values,
     flip,
     make_results,
@@ -44,11 +44,11 @@ def store(tmp_path):
     return store
 
 
-def test_compacting_changes_no_value(store):
+def test_compact_preserves_values(store):
     before = store.inventory().shards
     report = store.compact()
     assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
-    inventory = assert_all_there(store, UNITS)
+    inventory = assert_complete_store(store, UNITS)
     (shard,) = inventory.shards
     assert is_compacted(shard)
     assert shard.endswith(f"{files.sha256_of(store.folder.shards.joinpath(shard))[:16]}.parquet")
@@ -56,7 +56,7 @@ def test_compacting_changes_no_value(store):
     assert inventory.seconds == pytest.approx(9.0)
 
 
-def test_rows_are_sorted_as_an_export_reads_them(store):
+def test_compacted_rows_are_in_reading_order_of_export(store):
     store.compact(row_group_bytes=2000)
     (shard,) = store.inventory().shards
     file = pq.ParquetFile(store.folder.shards.joinpath(shard))
@@ -65,11 +65,11 @@ def test_rows_are_sorted_as_an_export_reads_them(store):
     rows = list(zip(*columns.values(), strict=True))
     assert rows == sorted(rows)
     file.close()
-    assert_all_there(store, UNITS)
+    assert_complete_store(store, UNITS)
 
 
-def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
-    # A thousandth of the real sizes, and rows that outweigh their footers, as real ones do.
+def test_outputs_and_row_groups_are_within_bounds(tmp_path):
+    # A thousandth of the real sizes, with rows larger than their footers, like real ones.
     target, row_group, n_images = 192_000, 64_000, 8_000
     store = ShardStore.create(tmp_path / "results")
     draws = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
         store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
     sizes = check_sizes(store, store.compact(target_bytes=target, row_group_bytes=row_group), target, row_group)
     assert len(sizes) >= 3
-    # What comes later joins the remainder, and leaves the others alone.
+    # New shards are merged with the smallest one; the others are not changed.
     before = set(store.inventory().shards)
     remainder = store.folder.shards.joinpath(
         min(before, key=lambda shard: store.folder.shards.joinpath(shard).stat().st_size)
@@ -96,7 +96,7 @@ def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
 
 
 def check_sizes(store, report, target, row_group):
-    """Hold compacted shards to their bounds, all but the last; return their sizes."""
+    """Check the sizes of compacted shards, except for the smallest, and return all sizes."""
     paths = [store.folder.shards.joinpath(shard) for shard in store.inventory().shards]
     assert len(paths) == report.outputs
     sizes = sorted(path.stat().st_size for path in paths)
@@ -110,36 +110,36 @@ def check_sizes(store, report, target, row_group):
     return sizes
 
 
-def test_readers_with_an_old_inventory_are_served_in_the_grace_period(store):
+def test_old_inventory_is_readable_during_grace_period(store):
     inventory = store.inventory()
     store.compact()
     expected = make_values(UNITS[0], 1.0, 0, 30)
     assert_equal_values(store.values(UNITS[0], 1.0, inventory, DEFAULT), expected)
 
 
-def test_compacting_again_merges_what_came_and_what_is_small(store):
+def test_second_compaction_merges_new_and_small_shards(store):
     store.compact(grace_seconds=HOUR)
     more = [make_unit(architecture) for architecture in (4, 6)]
     for unit in more:
         store.commit(make_results(unit))
     assert store.compact(grace_seconds=HOUR).inputs == 3
-    # The first inputs still lie there, hidden by the second compacted shard as by the first.
-    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    # The first inputs still exist, hidden by the second compacted shard as well as by the first.
+    assert len(assert_complete_store(store, UNITS + more).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 12
-    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    assert len(assert_complete_store(store, UNITS + more).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
 
 
-def test_what_a_merged_compacted_shard_replaced_stays_hidden_without_it(store):
+def test_inputs_stay_hidden_after_their_compacted_shard_is_merged(store):
     store.compact()
     (first,) = store.inventory().shards
     store.commit(make_results(make_unit(4)))
     store.compact()
     store.folder.shards.joinpath(first).unlink()
-    assert len(assert_all_there(store, [*UNITS, make_unit(4)]).shards) == 1
+    assert len(assert_complete_store(store, [*UNITS, make_unit(4)]).shards) == 1
 
 
-def test_shards_with_other_columns_or_datasets_stay_apart(store):
+def test_shards_of_different_columns_or_datasets_are_not_merged(store):
     others = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
     richer = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
     for unit in others:
@@ -156,7 +156,7 @@ def test_shards_with_other_columns_or_datasets_stay_apart(store):
     assert store.verify() == []
 
 
-def test_damaged_inputs_are_left_and_named(store):
+def test_damaged_inputs_are_kept_and_reported(store):
     victim = store.inventory().shards[0]
     flip(store.folder.shards.joinpath(victim), 8000)
     report = store.compact()
@@ -165,15 +165,15 @@ def test_damaged_inputs_are_left_and_named(store):
     assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
 
 
-def test_the_verb_names_damaged_shards_and_fails(store, robust201):
+def test_compact_command_reports_damaged_shards_and_fails(store, robust201):
     victim = store.inventory().shards[0]
     path = store.folder.shards.joinpath(victim)
     path.write_bytes(path.read_bytes()[:-1])
-    ended = robust201("compact", store.root)
-    assert ended.code == 4
-    assert "Merged 8 files into 1" in ended.out
-    assert f"damaged: {victim}" in ended.err
-    assert "robust201 run" in ended.err
+    result = robust201("compact", store.root)
+    assert result.code == 4
+    assert "Merged 8 files into 1" in result.out
+    assert f"damaged: {victim}" in result.err
+    assert "robust201 run" in result.err
 
 
 def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
@@ -190,23 +190,23 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
 def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
     real = pq.ParquetWriter.write_table
     monkeypatch.setattr(
-        "pyarrow.parquet.ParquetWriter.write_table", lambda self, table, **named: real(self, table[:-1], **named)
+        "pyarrow.parquet.ParquetWriter.write_table", lambda self, table, **options: real(self, table[:-1], **options)
     )
     store.compact()
     monkeypatch.undo()
     assert [finding.kind for finding in store.verify()] == ["lost in compaction"]
 
 
-def test_temporaries_of_killed_writers_are_removed_when_old(store):
-    left = store.folder.shards / "digits" / ".x.tmp"
-    left.write_bytes(b"half")
-    # A grace of nothing is for shards: a writer at work must never lose its file.
+def test_old_temporaries_of_killed_writers_are_removed(store):
+    temporary = store.folder.shards / "digits" / ".x.tmp"
+    temporary.write_bytes(b"half")
+    # The grace period concerns shards; a running writer must never lose its file.
     assert store.compact(grace_seconds=0, clock=LATER).removed_temporaries == 0
     assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
-    assert not left.exists()
+    assert not temporary.exists()
 
 
-# The steps on either side of the rename, which is what publishes.
+# The steps before and after the rename, which publishes.
 @pytest.mark.parametrize(
     "step",
     [
@@ -216,32 +216,32 @@ def test_temporaries_of_killed_writers_are_removed_when_old(store):
 )
 def test_killed_compaction_changes_nothing_visible(store, step):
     assert start_until(step, store).wait() == 9
-    inventory = assert_all_there(store, UNITS)
+    inventory = assert_complete_store(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
-    assert len(assert_all_there(store, UNITS).shards) == 1
+    assert len(assert_complete_store(store, UNITS).shards) == 1
 
 
-def test_deletion_that_stops_half_way_loses_nothing(store, monkeypatch):
+def test_interrupted_deletion_loses_nothing(store, monkeypatch):
     store.compact(grace_seconds=HOUR)
     real, deleted = Path.unlink, []
 
-    def unlink(path, **named):
+    def unlink(path, **options):
         if len(deleted) == 4:
             raise KeyboardInterrupt
         deleted.append(path)
-        real(path, **named)
+        real(path, **options)
 
     monkeypatch.setattr(Path, "unlink", unlink)
     with pytest.raises(KeyboardInterrupt):
         store.compact(grace_seconds=HOUR, clock=LATER)
     monkeypatch.undo()
-    assert_all_there(store, UNITS)
+    assert_complete_store(store, UNITS)
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 5
-    assert_all_there(store, UNITS)
+    assert_complete_store(store, UNITS)
 
 
-def test_full_device_while_compacting_loses_nothing(store):
+def test_full_disk_during_compaction_loses_nothing(store):
     def fail(step):
         if step == "written":
             raise OSError(28, os.strerror(28))
@@ -249,16 +249,16 @@ def test_full_device_while_compacting_loses_nothing(store):
     with pytest.raises(StorageFullError):
         ShardStore(store.root, on_step=fail).compact()
     assert list(store.root.rglob("*.tmp")) == []
-    assert not any(map(is_compacted, assert_all_there(store, UNITS).shards))
+    assert not any(map(is_compacted, assert_complete_store(store, UNITS).shards))
 
 
-def test_two_compactions_at_the_same_time(store):
+def test_concurrent_compactions_lose_nothing(store):
     processes = [start_until("never", store) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
-    assert_all_there(store, UNITS)
+    assert_complete_store(store, UNITS)
 
 
-def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
+def test_merge_folders_supports_compacted_source(store, tmp_path):
     copy = merge_folders([store.root], tmp_path / "copy")
     assert copy.added == 9
     store.compact(grace_seconds=HOUR)
@@ -266,15 +266,15 @@ def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
     report = merge_folders([store.root, tmp_path / "copy"], tmp_path / "all")
     assert report.conflicts == ()
     joined = ShardStore.open(tmp_path / "all")
-    assert len(assert_all_there(joined, UNITS).shards) == 1
+    assert len(assert_complete_store(joined, UNITS).shards) == 1
 
 
-# What a reader keeps in memory
+# Memory of a reader
 
 
 @pytest.fixture(scope="module")
 def compacted_groups(tmp_path_factory):
-    """A store of one compacted shard of several row groups, and the shard's name."""
+    """A store of one compacted shard with several row groups, and the shard's name."""
     store = ShardStore.create(tmp_path_factory.mktemp("groups"))
     for architecture in range(6):
         store.commit(make_results(make_unit(architecture=architecture), n_classes=10))
@@ -286,18 +286,18 @@ def compacted_groups(tmp_path_factory):
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 20_000), st.lists(st.integers(0, 11), min_size=1, max_size=30))
-def test_a_reader_makes_room_before_it_reads(compacted_groups, cache_bytes, positions):
+def test_reader_evicts_before_reading(compacted_groups, cache_bytes, positions):
     store, shard = compacted_groups
     reader, read = RowReader(store.folder, cache_bytes), ShardFile.read
-    held = []
+    sizes = []
 
-    def read_and_note(file, group, columns=None):
-        held.append((reader._held_bytes, file.encoded_bytes(group, columns)))
+    def read_and_record(file, group, columns=None):
+        sizes.append((reader._cached_bytes, file.encoded_bytes(group, columns)))
         return read(file, group, columns)
 
-    with patch.object(ShardFile, "read", read_and_note):
+    with patch.object(ShardFile, "read", read_and_record):
         for position in positions:
             reader.row(shard, position, ("cm", "accuracy"))
     reader.close()
-    assert all(kept == 0 or kept + coming <= cache_bytes for kept, coming in held)
-    assert len(held) >= len({position // 2 for position in positions}) / 6
+    assert all(cached == 0 or cached + n_bytes <= cache_bytes for cached, n_bytes in sizes)
+    assert len(sizes) >= len({position // 2 for position in positions}) / 6

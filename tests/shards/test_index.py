@@ -1,5 +1,5 @@
-"""The index of the shards: always what a cold scan finds, whatever happened to its files or to the shards; and what
-resumes hash."""
+"""The index of shards always gives the result of a cold scan, whatever happened to its files or the shards; and the
+shards that a resume hashes."""
 
 import errno
 import os
@@ -16,31 +16,30 @@ from robust201.core.errors import IncompleteError, ShardDamagedError, StorageFul
 from robust201.core.files import atomic_write
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
-from robust201.shards import ShardStore, index, merge_folders, scan
-from robust201.shards import backends as places
+from robust201.shards import ShardStore, backends, index, merge_folders, scan
 from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.inventory import required_columns
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
-    cold_facts,
-    facts_of,
     flip_middle_bit,
+    inventory_state,
     make_results,
     make_unit,
+    state_without_index,
 )
 
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
 
 
 @pytest.fixture(autouse=True)
-def write_always(monkeypatch):
+def write_small_index(monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
 
 
 @pytest.fixture
 def store(tmp_path):
-    """A store of one shard a unit."""
+    """A store with one shard per unit."""
     store = ShardStore.create(tmp_path / "results")
     for unit in UNITS:
         store.commit(make_results(unit))
@@ -53,23 +52,23 @@ def index_files(store):
 
 @pytest.fixture
 def read(monkeypatch):
-    """Names of the shards that scans read."""
+    """Names of the shards that were read by scans."""
     names = []
     real = scan.read_footer
     monkeypatch.setattr(scan, "read_footer", lambda backend, entry: names.append(entry.name) or real(backend, entry))
     return names
 
 
-def test_a_second_scan_reads_nothing(store, read):
-    first = facts_of(store.inventory())
+def test_second_scan_reads_nothing(store, read):
+    first = inventory_state(store.inventory())
     assert len(read) == len(UNITS)
     read.clear()
-    assert facts_of(store.inventory()) == first
-    assert facts_of(ShardStore.open(store.root).inventory()) == first
+    assert inventory_state(store.inventory()) == first
+    assert inventory_state(ShardStore.open(store.root).inventory()) == first
     assert read == []
 
 
-def test_only_what_is_new_or_changed_is_read(store, read):
+def test_scan_reads_only_new_and_changed_shards(store, read):
     store.inventory()
     read.clear()
     more = store.commit(make_results(make_unit(50))).shard
@@ -81,39 +80,39 @@ def test_only_what_is_new_or_changed_is_read(store, read):
     assert read == [changed]
     path = store.folder.shards.joinpath(changed)
     path.write_bytes(path.read_bytes()[:-1])
-    found = store.inventory(on_damage="report")
-    assert found.damaged == (changed,)
-    assert facts_of(found) == cold_facts(store)
+    result = store.inventory(on_damage="report")
+    assert result.damaged == (changed,)
+    assert inventory_state(result) == state_without_index(store)
 
 
-def test_what_vanishes_drops_out(store):
+def test_scan_drops_deleted_shards(store):
     shard = store.inventory().shards[0]
     store.folder.shards.joinpath(shard).unlink()
-    found = facts_of(store.inventory())
-    assert shard not in found[0]
-    assert found == cold_facts(store)
+    result = inventory_state(store.inventory())
+    assert shard not in result[0]
+    assert result == state_without_index(store)
 
 
-def test_a_compacted_folder_is_indexed_as_it_stands(store, read):
+def test_index_supports_compacted_folder(store, read):
     store.compact()
     store.commit(make_results(make_unit(50), measurements=ALL))
-    found = facts_of(store.inventory())
-    assert len(found[0]) == 2
-    assert len(found[-1]) == len(UNITS)
+    result = inventory_state(store.inventory())
+    assert len(result[0]) == 2
+    assert len(result[-1]) == len(UNITS)
     read.clear()
-    assert facts_of(store.inventory()) == found == cold_facts(store)
-    assert len(read) == 2  # by the cold scan
+    assert inventory_state(store.inventory()) == result == state_without_index(store)
+    assert len(read) == 2  # in the cold scan
 
 
-def test_a_damaged_compacted_shard_gives_way_to_its_inputs_despite_the_index(store):
+def test_inputs_replace_damaged_compacted_shard_despite_index(store):
     inputs = store.inventory().shards
     store.compact()
     (compacted,) = store.inventory().shards
     path = store.folder.shards.joinpath(compacted)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
-    found = store.inventory(on_damage="report")
-    assert found.shards == inputs
-    assert facts_of(found) == cold_facts(store)
+    result = store.inventory(on_damage="report")
+    assert result.shards == inputs
+    assert inventory_state(result) == state_without_index(store)
 
 
 @pytest.fixture(scope="module")
@@ -126,46 +125,46 @@ def small_store(tmp_path_factory):
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_damaged_index_is_as_good_as_none(small_store, data):
+def test_damaged_index_is_ignored_and_rewritten(small_store, data):
     store = small_store
     store.inventory()
-    expected = cold_facts(store)
+    expected = state_without_index(store)
     (path,) = index_files(store)
-    sound = path.read_bytes()
-    kind = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
-    if kind == "flip":
-        content = bytearray(sound)
-        bit = data.draw(st.integers(0, 8 * len(sound) - 1))
+    original = path.read_bytes()
+    damage = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
+    if damage == "flip":
+        content = bytearray(original)
+        bit = data.draw(st.integers(0, 8 * len(original) - 1))
         content[bit // 8] ^= 1 << bit % 8
-    elif kind == "cut":
-        content = sound[: data.draw(st.integers(0, len(sound) - 1))]
+    elif damage == "cut":
+        content = original[: data.draw(st.integers(0, len(original) - 1))]
     else:
-        content = sound.replace(b"index 1", b"index 2", 1)
+        content = original.replace(b"index 1", b"index 2", 1)
     path.write_bytes(content)
-    assert facts_of(store.inventory()) == expected
-    # It was written anew, and the damaged file is gone.
-    assert [path.read_bytes() for path in index_files(store)] == [sound]
+    assert inventory_state(store.inventory()) == expected
+    # The index was rewritten, and the damaged file was removed.
+    assert [path.read_bytes() for path in index_files(store)] == [original]
 
 
-def test_a_whole_index_of_another_form_is_ignored(store, monkeypatch):
-    expected = facts_of(store.inventory())
+def test_index_with_other_schema_is_ignored(store, monkeypatch):
+    expected = inventory_state(store.inventory())
     monkeypatch.setattr(index, "SCHEMA", index.SCHEMA.append(index.SCHEMA.field("mark").with_name("more")))
     assert index._read(index_files(store)[0]).num_rows == 0
     monkeypatch.undo()
-    assert facts_of(store.inventory()) == expected
+    assert inventory_state(store.inventory()) == expected
 
 
-def test_few_files_grow_together(store, monkeypatch):
+def test_number_of_index_files_stays_small(store, monkeypatch):
     sizes = []
     for architecture in range(100, 140):
         store.commit(make_results(make_unit(architecture)))
         store.inventory()
         sizes.append(len(index_files(store)))
-    assert max(sizes) <= 7  # about the logarithm of the number of scans
-    assert facts_of(store.inventory()) == cold_facts(store)
+    assert max(sizes) <= 7  # approximately the logarithm of the number of scans
+    assert inventory_state(store.inventory()) == state_without_index(store)
 
 
-def test_little_that_is_new_is_not_written_down(store, monkeypatch):
+def test_few_new_rows_are_not_written(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 33)
     store.inventory()
     assert index_files(store) == []
@@ -174,37 +173,37 @@ def test_little_that_is_new_is_not_written_down(store, monkeypatch):
     assert len(index_files(store)) == 1
 
 
-def test_several_processes_may_write_at_once(store):
-    expected = cold_facts(store)
+def test_concurrent_writers_are_supported(store):
+    expected = state_without_index(store)
 
     def work():
-        return [facts_of(ShardStore.open(store.root).inventory()) for _ in range(5)]
+        return [inventory_state(ShardStore.open(store.root).inventory()) for _ in range(5)]
 
     with ThreadPoolExecutor(3) as pool:
-        working = [pool.submit(work) for _ in range(3)]
-    assert all(one == expected for future in working for one in future.result())
+        futures = [pool.submit(work) for _ in range(3)]
+    assert all(state == expected for future in futures for state in future.result())
 
 
-def test_entries_that_two_processes_wrote_count_once(store):
+def test_duplicate_entries_count_once(store):
     store.inventory()
     (path,) = index_files(store)
     shutil.copy(path, path.with_name("0" * 16 + ".index"))
-    assert facts_of(store.inventory()) == cold_facts(store)
+    assert inventory_state(store.inventory()) == state_without_index(store)
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_folder_that_cannot_be_written_is_read_all_the_same(store, monkeypatch, error):
-    def refuse(folder, *_args, **_named):
+def test_scan_supports_read_only_folder(store, monkeypatch, error):
+    def raise_error(folder, *_args, **_named):
         raise OSError(error, os.strerror(error))
 
-    expected = cold_facts(store)
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    assert facts_of(store.inventory()) == expected
+    expected = state_without_index(store)
+    monkeypatch.setattr(Path, "mkdir", raise_error)
+    assert inventory_state(store.inventory()) == expected
     monkeypatch.undo()
     assert index_files(store) == []
 
 
-def test_a_full_device_keeps_the_index_that_there_was(store, monkeypatch):
+def test_full_disk_keeps_existing_index(store, monkeypatch):
     store.inventory()
     before = [path.read_bytes() for path in index_files(store)]
     store.commit(make_results(make_unit(50)))
@@ -222,7 +221,7 @@ def test_a_full_device_keeps_the_index_that_there_was(store, monkeypatch):
         pass
 
 
-def test_complete_evaluations_are_counted_as_they_are_found_one_by_one(store):
+def test_count_complete_agrees_with_single_evaluations(store):
     draws = np.random.default_rng(0)
     more = [make_unit(architecture, key="aa_square", strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
     for unit in more:
@@ -251,7 +250,7 @@ def _can_be_read(inventory, unit, strength, measurements):
         return False
 
 
-# What a resume hashes: shards that were not found right before at their present size and time of change
+# Hashing by a resume: all shards that were not verified with their current size and modification time
 
 
 @pytest.fixture
@@ -264,7 +263,7 @@ def hashed(monkeypatch):
 
 
 def age(store, seconds=60):
-    """Let all shards have been written some time ago."""
+    """Set the modification times of all shards back."""
     for entry in store.folder.backend.entries():
         then = int((entry.modified - seconds) * 1e9)
         os.utime(store.folder.shards.joinpath(entry.name), ns=(then, then))
@@ -274,17 +273,17 @@ def resume(store, **options):
     return store.inventory(verify="unverified", **{"on_damage": "set_aside"} | options)
 
 
-def test_a_resume_hashes_what_was_not_hashed_before(store, hashed):
+def test_resume_hashes_unverified_shards(store, hashed):
     age(store)
     first = resume(store)
     assert sorted(hashed) == list(first.shards)
     hashed.clear()
-    assert facts_of(resume(ShardStore.open(store.root))) == facts_of(first) == cold_facts(store)
+    assert inventory_state(resume(ShardStore.open(store.root))) == inventory_state(first) == state_without_index(store)
     assert hashed == []
     more = store.commit(make_results(make_unit(50))).shard
     touched = first.shards[3]
-    os.utime(store.folder.shards.joinpath(touched), ns=(1, 1))  # as by a clock that was set back
-    store.inventory()  # what was read without being hashed is not verified
+    os.utime(store.folder.shards.joinpath(touched), ns=(1, 1))  # as with a clock that was set back
+    store.inventory()  # reads without hashing, so nothing is verified
     assert hashed == []
     resume(store)
     assert sorted(hashed) == sorted([more, touched])
@@ -295,32 +294,32 @@ def test_a_resume_hashes_what_was_not_hashed_before(store, hashed):
     assert len(hashed) == len(UNITS) + 1
 
 
-def test_a_shard_written_seconds_before_it_is_hashed_is_hashed_again(store, hashed):
+def test_recently_written_shard_is_hashed_again(store, hashed):
     for _ in range(2):
         hashed.clear()
         resume(store)
         assert len(hashed) == len(UNITS)
-    age(store, -3600)  # by a clock that was set back since
+    age(store, -3600)  # as if the clock was set back afterwards
     for _ in range(2):
         hashed.clear()
         resume(store)
         assert len(hashed) == len(UNITS)
 
 
-def test_where_the_clock_cannot_be_asked_nothing_counts_as_verified(store, hashed, monkeypatch):
+def test_nothing_is_verified_if_clock_is_unavailable(store, hashed, monkeypatch):
     age(store)
 
-    def refuse(**_named):
+    def raise_error(**_named):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(places.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(backends.tempfile, "TemporaryFile", raise_error)
     for _ in range(2):
         hashed.clear()
         resume(store)
         assert len(hashed) == len(UNITS)
 
 
-def test_a_damaged_index_has_everything_hashed_again(store, hashed):
+def test_resume_hashes_everything_after_index_damage(store, hashed):
     age(store)
     resume(store)
     (path,) = index_files(store)
@@ -331,7 +330,7 @@ def test_a_damaged_index_has_everything_hashed_again(store, hashed):
     assert len(hashed) == len(UNITS)
 
 
-def test_a_flipped_byte_is_found_by_a_resume_if_the_time_of_change_shows_it(store):
+def test_resume_finds_damage_that_changes_modification_time(store):
     age(store)
     victim = resume(store).shards[5]
     flip_middle_bit(store, victim, keep_time=False)
@@ -340,30 +339,30 @@ def test_a_flipped_byte_is_found_by_a_resume_if_the_time_of_change_shows_it(stor
     assert victim not in resume(store).shards
 
 
-@pytest.mark.parametrize("finds", ["verify", "export", "merge"])
+@pytest.mark.parametrize("detector", ["verify", "export", "merge"])
 @pytest.mark.parametrize("min_rows", [1, 1000])
-def test_damage_that_no_time_shows_is_found_by_others_and_by_every_resume_after_that(
-    store, monkeypatch, tmp_path, finds, min_rows
+def test_hidden_damage_is_found_by_verify_export_and_merge_and_later_resumes(
+    store, monkeypatch, tmp_path, detector, min_rows
 ):
     age(store)
     victim = resume(store).shards[5]
     flip_middle_bit(store, victim, keep_time=True)
     assert resume(store).damaged == ()
     monkeypatch.setattr(index, "MIN_ROWS", min_rows)
-    if finds == "verify":
+    if detector == "verify":
         assert [finding.shard for finding in store.verify()] == [victim]
-    elif finds == "export":
+    elif detector == "export":
         with pytest.raises(ShardDamagedError, match="Run the sweep again"):
             store.inventory(verify="all", on_damage="raise")
     else:
         report = merge_folders([store.root], tmp_path / "target")
         assert [finding.shard for finding in report.conflicts] == [victim]
-    found = resume(store)
-    assert found.damaged == (victim,)
-    assert victim not in found.shards
+    result = resume(store)
+    assert result.damaged == (victim,)
+    assert victim not in result.shards
 
 
-def test_compaction_hashes_verified_inputs_too(store, hashed):
+def test_compaction_hashes_verified_inputs(store, hashed):
     age(store)
     victim = resume(store).shards[5]
     flip_middle_bit(store, victim, keep_time=True)
@@ -378,28 +377,28 @@ def test_compaction_hashes_verified_inputs_too(store, hashed):
     assert hashed == [compacted]
 
 
-def test_a_share_hashes_the_shards_of_its_own_networks(store, hashed):
+def test_resume_hashes_only_shards_of_given_networks(store, hashed):
     age(store)
-    mine = {("digits", 3), ("cifar100", 4)}
-    found = resume(store, networks=mine, on_damage="report")
-    assert facts_of(found) == cold_facts(store)
+    networks = {("digits", 3), ("cifar100", 4)}
+    result = resume(store, networks=networks, on_damage="report")
+    assert inventory_state(result) == state_without_index(store)
     assert {network_of(shard) for shard in hashed} == {("digits", 3)}
     assert len(hashed) == 2
     hashed.clear()
-    resume(store, networks=mine)
+    resume(store, networks=networks)
     assert hashed == []
     resume(store)
     assert len(hashed) == len(UNITS) - 2
 
 
-def test_what_one_scan_verified_is_not_lost_to_another_that_only_read(store, hashed):
+def test_verified_entry_is_preferred_to_unverified_one(store, hashed):
     age(store)
-    seen = store.root / "seen"
+    other_index = store.root / "other-index"
     store.inventory()
-    store.folder.index.rename(seen)
+    store.folder.index.rename(other_index)
     resume(store)
-    for number, path in enumerate(seen.iterdir()):
-        shutil.copy(path, store.folder.index / f"{number:016x}.index")  # sorts before the other
+    for number, path in enumerate(other_index.iterdir()):
+        shutil.copy(path, store.folder.index / f"{number:016x}.index")  # sorted before the other file
     store.commit(make_results(make_unit(50)))
     store.inventory()
     hashed.clear()
@@ -407,7 +406,7 @@ def test_what_one_scan_verified_is_not_lost_to_another_that_only_read(store, has
     assert len(hashed) == 1
 
 
-def test_a_sweep_resumes_after_an_export_that_met_hidden_damage(make_sweep, monkeypatch, hashed):
+def test_sweep_resumes_after_export_found_hidden_damage(make_sweep, monkeypatch, hashed):
     monkeypatch.setattr(index, "MIN_ROWS", 1000)
     config = make_sweep()
     run_sweep(config, make_executor)
@@ -415,18 +414,18 @@ def test_a_sweep_resumes_after_an_export_that_met_hidden_damage(make_sweep, monk
     age(store)
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed.clear()
-    seen = []
+    previews = []
     for _ in range(2):
-        run_sweep(config, make_executor, on_preview=seen.append)
-    assert sorted(hashed) == list(store.inventory().shards)  # once, by the first of the two
+        run_sweep(config, make_executor, on_preview=previews.append)
+    assert sorted(hashed) == list(store.inventory().shards)  # once, in the first run
     victim = store.inventory().shards[0]
     flip_middle_bit(store, victim, keep_time=True)
-    run_sweep(config, make_executor, on_preview=seen.append)
-    assert (seen[-1].missing, seen[-1].damaged) == ((), ())
+    run_sweep(config, make_executor, on_preview=previews.append)
+    assert (previews[-1].missing, previews[-1].damaged) == ((), ())
     with pytest.raises(ShardDamagedError, match="Run the sweep again"):
         store.inventory(verify="all", on_damage="raise")
-    tally = run_sweep(config, make_executor, on_preview=seen.append)
-    assert len(seen[-1].damaged) == 1
+    tally = run_sweep(config, make_executor, on_preview=previews.append)
+    assert len(previews[-1].damaged) == 1
     assert tally.evaluations > 0
     assert store.inventory(verify="all").shards == store.inventory().shards
     assert store.verify() == []

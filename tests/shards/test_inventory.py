@@ -1,4 +1,4 @@
-"""What the inventory says of many units at once, against what it says of each."""
+"""Queries of the inventory for many units at once, compared with queries for single units."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ WHOLE, FIRST_STRENGTH, HALF, ACCURACY_ONLY, BOTH_HALVES, ABSENT = UNITS = [make_
 
 @pytest.fixture
 def store(tmp_path: Path) -> ShardStore:
-    """A store of units that are done, done in parts, or absent."""
+    """A store of units that are complete, incomplete or absent."""
     store = ShardStore.create(tmp_path / "results")
     for results in (
         make_results(WHOLE),
@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> ShardStore:
     return store
 
 
-def test_are_complete_names_the_units_that_are_done_at_a_strength(store: ShardStore) -> None:
+def test_are_complete_reports_units_complete_at_a_strength(store: ShardStore) -> None:
     inventory = store.inventory()
     assert inventory.are_complete(UNITS, 1.0, ("accuracy",)) == [True, True, False, True, True, False]
     assert inventory.are_complete(UNITS, 4.0, ("accuracy",)) == [True, False, False, True, True, False]
@@ -34,7 +34,7 @@ def test_are_complete_names_the_units_that_are_done_at_a_strength(store: ShardSt
     assert inventory.are_complete(UNITS, 2.0, ("accuracy",)) == [False] * len(UNITS)
 
 
-def test_are_complete_answers_in_the_order_of_the_units(store: ShardStore) -> None:
+def test_are_complete_follows_order_of_units(store: ShardStore) -> None:
     inventory = store.inventory()
     assert inventory.are_complete([ABSENT, WHOLE, HALF, WHOLE], 1.0, ("accuracy",)) == [False, True, False, True]
     assert inventory.are_complete([ABSENT], 1.0, ("accuracy",)) == [False]
@@ -49,5 +49,5 @@ def test_are_complete_agrees_with_single_units(store: ShardStore) -> None:
             assert inventory.are_complete(UNITS, strength, measurements) == single
 
 
-def test_are_complete_knows_no_unit_of_an_empty_store(tmp_path: Path) -> None:
+def test_are_complete_is_false_for_empty_store(tmp_path: Path) -> None:
     assert ShardStore.create(tmp_path).inventory().are_complete(UNITS, 1.0, ("accuracy",)) == [False] * len(UNITS)

@@ -1,4 +1,4 @@
-"""Shards of more than 256 classes: parts without confusion matrices come back merged, alone and compacted."""
+"""Shards with more than 256 classes: parts without confusion matrices are merged correctly, also after compaction."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ MEASUREMENTS = ("accuracy", "predictions")
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_parts_come_back_as_one_result(tmp_path: Path, compacted: bool) -> None:
+def test_parts_are_read_as_one_result(tmp_path: Path, compacted: bool) -> None:
     unit = make_unit(0, key="clean", strengths=(0.0,), n_images=N_IMAGES)
     store = ShardStore.create(tmp_path)
     for start, stop in PARTS:

@@ -1,4 +1,4 @@
-"""Shards elsewhere than in the results folder: one contract below any URL, and what only an object store has."""
+"""Shards below a URL: the contract of all backends, and behaviour that only object stores have."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ from tests.support.shard_support import (
     DEFAULT,
     HOUR,
     LATER,
-    assert_all_there,
+    assert_complete_store,
     compact_while_committing,
     make_results,
     make_unit,
@@ -49,30 +49,30 @@ def store(url, tmp_path):
 
 
 def flip_a_byte(store, shard, position=1000):
-    place = store.folder.backend
-    content = bytearray(place.read(shard))
+    backend = store.folder.backend
+    content = bytearray(backend.read(shard))
     content[position] ^= 1
-    if isinstance(place, LocalBackend):
-        place.path(shard).write_bytes(content)
+    if isinstance(backend, LocalBackend):
+        backend.path(shard).write_bytes(content)
     else:
-        filesystem, root = fsspec.core.url_to_fs(place.url)
+        filesystem, root = fsspec.core.url_to_fs(backend.url)
         filesystem.pipe_file(f"{root}/{shard}", bytes(content))
 
 
-# The contract, wherever the shards lie
+# The contract of all backends
 
 
-def test_values_come_back_as_they_were_committed(store):
+def test_committed_values_are_read_unchanged(store):
     assert store.inventory().shards == ()
     shards = [store.commit(make_results(unit, measurements=ALL)).shard for unit in UNITS]
-    assert assert_all_there(store, UNITS, ALL).shards == tuple(sorted(shards))
-    # The folder alone tells where they are.
+    assert assert_complete_store(store, UNITS, ALL).shards == tuple(sorted(shards))
+    # The folder alone determines where the shards are.
     assert ShardStore.open(store.root).inventory().shards == tuple(sorted(shards))
 
 
-def test_a_flipped_byte_is_found_and_set_aside(store):
+def test_flipped_byte_is_detected_and_shard_set_aside(store):
     shards = [store.commit(make_results(unit)).shard for unit in UNITS[:2]]
-    sound = store.folder.backend.read(shards[0])
+    original = store.folder.backend.read(shards[0])
     flip_a_byte(store, shards[0])
     assert [finding.kind for finding in store.verify()] == ["damaged"]
     inventory = store.inventory(verify="all", on_damage="set_aside")
@@ -81,10 +81,10 @@ def test_a_flipped_byte_is_found_and_set_aside(store):
     assert store.inventory(verify="all").shards == (shards[1],)
     aside = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
     aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
-    assert len(aside) == len(sound)
-    assert aside != sound
+    assert len(aside) == len(original)
+    assert aside != original
     store.commit(make_results(UNITS[0]))
-    assert_all_there(store, UNITS[:2])
+    assert_complete_store(store, UNITS[:2])
 
 
 def test_shard_above_the_limit_is_damaged(store, monkeypatch):
@@ -101,7 +101,7 @@ def test_shard_above_the_limit_is_damaged(store, monkeypatch):
     assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
-def test_a_resume_hashes_again_what_has_no_mark_that_every_change_changes(store, url, monkeypatch):
+def test_resume_hashes_shards_without_reliable_mark(store, url, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed = []
     check = ResultsFolder.check_hash
@@ -111,23 +111,24 @@ def test_a_resume_hashes_again_what_has_no_mark_that_every_change_changes(store,
     assert set(hashed) == shards
     hashed.clear()
     store.inventory(verify="unverified")
-    # An ETag is of the content; files are too young to tell by their time, and a store without either never tells.
+    # An ETag depends on the content. The files are too young to rely on their times, and a store without either is
+    # never verified.
     assert set(hashed) == (set() if url.startswith("s3:") else shards)
     victim = min(shards)
     flip_a_byte(store, victim)
     assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (victim,)
 
 
-def test_compaction_beside_a_writer_loses_and_doubles_nothing(store):
+def test_compaction_during_commits_loses_and_repeats_nothing(store):
     for unit in UNITS:
         store.commit(make_results(unit))
     more = [make_unit(architecture, key="aa_square") for architecture in range(6)]
     compact_while_committing(store, more, LATER)
-    inventory = assert_all_there(store, UNITS + more)
+    inventory = assert_complete_store(store, UNITS + more)
     assert any(map(is_compacted, inventory.shards))
 
 
-def test_inputs_go_after_the_grace_period(store):
+def test_inputs_are_deleted_after_grace_period(store):
     inputs = [store.commit(make_results(unit)).shard for unit in UNITS]
     assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
     assert store.compact(grace_seconds=HOUR).deleted == 0
@@ -135,10 +136,10 @@ def test_inputs_go_after_the_grace_period(store):
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(UNITS)
     (entry,) = store.folder.backend.entries()
     assert is_compacted(entry.name)
-    assert_all_there(store, UNITS)
+    assert_complete_store(store, UNITS)
 
 
-def test_folders_merge_from_and_to_any_place(store, tmp_path):
+def test_merge_folders_supports_all_backends(store, tmp_path):
     for unit in UNITS:
         store.commit(make_results(unit))
     store.compact()
@@ -147,15 +148,15 @@ def test_folders_merge_from_and_to_any_place(store, tmp_path):
     report = merge_folders([store.root], tmp_path / "copy")
     assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged])
     copy = ShardStore.open(tmp_path / "copy")
-    assert_all_there(copy, UNITS)
+    assert_complete_store(copy, UNITS)
     more = make_unit(50)
     copy.commit(make_results(more))
     store.folder.backend.set_aside(damaged)
     assert merge_folders([copy.root], store.root).added == 1
-    assert_all_there(store, [*UNITS, more])
+    assert_complete_store(store, [*UNITS, more])
 
 
-def test_other_files_below_the_place_are_left_alone(store, tmp_path):
+def test_other_files_are_ignored(store, tmp_path):
     shard = store.commit(make_results(UNITS[0])).shard
     if store.folder.shards_url:
         filesystem, root = fsspec.core.url_to_fs(store.folder.shards_url)
@@ -165,81 +166,81 @@ def test_other_files_below_the_place_are_left_alone(store, tmp_path):
     assert store.inventory(verify="all").shards == (shard,)
 
 
-# What only an object store has
+# Object stores only
 
 
-def test_the_first_of_equal_writers_wins(s3, s3_url, tmp_path):
+def test_first_of_equal_writers_wins(s3, s3_url, tmp_path):
     stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
-    place = stores[0].folder.backend
+    backend = stores[0].folder.backend
     shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
     (shard,) = shards
     path = f"{BUCKET}/{tmp_path.name}/{shard}"
-    # The condition reaches the server: an unequal object of the same name is refused there.
+    # The condition reaches the server, which rejects an unequal object of the same name.
     with pytest.raises(FileExistsError):
         s3.pipe_file(path, b"other", mode="create")
     written = s3.info(path)["LastModified"]
-    place.publish(shard, place.read(shard))
+    backend.publish(shard, backend.read(shard))
     assert s3.info(path)["LastModified"] == written
-    # Only what was damaged since is written over.
+    # Only a shard that was damaged afterwards is overwritten.
     flip_a_byte(stores[0], shard)
     stores[1].commit(make_results(UNITS[0]))
-    assert_all_there(stores[0], UNITS[:1])
+    assert_complete_store(stores[0], UNITS[:1])
 
 
-def test_a_compacted_shard_may_need_several_uploads(s3, s3_url, tmp_path, monkeypatch):
-    # Uploads of several parts begin at a hundred MiB; the smallest part that S3 takes is 5 MiB.
+def test_large_shard_is_uploaded_in_parts(s3, s3_url, tmp_path, monkeypatch):
+    # Multipart uploads start at a hundred MiB by default; S3's minimum part size is 5 MiB.
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
-    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
+    backend = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
     content = os.urandom(11 << 20)
     name = f"compact-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     for _ in range(2):
-        with place.writing("digits") as new:
+        with backend.writing("digits") as new:
             new.stream.write(content)
             new.name = name
-    (entry,) = place.entries()
+    (entry,) = backend.entries()
     assert (entry.name, entry.n_bytes) == (f"digits/{name}", len(content))
     assert entry.mark.endswith('-3"')  # three parts
-    assert place.read(entry.name) == content
+    assert backend.read(entry.name) == content
     assert s3.list_multipart_uploads(BUCKET) == []
 
 
-def test_reading_past_the_end_gives_what_there_is(s3, s3_url, tmp_path, monkeypatch):
+def test_read_past_end_returns_available_bytes(s3, s3_url, tmp_path, monkeypatch):
     monkeypatch.setattr("robust201.shards.object_store._RANGE_BYTES", 100)
-    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
+    backend = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
     for n_bytes in (0, 99, 100, 250, 300):
         content = os.urandom(n_bytes)
         s3.pipe_file(f"{BUCKET}/{tmp_path.name}/digits/x", content)
-        assert place.read("digits/x") == content
-        assert place.read("digits/x", 50) == content[50:]
-        assert place.read("digits/x", 50, 1000) == content[50:]
-        assert place.read("digits/x", 20, 20) == b""
+        assert backend.read("digits/x") == content
+        assert backend.read("digits/x", 50) == content[50:]
+        assert backend.read("digits/x", 50, 1000) == content[50:]
+        assert backend.read("digits/x", 20, 20) == b""
 
 
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=() if step == "put" else pytest.mark.slow) for step in PUT_STEPS]
 )
-def test_a_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
+def test_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
     for results in (make_results(make_unit(77)), ()):
         assert start_until(step, store, results).wait() == 9
     done = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
-    assert any(map(is_compacted, assert_all_there(store, done).shards)) == (step == "put")
+    assert any(map(is_compacted, assert_complete_store(store, done).shards)) == (step == "put")
     store.commit(make_results(make_unit(77)))
     store.compact()
-    assert_all_there(store, [*UNITS[:2], make_unit(77)])
+    assert_complete_store(store, [*UNITS[:2], make_unit(77)])
 
 
-def test_a_scan_sees_what_others_have_just_written(s3_url, tmp_path):
-    mine, other = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
+def test_scan_finds_shards_just_written_by_others(s3_url, tmp_path):
+    reader, writer = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
     for unit in UNITS[:3]:
-        before = len(mine.inventory())
-        other.commit(make_results(unit))
-        assert len(mine.inventory()) == before + 2
+        before = len(reader.inventory())
+        writer.commit(make_results(unit))
+        assert len(reader.inventory()) == before + 2
 
 
-def test_what_vanishes_is_missing_as_in_a_folder(s3_url, tmp_path):
+def test_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     shard = store.commit(make_results(UNITS[0])).shard
     inventory = store.inventory()
@@ -259,31 +260,31 @@ def export(results: Path, out: Path) -> dict[str, bytes]:
     return read_tree(out)
 
 
-def test_a_sweep_to_s3_exports_the_bytes_of_one_to_a_folder(robust201, write_sweep, s3, s3_url, tmp_path):
-    local, away = tmp_path / "results", tmp_path / "away"
+def test_sweep_on_s3_exports_same_bytes_as_in_folder(robust201, write_sweep, s3, s3_url, tmp_path):
+    local, remote = tmp_path / "results", tmp_path / "away"
     assert robust201("run", write_sweep()).code == 0
-    sweep = write_sweep(shards=s3_url, results=str(away))
-    # Half of it as a share of a prepared sweep, the rest by a driver.
+    sweep = write_sweep(shards=s3_url, results=str(remote))
+    # One half is computed as a share of a prepared sweep, the rest by a driver.
     assert robust201("plan", "--save", sweep).code == 0
     assert robust201("run", sweep, "--share", "1/2", "--executor", "inline").code == 0
     assert robust201("run", sweep).code == 0
-    assert not (away / "shards").exists()
+    assert not (remote / "shards").exists()
     for command in ("status", "verify", "compact"):
-        assert robust201(command, away).code == 0, command
+        assert robust201(command, remote).code == 0, command
     expected = export(local, tmp_path / "one")
-    assert export(away, tmp_path / "two") == expected
-    assert robust201("merge", away, "--out", tmp_path / "joined").code == 0
+    assert export(remote, tmp_path / "two") == expected
+    assert robust201("merge", remote, "--out", tmp_path / "joined").code == 0
     assert export(tmp_path / "joined", tmp_path / "three") == expected
-    assert robust201("run", write_sweep(results=str(away))).refusal(2)
+    assert robust201("run", write_sweep(results=str(remote))).refusal(2)
     nowhere = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
     assert "s3://no-such-bucket/sweep" in robust201("run", nowhere).refusal(4)
-    for path in away.rglob("*.json"):
+    for path in remote.rglob("*.json"):
         assert "not-a-secret" not in path.read_text()
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_rays_workers_reach_the_shards(make_sweep, s3, s3_url):
+def test_ray_workers_write_shards_to_s3(make_sweep, s3, s3_url):
     from robust201.runtime.executors import make_executor
     from robust201.runtime.sweep import run_sweep
 
@@ -292,15 +293,15 @@ def test_rays_workers_reach_the_shards(make_sweep, s3, s3_url):
     assert len(s3.find(s3_url)) == 2
 
 
-def test_places_are_opened_anew_in_a_forked_process():
-    place = ObjectBackend("memory://fork", lambda _step: None)
-    one = place._filesystem()
-    place._opened = (os.getpid() + 1, *one)
-    assert place._filesystem()[1] == one[1]
-    assert place._opened[0] == os.getpid()
+def test_filesystem_is_reopened_after_fork():
+    backend = ObjectBackend("memory://fork", lambda _step: None)
+    opened_before = backend._filesystem()
+    backend._opened = (os.getpid() + 1, *opened_before)
+    assert backend._filesystem()[1] == opened_before[1]
+    assert backend._opened[0] == os.getpid()
 
 
-# When something goes wrong: refused, advised, tried again
+# Errors: rejected URLs, advice, and retries
 
 
 @pytest.mark.parametrize(
@@ -323,26 +324,26 @@ def test_places_are_opened_anew_in_a_forked_process():
         ("s3://bucket/prefix?X-Amz-Signature=secret", "a query"),
         ("s3://bucket/prefix#secret", "a fragment"),
         ("?secret", "a query"),
-        ("s3://bucket/pre\nfix-secret", "such a character"),
-        ("memory://bucket/prefix", "each process has for itself"),
+        ("s3://bucket/pre\nfix-secret", "an unprintable character"),
+        ("memory://bucket/prefix", "separate in each process"),
         ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
     ],
 )
-def test_urls_that_cannot_hold_shards_are_refused(sweep_fields, url, message):
+def test_check_url_rejects_unsuitable_urls(sweep_fields, url, message):
     with pytest.raises(ConfigError, match="shards: expected") as caught:
         parse_config(sweep_fields(shards=url), "test")
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_urls_are_compared_in_one_form(monkeypatch, sweep_fields):
+def test_check_url_normalises_urls(monkeypatch, sweep_fields):
     monkeypatch.setenv("MY_BUCKET", "s3://sweeps")
     assert parse_config(sweep_fields(shards="${MY_BUCKET}/paper/"), "test").shards == "s3://sweeps/paper"
     assert check_url("abfs://container@account.dfs.core.windows.net/paper").startswith("abfs://container@account")
     assert check_url("sftp://user@host:22/paper") == "sftp://user@host:22/paper"
 
 
-def test_a_missing_library_of_a_store_is_named_and_nothing_is_started(robust201, write_sweep, tmp_path, monkeypatch):
+def test_run_names_missing_library_and_starts_nothing(robust201, write_sweep, tmp_path, monkeypatch):
     def missing(*_args, **_named):
         raise ImportError("Install s3fs to access S3")
 
@@ -352,9 +353,9 @@ def test_a_missing_library_of_a_store_is_named_and_nothing_is_started(robust201,
     assert not (tmp_path / "results" / "format.json").exists()
 
 
-def test_a_store_that_cannot_be_reached_is_not_remembered(s3, tmp_path, monkeypatch):
+def test_unreachable_url_is_not_saved(s3, tmp_path, monkeypatch):
     root = tmp_path / "results"
-    with pytest.raises(StorageError, match="Make the bucket") as caught:
+    with pytest.raises(StorageError, match="Create the bucket") as caught:
         ShardStore.create(root, shards="s3://no-such-bucket/prefix")
     assert "s3://no-such-bucket/prefix" in str(caught.value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -365,20 +366,20 @@ def test_a_store_that_cannot_be_reached_is_not_remembered(s3, tmp_path, monkeypa
     assert not (root / "format.json").exists()
 
 
-def test_a_store_that_refuses_ends_with_its_name_and_advice(s3_url, tmp_path, monkeypatch):
+def test_permission_error_names_url_and_gives_advice(s3_url, tmp_path, monkeypatch):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
 
-    def refuse(*_args, **_named):
+    def raise_error(*_args, **_named):
         raise PermissionError("Access Denied")
 
-    monkeypatch.setattr(opened(store), "pipe_file", refuse)
+    monkeypatch.setattr(opened(store), "pipe_file", raise_error)
     with pytest.raises(StorageError, match=r"may list, read, write and delete") as caught:
         store.commit(make_results(UNITS[0]))
     assert caught.value.exit_code == 4
     assert s3_url in str(caught.value)
 
 
-def test_a_server_that_is_gone_ends_with_advice(s3, tmp_path, monkeypatch):
+def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
@@ -388,7 +389,7 @@ def test_a_server_that_is_gone_ends_with_advice(s3, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(38, "NotImplemented")])
-def test_a_store_without_conditions_is_written_to_all_the_same(s3, s3_url, tmp_path, monkeypatch, error):
+def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, monkeypatch, error):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     real = opened(store).pipe_file
 
@@ -400,10 +401,10 @@ def test_a_store_without_conditions_is_written_to_all_the_same(s3, s3_url, tmp_p
     monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
     for _ in range(2):
         store.commit(make_results(UNITS[0]))
-    assert_all_there(store, UNITS[:1])
+    assert_complete_store(store, UNITS[:1])
 
 
-def test_two_uploads_at_the_same_moment_are_told_apart_by_trying_again(s3, s3_url, tmp_path, monkeypatch):
+def test_conflicting_upload_is_retried(s3, s3_url, tmp_path, monkeypatch):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     real, calls = opened(store).pipe_file, []
 
@@ -419,10 +420,10 @@ def test_two_uploads_at_the_same_moment_are_told_apart_by_trying_again(s3, s3_ur
     monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
     store.commit(make_results(UNITS[0]))
     assert calls == ["create", "create"]
-    assert_all_there(store, UNITS[:1])
+    assert_complete_store(store, UNITS[:1])
 
 
-def test_a_folder_whose_shards_lie_elsewhere_is_refused(tmp_path):
+def test_folder_with_other_shards_url_is_rejected(tmp_path):
     elsewhere = f"file://{tmp_path / 'elsewhere'}"
     ShardStore.create(tmp_path / "away", shards=elsewhere)
     ShardStore.create(tmp_path / "here")
@@ -434,10 +435,10 @@ def test_a_folder_whose_shards_lie_elsewhere_is_refused(tmp_path):
     assert ShardStore.create(tmp_path / "away", shards=elsewhere).folder.shards_url == elsewhere
 
 
-def test_results_of_threads_come_in_order_and_errors_in_their_place():
+def test_map_ahead_preserves_order_of_results_and_errors():
     for threads in (1, 3):
         assert list(map_ahead(lambda number: number * 2, range(50), threads)) == [2 * number for number in range(50)]
-        found = map_ahead(lambda number: 1 // (3 - number), range(9), threads)
-        assert [next(found) for _ in range(3)] == [0, 0, 1]
+        results = map_ahead(lambda number: 1 // (3 - number), range(9), threads)
+        assert [next(results) for _ in range(3)] == [0, 0, 1]
         with pytest.raises(ZeroDivisionError):
-            next(found)
+            next(results)

@@ -1,4 +1,4 @@
-"""The store: what is committed comes back, whatever it was cut into and whichever folders it is joined from."""
+"""The store: committed results are read unchanged, however they are split into parts and folders."""
 
 import errno
 import itertools
@@ -39,7 +39,7 @@ def store(tmp_path):
     return ShardStore.create(tmp_path / "results")
 
 
-def test_values_come_back_as_they_were_committed(store):
+def test_committed_values_are_read_unchanged(store):
     unit = make_unit()
     results = make_results(unit, measurements=ALL)
     receipt = store.commit(results)
@@ -49,13 +49,13 @@ def test_values_come_back_as_they_were_committed(store):
     assert inventory.shards == (receipt.shard,)
     assert inventory.seconds == pytest.approx(1.0)
     for result in results:
-        found = store.values(unit, result.strength, inventory, ALL)
-        assert_equal_values(found, {name: result.values[name] for name in found})
-        assert set(found) == set(result.values)
+        values = store.values(unit, result.strength, inventory, ALL)
+        assert_equal_values(values, {name: result.values[name] for name in values})
+        assert set(values) == set(result.values)
     assert store.verify() == []
 
 
-def test_only_the_columns_asked_for_are_read(store):
+def test_values_returns_only_requested_columns(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=ALL))
     assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
@@ -72,14 +72,14 @@ def test_shard_opens_in_any_parquet_reader(store):
     assert [len(cell) for cell in frame["cm"]] == [9, 9]
 
 
-def test_footer_longer_than_the_first_read(store, monkeypatch):
+def test_footer_may_be_longer_than_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
     monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
     assert store.inventory().missing(unit, DEFAULT) == ()
 
 
-def test_name_is_the_content(store):
+def test_shard_name_contains_hash_of_content(store):
     shard = store.commit(make_results(make_unit())).shard
     sha = files.sha256_of(store.folder.shards.joinpath(shard))
     assert shard == f"digits/000021-pgd-{sha[:16]}.parquet"
@@ -87,7 +87,7 @@ def test_name_is_the_content(store):
 
 @settings(max_examples=25)
 @given(cuts=st.sets(st.integers(1, 29), max_size=6), order=st.randoms(use_true_random=False))
-def test_parts_merge_to_the_whole_in_any_cut_and_order(tmp_path_factory, cuts, order):
+def test_parts_merge_to_whole_for_any_split_and_order(tmp_path_factory, cuts, order):
     store = ShardStore.create(tmp_path_factory.mktemp("parts"))
     unit = make_unit()
     edges = [0, *sorted(cuts), unit.n_images]
@@ -103,7 +103,7 @@ def test_parts_merge_to_the_whole_in_any_cut_and_order(tmp_path_factory, cuts, o
         assert_equal_values(store.values(unit, strength, inventory, ALL), expected)
 
 
-def test_missing_groups_what_is_missing(store):
+def test_missing_groups_strengths_with_same_images(store):
     unit = make_unit(strengths=(1.0, 2.0, 3.0, 4.0))
     assert store.inventory().missing(unit, DEFAULT) == (whole(unit),)
     store.commit(make_results(unit, strengths=(2.0,)))
@@ -121,13 +121,13 @@ def test_missing_groups_what_is_missing(store):
         store.values(unit, 3.0, inventory, DEFAULT)
 
 
-def test_one_more_strength_is_one_more_evaluation(store):
+def test_additional_strength_is_missing(store):
     store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
     more = make_unit(strengths=(1.0, 2.0, 4.0))
     assert store.inventory().missing(more, DEFAULT) == (Part(more, (2.0,), 0, 30),)
 
 
-def test_one_more_measurement_is_missing(store):
+def test_additional_measurement_is_missing(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=("accuracy",)))
     assert store.inventory().missing(unit, ("accuracy", "cm")) == ()
@@ -138,7 +138,7 @@ def test_one_more_measurement_is_missing(store):
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
 
 
-def test_results_of_another_checkpoint_are_foreign(store):
+def test_results_of_other_checkpoint_are_foreign(store):
     unit, other = make_unit(), make_unit(checkpoint="d" * 64)
     store.commit(make_results(unit))
     store.commit(make_results(other))
@@ -151,18 +151,18 @@ def test_results_of_another_checkpoint_are_foreign(store):
     assert inventory.protocol("unknown") == {}
 
 
-def test_a_selection_gives_each_unit_its_strengths_in_the_order_asked_for(store):
+def test_selection_follows_order_of_units(store):
     units = [make_unit(architecture) for architecture in (3, 1, 2)]
     for unit in units:
         store.commit(make_results(unit))
-    found = list(store.select(units, store.inventory(), DEFAULT).iter_values())
-    assert [unit for unit, _ in found] == units
-    assert [sorted(values) for _, values in found] == [[1.0, 4.0]] * 3
-    assert_equal_values(found[0][1][4.0], make_values(units[0], 4.0, 0, 30))
+    selection = list(store.select(units, store.inventory(), DEFAULT).iter_values())
+    assert [unit for unit, _ in selection] == units
+    assert [sorted(values) for _, values in selection] == [[1.0, 4.0]] * 3
+    assert_equal_values(selection[0][1][4.0], make_values(units[0], 4.0, 0, 30))
 
 
 @pytest.mark.parametrize("measurement", [None, "accuracy", "confidence", "predictions"])
-def test_batches_hold_the_stored_values_in_whatever_row_groups_or_parts_they_lie(store, measurement):
+def test_batches_contain_stored_values_from_any_row_groups_and_parts(store, measurement):
     units = [make_unit(architecture, strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
     for unit in units[:9]:
         store.commit(make_results(unit, measurements=ALL))
@@ -172,9 +172,9 @@ def test_batches_hold_the_stored_values_in_whatever_row_groups_or_parts_they_lie
         store.commit(make_results(units[9], start=start, stop=stop, measurements=ALL))
     for unit in units[10:]:
         store.commit(make_results(unit, measurements=ALL))
-    chosen = [*units[4:], *units[3::-1]]
-    batches = list(store.select(chosen, store.inventory(), ALL).iter_batches(measurement))
-    assert [unit for batch in batches for unit in batch.units] == chosen
+    selected = [*units[4:], *units[3::-1]]
+    batches = list(store.select(selected, store.inventory(), ALL).iter_batches(measurement))
+    assert [unit for batch in batches for unit in batch.units] == selected
     assert max(len(batch.units) for batch in batches) > 1
     for batch in batches:
         assert sum(batch.bytes_by_unit()) == sum(column.nbytes for column in batch.columns.values())
@@ -191,23 +191,23 @@ def test_batches_hold_the_stored_values_in_whatever_row_groups_or_parts_they_lie
 @given(
     st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12)).filter(lambda pair: pair[0] < pair[1]), max_size=8),
 )
-def test_chosen_slices_are_disjoint_and_no_choice_covers_more(pairs):
+def test_choose_slices_returns_maximum_disjoint_cover(pairs):
     slices = [Slice(start, stop, row) for row, (start, stop) in enumerate(sorted(pairs))]
-    chosen = choose_slices(slices)
-    covered = [i for item in chosen for i in range(item.start, item.stop)]
+    cover = choose_slices(slices)
+    covered = [i for item in cover for i in range(item.start, item.stop)]
     assert len(covered) == len(set(covered))
     reachable = [frozenset()]
     for item in slices:
         images = frozenset(range(item.start, item.stop))
         reachable += [images | done for done in reachable if not images & done]
     assert len(covered) == max(map(len, reachable))
-    missing = [i for start, stop in gaps(chosen, 12) for i in range(start, stop)]
+    missing = [i for start, stop in gaps(cover, 12) for i in range(start, stop)]
     assert sorted(missing + covered) == list(range(12))
     if (0, 12) in pairs:
-        assert len(chosen) == 1
+        assert len(cover) == 1
 
 
-def test_first_name_wins_among_equals(store):
+def test_first_of_equal_shards_by_name_is_used(store):
     unit = make_unit()
     shards = [store.commit(make_results(unit, seed=0)).shard]
     shards += [store.commit([_slower(result, n) for result in make_results(unit)]).shard for n in (1, 2)]
@@ -222,7 +222,7 @@ def _slower(result, seconds):
     return EvaluationResult(result.part, result.strength, result.values, seconds, result.provenance)
 
 
-def test_unequal_duplicates_are_found(store):
+def test_verify_finds_unequal_duplicates(store):
     unit = make_unit()
     store.commit(make_results(unit, seed=0))
     store.commit(make_results(unit, strengths=(4.0,), seed=1))
@@ -231,7 +231,7 @@ def test_unequal_duplicates_are_found(store):
     assert finding.unit == "#21 digits pgd at 4 images 0:30"
 
 
-def test_parts_that_differ_from_the_whole_are_found(store):
+def test_verify_finds_parts_that_differ_from_whole(store):
     unit = make_unit(strengths=(1.0,))
     store.commit(make_results(unit))
     store.commit(make_results(unit, start=0, stop=10))
@@ -252,7 +252,7 @@ def _holds_whole(store, shard):
 # Folder and versions
 
 
-def test_opening_no_results_folder_says_what_to_do(tmp_path):
+def test_open_rejects_other_folders_with_advice(tmp_path):
     with pytest.raises(InputError, match="robust201 run"):
         ShardStore.open(tmp_path / "nothing")
     (tmp_path / "file").write_text("")
@@ -260,12 +260,12 @@ def test_opening_no_results_folder_says_what_to_do(tmp_path):
         ShardStore.open(tmp_path / "file")
 
 
-def test_creating_twice_keeps_what_is_there(store):
+def test_create_keeps_existing_shards(store):
     shard = store.commit(make_results(make_unit())).shard
     assert ShardStore.create(store.root).inventory().shards == (shard,)
 
 
-def test_shards_without_a_format_are_not_adopted(store):
+def test_create_rejects_shards_without_format(store):
     store.commit(make_results(make_unit()))
     (store.root / "format.json").unlink()
     with pytest.raises(InputError, match=r"without format\.json"):
@@ -273,7 +273,7 @@ def test_shards_without_a_format_are_not_adopted(store):
 
 
 @pytest.mark.parametrize("text", ['{"format":"robust201-results","version":2}', '{"format":"other","version":1}'])
-def test_folder_of_an_unknown_version_is_refused(store, text):
+def test_folder_of_unknown_version_is_rejected(store, text):
     (store.root / "format.json").write_text(text)
     for opening in (ShardStore.open, ShardStore.create):
         with pytest.raises(FormatVersionError, match="Use the version"):
@@ -281,13 +281,13 @@ def test_folder_of_an_unknown_version_is_refused(store, text):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense"])
-def test_folder_of_another_kind_is_refused(store, text):
+def test_invalid_format_file_is_rejected(store, text):
     (store.root / "format.json").write_text(text)
     with pytest.raises(InputError, match="expected the format"):
         ShardStore.open(store.root)
 
 
-def test_shard_of_an_unknown_version_is_refused(store, monkeypatch):
+def test_shard_of_unknown_version_is_rejected(store, monkeypatch):
     monkeypatch.setattr("robust201.shards.parquet.FORMAT_VERSION", 2)
     store.commit(make_results(make_unit()))
     monkeypatch.undo()
@@ -295,7 +295,7 @@ def test_shard_of_an_unknown_version_is_refused(store, monkeypatch):
         store.inventory(on_damage="set_aside")
 
 
-def test_commit_refuses_what_does_not_belong_together(store):
+def test_commit_rejects_inconsistent_results(store):
     unit = make_unit()
     mixed = [make_results(unit)[0], make_results(make_unit(1))[1]]
     columns = [make_results(unit)[0], make_results(unit, measurements=ALL)[1]]
@@ -308,24 +308,25 @@ def test_commit_refuses_what_does_not_belong_together(store):
     assert store.inventory().shards == ()
 
 
-# Shards whose worker died before it told of them
+# Shards whose worker died before reporting them
 
 
-def test_what_a_commit_told_is_found_again(store):
-    told = [
+def test_find_receipts_returns_receipts_of_commits(store):
+    receipts = [
         store.commit(make_results(make_unit(21), strengths=(1.0,))),
         store.commit(make_results(make_unit(21), strengths=(4.0,), start=10, stop=20)),
     ]
     store.commit(make_results(make_unit(22)))
     parts = [whole(make_unit(21)), Part(make_unit(21), (4.0,), 10, 20)]
-    assert sorted(store.find_receipts(parts, ("accuracy", "cm"))) == sorted(told)
+    assert sorted(store.find_receipts(parts, ("accuracy", "cm"))) == sorted(receipts)
 
 
-def test_other_slices_keys_measurements_and_damaged_shards_tell_nothing(store):
+def test_find_receipts_ignores_other_and_damaged_shards(store):
     unit = make_unit(21)
     receipt = store.commit(make_results(unit, measurements=("accuracy", "cm")))
     store.commit(make_results(make_unit(21, key="fgsm")))
-    assert [found.shard for found in store.find_receipts([whole(unit)], ("accuracy", "cm"))] == [receipt.shard]
+    receipts = store.find_receipts([whole(unit)], ("accuracy", "cm"))
+    assert [item.shard for item in receipts] == [receipt.shard]
     assert store.find_receipts([whole(unit)], ("accuracy", "confidence", "cm")) == ()
     assert store.find_receipts([Part(unit, unit.strengths, 0, 10)], ("accuracy", "cm")) == ()
     assert store.find_receipts([Part(unit, (2.0,), 0, unit.n_images)], ("accuracy", "cm")) == ()
@@ -336,7 +337,7 @@ def test_other_slices_keys_measurements_and_damaged_shards_tell_nothing(store):
 # Several folders
 
 
-def test_merge_joins_folders(tmp_path):
+def test_merge_folders_joins_shards_and_protocols(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     units = [make_unit(architecture) for architecture in range(3)]
     a.commit(make_results(units[0]))
@@ -347,7 +348,7 @@ def test_merge_joins_folders(tmp_path):
     b.commit(make_results(units[2], stop=10))
     a.commit(make_results(units[2], start=10))
     report = merge_folders([a.root, b.root], tmp_path / "all")
-    # The same results of the same unit give the same bytes, so the duplicate is one shard.
+    # Equal results of the same unit have the same bytes, so the duplicate is one shard.
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
     joined = ShardStore.open(tmp_path / "all")
     inventory = joined.inventory(verify="all")
@@ -358,11 +359,11 @@ def test_merge_joins_folders(tmp_path):
     assert (again.added, again.present) == (0, 5)
 
 
-def test_merge_copies_where_it_cannot_link(tmp_path, monkeypatch):
-    def refuse(*_args):
+def test_merge_folders_copies_if_links_fail(tmp_path, monkeypatch):
+    def raise_error(*_args):
         raise OSError(errno.EXDEV, "other file system")
 
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", raise_error)
     a = ShardStore.create(tmp_path / "a")
     shard = a.commit(make_results(make_unit())).shard
     assert merge_folders([a.root], tmp_path / "b").added == 1
@@ -370,7 +371,7 @@ def test_merge_copies_where_it_cannot_link(tmp_path, monkeypatch):
     assert copied.folder.shards.joinpath(shard).read_bytes() == a.folder.shards.joinpath(shard).read_bytes()
 
 
-def test_merge_reports_damage_and_unequal_duplicates(tmp_path):
+def test_merge_folders_reports_damage_and_unequal_duplicates(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     damaged = a.commit(make_results(make_unit(1))).shard
     flip(a.folder.shards.joinpath(damaged), 2000)
@@ -381,7 +382,7 @@ def test_merge_reports_damage_and_unequal_duplicates(tmp_path):
     assert not b.folder.shards.joinpath(damaged).exists()
 
 
-def test_no_measure_can_take_the_name_of_a_column_that_says_what_a_row_is_about(tmp_path):
+def test_columns_of_shards_are_reserved(tmp_path):
     ShardStore.create(tmp_path).commit(make_results(make_unit(key="pgd")))
     (shard,) = (tmp_path / "shards").rglob("*.parquet")
     assert set(pq.read_schema(shard).names) <= RESERVED | set(COLUMNS)

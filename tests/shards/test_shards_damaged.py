@@ -1,4 +1,4 @@
-"""The store under damage: every damaged byte is found, a crash at any step leaves a clean folder."""
+"""The store and damage: damaged bytes are always detected, and a crash at any step leaves a clean folder."""
 
 import errno
 import os
@@ -23,11 +23,11 @@ def store(tmp_path):
 # Damage
 
 
-@pytest.mark.parametrize("kept", [0, 1, 7, 100, -1, -8, -100])
-def test_truncated_shard_is_found(store, kept):
+@pytest.mark.parametrize("n_bytes", [0, 1, 7, 100, -1, -8, -100])
+def test_truncated_shard_is_detected(store, n_bytes):
     unit = make_unit()
     path = store.folder.shards.joinpath(store.commit(make_results(unit)).shard)
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:n_bytes])
     for verify in ("all", "unverified", "none"):
         with pytest.raises(ShardDamagedError, match="expected"):
             store.inventory(verify=verify)
@@ -54,7 +54,7 @@ def test_verify_finds_misplaced_shards(store, name):
     assert {finding.kind for finding in store.verify()} == {"misplaced"}
 
 
-def test_shard_that_vanishes_after_the_scan_is_a_storage_error(store):
+def test_shard_deleted_after_scan_raises_storage_error(store):
     unit = make_unit()
     shard = store.commit(make_results(unit)).shard
     inventory = store.inventory()
@@ -66,7 +66,7 @@ def test_shard_that_vanishes_after_the_scan_is_a_storage_error(store):
 # Crashes and full disks
 
 
-# The steps on either side of the rename, which is what publishes.
+# The steps before and after the rename, which publishes.
 @pytest.mark.parametrize(
     "step",
     [
@@ -96,15 +96,15 @@ def _fail_at(step_to_fail, error):
 
 @pytest.mark.parametrize("step", files.WRITE_STEPS[:-1])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_full_device_leaves_nothing_behind(store, step, error):
+def test_full_disk_leaves_no_files(store, step, error):
     full = ShardStore(store.root, on_step=_fail_at(step, error))
     with pytest.raises(StorageFullError, match="Free some space"):
         full.commit(make_results(make_unit()))
     assert [path for path in (store.root / "shards").rglob("*") if path.is_file()] == []
 
 
-def test_full_device_while_writing(store, monkeypatch):
-    # /dev/full takes the place of the temporary file: opening works, flushing does not.
+def test_full_disk_during_write_raises_storage_full_error(store, monkeypatch):
+    # /dev/full replaces the temporary file: it can be opened, but not flushed.
     temporary = files.Path.open
     monkeypatch.setattr(
         files.Path,
@@ -121,7 +121,7 @@ def test_full_device_while_writing(store, monkeypatch):
     assert store.inventory().shards == ()
 
 
-# What cannot be read now is not damaged: nothing is set aside for want of rights, files or a server
+# Shards that cannot be read now are not damaged: nothing is set aside because of permissions, open files or a server
 
 TRANSIENT = [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT]
 
@@ -138,29 +138,29 @@ def one_shard(request, tmp_path):
     return store
 
 
-def test_no_flipped_bit_ends_in_another_exception(one_shard):
+def test_flipped_bits_raise_no_other_exceptions(one_shard):
     (shard,) = one_shard.inventory().shards
     path = one_shard.folder.shards.joinpath(shard)
-    sound = path.read_bytes()
-    footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
-    n_noticed = 0
-    for bit in np.random.default_rng(1).integers(8 * footer, 8 * len(sound), 150):
+    original = path.read_bytes()
+    footer = len(original) - 8 - int.from_bytes(original[-8:-4], "little")
+    n_detected = 0
+    for bit in np.random.default_rng(1).integers(8 * footer, 8 * len(original), 150):
         flip(path, int(bit))
         try:
-            n_noticed += bool(one_shard.inventory(on_damage="report").damaged)
+            n_detected += bool(one_shard.inventory(on_damage="report").damaged)
         except FormatVersionError:
-            n_noticed += 1
-        path.write_bytes(sound)
-    assert n_noticed > 0
+            n_detected += 1
+        path.write_bytes(original)
+    assert n_detected > 0
 
 
 def fail_reads(monkeypatch, number, times=1 << 30):
-    """Let the first reads of shards by the place fail with an error number."""
-    left, path_of = [times], LocalBackend.path
+    """Make the first reads of shards by the backend fail with an error number."""
+    remaining, path_of = [times], LocalBackend.path
 
     def path(self, shard):
-        if left[0]:
-            left[0] -= 1
+        if remaining[0]:
+            remaining[0] -= 1
             raise OSError(number, os.strerror(number), shard)
         return path_of(self, shard)
 
@@ -169,24 +169,24 @@ def fail_reads(monkeypatch, number, times=1 << 30):
 
 
 @pytest.mark.parametrize("number", TRANSIENT)
-def test_what_cannot_be_read_now_stays_where_it_is(one_shard, monkeypatch, number):
+def test_unreadable_shard_is_not_set_aside(one_shard, monkeypatch, number):
     (shard,) = one_shard.inventory().shards
     fail_reads(monkeypatch, number)
     for on_damage in ("set_aside", "report"):
-        with pytest.raises(StorageError, match=os.strerror(number)) as refused:
+        with pytest.raises(StorageError, match=os.strerror(number)) as caught:
             one_shard.inventory(verify="all", on_damage=on_damage)
-        assert not isinstance(refused.value, ShardDamagedError)
-        assert shard in str(refused.value)
+        assert not isinstance(caught.value, ShardDamagedError)
+        assert shard in str(caught.value)
     monkeypatch.undo()
     assert one_shard.inventory(verify="all").shards == (shard,)
     assert not one_shard.folder.damaged.exists()
 
 
 @pytest.mark.parametrize("number", [*TRANSIENT, errno.EIO])
-def test_a_reader_of_parquet_tells_wrong_bytes_from_none(one_shard, monkeypatch, number):
-    place = one_shard.folder.backend
-    (entry,) = place.entries()
-    footer, file = read_footer(place, entry), ShardFile(place, entry.name)
+def test_parquet_readers_distinguish_damage_from_read_errors(one_shard, monkeypatch, number):
+    backend = one_shard.folder.backend
+    (entry,) = backend.entries()
+    footer, file = read_footer(backend, entry), ShardFile(backend, entry.name)
 
     def fail(*_arguments, **_named):
         raise OSError(number, os.strerror(number))
@@ -194,23 +194,23 @@ def test_a_reader_of_parquet_tells_wrong_bytes_from_none(one_shard, monkeypatch,
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.read_row_groups", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__init__", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__del__", lambda _self: None, raising=False)
-    attempts = [lambda: file.read(0), lambda: ShardFile(place, entry.name)]
+    attempts = [lambda: file.read(0), lambda: ShardFile(backend, entry.name)]
     if not footer.identity:
-        attempts.append(lambda: read_shard_rows(place, entry.name, footer))
+        attempts.append(lambda: read_shard_rows(backend, entry.name, footer))
     for attempt in attempts:
-        with pytest.raises(StorageError, match=os.strerror(number)) as refused:
+        with pytest.raises(StorageError, match=os.strerror(number)) as caught:
             attempt()
-        assert not isinstance(refused.value, ShardDamagedError)
+        assert not isinstance(caught.value, ShardDamagedError)
 
 
-def test_a_disk_that_fails_once_is_asked_again(one_shard, monkeypatch):
+def test_input_output_error_is_retried(one_shard, monkeypatch):
     (shard,) = one_shard.inventory().shards
     fail_reads(monkeypatch, errno.EIO, times=1)
     one_shard.folder.verify_hash(shard)
     assert one_shard.inventory(verify="all").damaged == ()
 
 
-def test_a_disk_that_fails_twice_has_damaged_the_shard(one_shard, monkeypatch):
+def test_repeated_input_output_error_is_damage(one_shard, monkeypatch):
     (shard,) = one_shard.inventory().shards
     fail_reads(monkeypatch, errno.EIO, times=2)
     with pytest.raises(ShardDamagedError, match="recomputes its evaluations"):

@@ -1,4 +1,5 @@
-"""Shards whose names are their hashes and whose content is wrong: refused by every reader, named, and recomputed."""
+"""Shards with wrong contents under names that match their hashes: rejected by every reader, reported, and
+recomputed."""
 
 import contextlib
 import resource
@@ -21,7 +22,7 @@ BAD, GOOD = make_unit(3), make_unit(5)
 
 @pytest.fixture(params=["small", pytest.param("compacted", marks=pytest.mark.slow)])
 def store(request, tmp_path):
-    """A store of two units: one that is to be damaged, and one that stays as it is."""
+    """A store of two units; tests damage the first."""
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     if request.param == "compacted":
@@ -38,7 +39,7 @@ def damaged_path(store):
 
 
 def read_everything(store):
-    """Let every reader of shards loose on a folder; what they refuse they refuse by an error of ours."""
+    """Run every reader of shards on a folder; they may only raise robust201's errors."""
     inventory = store.inventory(on_damage="report")
     store.find_receipts([whole(BAD)], DEFAULT)
     for read in (
@@ -52,7 +53,7 @@ def read_everything(store):
             read()
 
 
-def assert_named_and_requeued(store):
+def assert_reported_and_requeued(store):
     findings = store.verify()
     assert findings
     inventory = store.inventory(verify="all", on_damage="report")
@@ -66,30 +67,30 @@ def assert_named_and_requeued(store):
         assert inventory.missing(unit, DEFAULT) == ()
 
 
-@pytest.mark.parametrize("what", WRONG_TABLES)
-def test_a_table_that_is_wrong(store, what):
+@pytest.mark.parametrize("fault", WRONG_TABLES)
+def test_wrong_table_is_reported_and_requeued(store, fault):
     path = damaged_path(store)
-    if what == "a row twice" and path.name.startswith("compact-"):
-        pytest.skip("equal rows may be there twice, and count once")
-    if what == "a row less" and path.name.startswith("compact-"):
-        pytest.skip("that is another compacted shard")
-    rewrite_shard(path, WRONG_TABLES[what])
+    if fault == "a repeated row" and path.name.startswith("compact-"):
+        pytest.skip("equal rows may be repeated, and count once")
+    if fault == "a missing row" and path.name.startswith("compact-"):
+        pytest.skip("the result is a valid compacted shard")
+    rewrite_shard(path, WRONG_TABLES[fault])
     read_everything(store)
-    assert_named_and_requeued(store)
+    assert_reported_and_requeued(store)
 
 
-@pytest.mark.parametrize("what", WRONG_FOOTERS)
-def test_a_footer_that_is_wrong(tmp_path, what):
+@pytest.mark.parametrize("fault", WRONG_FOOTERS)
+def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     store.commit(make_results(GOOD))
-    rewrite_shard(damaged_path(store), footer=WRONG_FOOTERS[what])
+    rewrite_shard(damaged_path(store), footer=WRONG_FOOTERS[fault])
     read_everything(store)
     assert len(store.inventory(on_damage="report").damaged) == 1
-    assert_named_and_requeued(store)
+    assert_reported_and_requeued(store)
 
 
-def test_a_value_bomb_is_refused_before_it_is_decoded(tmp_path):
+def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     path = rewrite_shard(damaged_path(store), WRONG_TABLES["forty million values"])
@@ -102,17 +103,17 @@ def test_a_value_bomb_is_refused_before_it_is_decoded(tmp_path):
     assert pa.total_allocated_bytes() <= allocated + (1 << 20)
 
 
-def test_no_damage_of_a_footer_ends_the_process(tmp_path):
-    """Arrow's view of column chunks aborts the interpreter where one lacks its metadata."""
+def test_damaged_footer_does_not_abort_process(tmp_path):
+    """Arrow's view of column chunks aborts the interpreter if a chunk lacks its metadata."""
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     path = damaged_path(store)
-    sound = path.read_bytes()
-    length = int.from_bytes(sound[-8:-4], "little")
+    original = path.read_bytes()
+    length = int.from_bytes(original[-8:-4], "little")
     draws = np.random.default_rng(0)
-    n_refused = 0
+    n_rejected = 0
     for _ in range(300):
-        content = bytearray(sound)
+        content = bytearray(original)
         content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
         path.unlink()
         path = name_by_hash(path, bytes(content))
@@ -120,17 +121,17 @@ def test_no_damage_of_a_footer_ends_the_process(tmp_path):
             file = ShardFile(store.folder.backend, f"digits/{path.name}")
             file.read(0)
         except StorageError:
-            n_refused += 1
+            n_rejected += 1
         else:
             file.close()
-    assert n_refused > 50
+    assert n_rejected > 50
     with pytest.raises(ValueError, match="damaged"):
         parse_row_groups(b"\x19" * 40)
 
 
 @pytest.mark.parametrize("measurements", [DEFAULT, ALL, ("accuracy", "cm")])
-def test_every_wrong_row_is_among_the_suspects(tmp_path, measurements):
-    """Of random changes to random rows, all that `check_values` refuses are found, and sound rows are not."""
+def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
+    """Random changes of random rows: exactly the rows that `check_values` rejects are suspects."""
     store = ShardStore.create(tmp_path / "results")
     unit = make_unit(strengths=tuple(map(float, range(1, 9))))
     shard = store.commit(make_results(unit, measurements=measurements)).shard
@@ -147,26 +148,26 @@ def test_every_wrong_row_is_among_the_suspects(tmp_path, measurements):
         row = int(draws.integers(8))
         change = draws.choice([0.0, 1.0, -1.0, 1e-9, 1e-3, float("nan")])
         if isinstance(cells[row], list):
-            place = int(draws.integers(len(cells[row])))
-            whole_number = isinstance(cells[row][place], int)
-            cells[row][place] += int(draws.integers(0, 2)) if whole_number else change
+            index = int(draws.integers(len(cells[row])))
+            whole_number = isinstance(cells[row][index], int)
+            cells[row][index] += int(draws.integers(0, 2)) if whole_number else change
         else:
             cells[row] += change
         changed = with_column(name, lambda t, cells=cells, name=name: pa.array(cells, t.schema.field(name).type))(table)
         suspects, _ = find_suspects(changed, file.columns)
-        for place in range(8):
+        for position in range(8):
             try:
-                check_values(row_values(changed, place, file.columns), 30)
+                check_values(row_values(changed, position, file.columns), 30)
             except EvaluationError:
                 n_wrong += 1
-                assert suspects[place], (name, row, change)
+                assert suspects[position], (name, row, change)
             else:
-                assert not suspects[place], (name, row, change)
+                assert not suspects[position], (name, row, change)
     assert n_wrong > 50
 
 
-def test_a_changed_confidence_under_a_new_name_is_not_exported(robust201, finished, tmp_path):
-    """The shard's name is its hash: only its rows tell."""
+def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, tmp_path):
+    """The shard's name matches its hash, so only its rows show the damage."""
     path = sorted((finished / "shards").rglob("*.parquet"))[0]
     assert robust201("export", finished, "--out", tmp_path / "before").code == 0
 
@@ -184,18 +185,18 @@ def test_a_changed_confidence_under_a_new_name_is_not_exported(robust201, finish
     assert robust201("verify", finished, "--requeue").code == 3
 
 
-NESTED_LISTS = b"\x99" * 40_000  # nine lists of lists
+NESTED_LISTS = b"\x99" * 40_000  # lists of nine lists
 NESTED_STRUCTS = b"\x1c" * 40_000
 
 
-@pytest.mark.parametrize("field", [b"\x49", b"\x19"], ids=["row groups", "a field that is passed over"])
+@pytest.mark.parametrize("field", [b"\x49", b"\x19"], ids=["row groups", "a skipped field"])
 @pytest.mark.parametrize("nested", [NESTED_LISTS, NESTED_STRUCTS], ids=["lists", "structs"])
-def test_a_footer_nested_without_end_is_damaged(field, nested):
+def test_parse_row_groups_rejects_deep_nesting(field, nested):
     with pytest.raises(ValueError, match="a damaged Parquet footer"):
         parse_row_groups(field + nested)
 
 
-def test_a_matrix_of_zeros_is_suspect_without_a_warning(tmp_path):
+def test_verify_reports_zero_matrix_without_warning(tmp_path):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     rewrite_shard(damaged_path(store), with_column("cm", _zeros))

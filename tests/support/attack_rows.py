@@ -1,9 +1,9 @@
-"""Which rows of the table the table-wide tests run.
+"""Rows of the task table that the table-wide tests run.
 
-Both engines are held to the contract (shapes, range, ball, coverage) on every row, and every attack to its library by
-the parity tests. All other properties (no trace of batches, order, parts, random state) come from an attack's loop: the
-forms below share it with a row that is tested in full, and differ by norm, loss or grid. A new row is tested in full
-unless it is added here.
+Every row is tested against the contract (shapes, range, ball, coverage) with both engines, and every attack against its
+library by the parity tests. All other properties (independence of batches, order, parts and random state) depend on the
+attack's loop. The variants below share their loop with a row that is tested fully, and differ from it in norm, loss or
+grid. A new row is tested fully unless it is added here.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 from robust201.tasks import TASKS, Task
 
 FORMS = (
-    # Steps and projections of L2 and L1 are tested by aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
+    # Steps and projections in L2 and L1 are tested with aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
     "aa_apgd-ce_l2",
     "aa_apgd-dlr_l2",
     "aa_apgd-dlr_l1",
@@ -25,33 +25,36 @@ FORMS = (
     "aa_standard_l2",
     "aa_standard_l1",
     "aa_rand_l2",
-    # The loop of fmn; their projections have tests of their own.
+    # The loop is that of fmn; the projections have their own tests.
     "fmn_l2",
     "fmn_l1",
     "fmn_l0",
-    # The same function as grid775 and rot30, other defaults.
+    # The same function as grid775 and rot30 with other defaults.
     "grid135",
     "grid775_10",
     "rot10",
 )
 
-MADE_OF_OTHERS = ("aa_standard", "aa_rand")
-"""Rows whose attacks are other rows' in a sequence: by default they keep the contract, and the rest is slow."""
+ENSEMBLES_OF_ROWS = ("aa_standard", "aa_rand")
+"""Rows whose attacks are a sequence of other rows' attacks. Only their contract tests run by default; others are
+slow."""
 
-IN_TEST_OF_THEIR_OWN = ("bb", "bb_l2", "bb_l1", "bb_l0")
-"""Rows that need a library which compiles for a minute: tests/tasks/test_minimum_norm.py."""
+SEPARATELY_TESTED = ("bb", "bb_l2", "bb_l1", "bb_l0")
+"""Rows that need a library which compiles for a minute, tested in tests/tasks/test_minimum_norm.py."""
 
-ROWS = [row for row in TASKS.values() if row.kind != "measure" and row.key not in IN_TEST_OF_THEIR_OWN]
+ROWS = [row for row in TASKS.values() if row.kind != "measure" and row.key not in SEPARATELY_TESTED]
 ATTACKS = [row for row in ROWS if row.kind == "attack"]
-ROWS_IN_FULL = [row for row in ROWS if row.key not in FORMS]
-ATTACKS_IN_FULL = [row for row in ATTACKS if row.key not in FORMS]
+FULLY_TESTED_ROWS = [row for row in ROWS if row.key not in FORMS]
+FULLY_TESTED_ATTACKS = [row for row in ATTACKS if row.key not in FORMS]
 
 
-def of_reference(rows: list[Task]) -> list[Task]:
-    """The rows that the libraries have."""
+def with_reference(rows: list[Task]) -> list[Task]:
+    """Return the rows that the reference libraries support."""
     return [row for row in rows if "reference" in row.functions]
 
 
 def by_default(rows: list[Task]) -> list[ParameterSet]:
-    """The rows as cases of a test; those made of other rows are slow."""
-    return [pytest.param(row, id=row.key, marks=pytest.mark.slow if row.key in MADE_OF_OTHERS else ()) for row in rows]
+    """Return rows as test parameters; ensembles of other rows are slow."""
+    return [
+        pytest.param(row, id=row.key, marks=pytest.mark.slow if row.key in ENSEMBLES_OF_ROWS else ()) for row in rows
+    ]

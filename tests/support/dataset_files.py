@@ -1,4 +1,4 @@
-"""Official layouts of the datasets' files, fabricated in small."""
+"""Small fabricated datasets in the official file formats."""
 
 import gzip
 import io
@@ -21,11 +21,10 @@ Labels = NDArray[np.int64]
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
     draws = np.random.default_rng(seed)
     images = draws.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "folders" in spec.forms:  # read class by class, and each class has a folder
+    if "folders" in spec.forms:  # read class by class, since each class has a folder
         return images, np.sort(np.arange(count) % spec.n_classes)
-    if (
-        "idx" in spec.forms and spec.channels == 3
-    ):  # read in 28x28 grey pixels: of one brightness each, which upscaling leaves as it is
+    if "idx" in spec.forms and spec.channels == 3:
+        # Read as 28x28 grey images and enlarged, which does not change images of constant brightness.
         images[:] = images[:, :1, :1, :1]
     return images, draws.integers(0, spec.n_classes, count)
 
@@ -44,7 +43,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         head = labels[rows].astype(np.uint8)[:, None]
         if coarse:
-            head = np.hstack([255 - head, head])  # a wrong byte would be out of range
+            head = np.hstack([255 - head, head])  # reading the wrong byte gives a label out of range
         file.write_bytes(np.hstack([head, images[rows].reshape(len(rows), -1)]).tobytes())
     return files
 
@@ -57,7 +56,7 @@ def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
     names = ["val_data"] if split == "test" else [f"train_data_batch_{number}" for number in range(1, 11)]
-    # Images of labels beyond the first 120 stand between those that are kept.
+    # Images with labels beyond the first 120 are between those that are kept.
     rows = np.repeat(np.arange(len(labels)), 2)
     numbered = np.where(np.arange(len(rows)) % 2, 121 + rows % 880, labels[rows] + 1)
     return write_pickles(root / "ImageNet16", names, "labels", images[rows], numbered)
@@ -98,7 +97,7 @@ def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
 
 
 def write_folders(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    files = [root / split / f"class{label:04d}" / f"{place:05d}.png" for place, label in enumerate(labels)]
+    files = [root / split / f"class{label:04d}" / f"{number:05d}.png" for number, label in enumerate(labels)]
     for file, image in zip(files, images, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode(image))
@@ -128,6 +127,6 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
     "folders": write_folders,
     "idx": write_idx,
 }
-# The digits of scikit-learn are found whatever the folder holds, so a Parquet of digits is read where it is asked for.
+# scikit-learn's digits are available whatever the folder contains, so their Parquet form must be requested.
 ASKED_FOR = {"digits": "parquet"}
 FILE_FORMS = [(name, form) for name, row in DATASETS.items() for form in row.forms if form != "digits"]

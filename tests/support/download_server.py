@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that behaves as badly as a test of downloads asks for, and what it serves."""
+"""An HTTP server on loopback with configurable faults, and its contents."""
 
 import dataclasses
 import hashlib
@@ -16,13 +16,13 @@ from robust201.images.downloads.registry import Checksum
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one content, and behaves as badly as a test asks for."""
+    """Serves one content, with the faults that a test configures."""
 
     content = b""
     ranges = True
     sends_length = True
-    statuses: list[int]  # answers to the first requests; 0 for an ordinary one
-    cuts: list[int]  # bytes after which the connection of the first ordinary requests is cut
+    statuses: list[int]  # status codes of the first responses; 0 for a normal one
+    cuts: list[int]  # number of bytes after which the connections of the first normal responses are closed
     requested_ranges: list[str]  # Range header of every request
 
     @property
@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: server.cuts.pop(0)] if server.cuts else body)
 
     def log_message(self, *args: object) -> None:
-        """Keep the tests' output clean."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ Publish = Callable[..., None]
 
 @pytest.fixture
 def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
-    """Replace fields of one entry of the registry."""
+    """Return a function that replaces fields of one entry of the registry."""
 
     def replace(name: str, **fields: object) -> None:
         changed = dict(registry.downloads())
@@ -106,7 +106,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
 
 @pytest.fixture
 def corrupted(server: Server, publish: Publish) -> Server:
-    """A server that holds a small CIFAR-10-C, known to the registry."""
+    """Return a server with a small CIFAR-10-C, which is in the registry."""
     server.content = make_tar(FILES)
     members = {Path(name).name: sha256(content) for name, content in FILES.items()}
     publish("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)

@@ -1,4 +1,4 @@
-"""Fabricated results: what a plan, a store and an inventory are to the export, held in memory."""
+"""Fabricated results: in-memory substitutes for a plan, a store and an inventory, for tests of exports."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ LABELS = np.arange(N_IMAGES) % 3
 
 
 def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """The images that fabricated results are of."""
+    """Return the images of fabricated results."""
     pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
     rows = first_row + 2 * np.arange(N_IMAGES)
     return ImageSet(dataset, pixels, LABELS, rows, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
@@ -74,8 +74,8 @@ class FabricatedPlan:
 
     def describe(self) -> dict[str, Any]:
         images = {"count": N_IMAGES, "seed": 3}
-        told = {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
-        return told if self.space_name == "nasbench201" else told | {"space": self.space_name}
+        description = {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
+        return description if self.space_name == "nasbench201" else description | {"space": self.space_name}
 
     def portable_fields(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -101,7 +101,7 @@ def make_plan(
 
 
 def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
-    """Plausible columns: accuracy falls with the strength, at a pace of each architecture's own."""
+    """Return plausible columns: accuracy decreases with the strength, at a rate that depends on the architecture."""
     index = unit.architecture if isinstance(unit.architecture, int) else len(unit.architecture)
     rng = np.random.default_rng([index, len(unit.key), round(strength * 10), *unit.weights.encode()])
     if unit.columns:
@@ -110,9 +110,9 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
         }
     base = 0.95 - 0.4 * (index * 7919 % 97) / 97
     kind = TASKS[unit.key].kind if unit.key in TASKS else "attack"
-    pace = {"attack": 0.35, "corruption": 0.12}.get(kind, 0.0)
+    rate = {"attack": 0.35, "corruption": 0.12}.get(kind, 0.0)
     chance = 1 / n_classes
-    target = chance + (base - chance) * np.exp(-pace * strength * (0.6 + rng.random()))
+    target = chance + (base - chance) * np.exp(-rate * strength * (0.6 + rng.random()))
     correct = round(target * N_IMAGES)
     cm = np.zeros((n_classes, n_classes), dtype=np.int32)
     labels = np.arange(N_IMAGES) % n_classes
@@ -133,7 +133,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
 
 @dataclass
 class FabricatedStore:
-    """Store and inventory in one."""
+    """A store that is also its own inventory."""
 
     n_classes: int = 3
     lacking: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
@@ -162,13 +162,13 @@ class FabricatedStore:
         assert inventory is self
         del measurements
         for unit in units:
-            held = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
-            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in held}
+            complete = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
+            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in complete}
 
 
 @dataclass
 class FabricatedSelection:
-    """Rows chosen from a fabricated store."""
+    """Rows selected from a fabricated store."""
 
     store: FabricatedStore
     units: tuple[Unit, ...]
@@ -182,13 +182,13 @@ class FabricatedSelection:
 
 @dataclass
 class ChangedStore(FabricatedStore):
-    """As the fabricated results, but for columns that a function of unit, strength and columns gives."""
+    """A fabricated store in which a function of unit, strength and columns changes some columns."""
 
     change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
 
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, held in super().iter_values(*arguments):
-            yield unit, {s: {**values, **self.change(unit, s, values)} for s, values in held.items()}
+        for unit, by_strength in super().iter_values(*arguments):
+            yield unit, {s: {**values, **self.change(unit, s, values)} for s, values in by_strength.items()}
 
 
 class BrokenStore(FabricatedStore):
@@ -211,7 +211,7 @@ _COPIES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Leave what `export` would write, made once in a process: for tests that start from an export, and test none."""
+    """Write the files of `export`, cached per process, for tests that only start from an export."""
     key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
     if key not in _COPIES:
         export(out, plan, store, **options)
@@ -224,6 +224,6 @@ def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None =
 
 
 def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:
-    held: Any = store or FabricatedStore()
-    made: Any = plan
-    return export_dataset(made, held, held, out, **options)
+    any_store: Any = store or FabricatedStore()
+    any_plan: Any = plan
+    return export_dataset(any_plan, any_store, any_store, out, **options)

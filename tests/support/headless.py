@@ -1,7 +1,7 @@
 """A headless Chromium, for tests of the report.
 
-It is driven through pipes by the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), so that one
-browser can open many pages.
+It is controlled through pipes with the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), so that
+one browser can open many pages.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from typing import Any, Self
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
   .every((figure) => figure.dataset.drawn === "true")"""
-"""True of a report whose visible figures are drawn."""
+"""JavaScript condition that is true if a report's visible figures are drawn."""
 
 _SECONDS = 240.0
 _PAUSE_SECONDS = 0.05
@@ -28,35 +28,35 @@ _READ_BYTES = 1 << 20
 
 
 def find_chromium() -> str | None:
-    """Find a Chromium on this machine; None where there is none."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """Return the path of Chromium on this machine, or None."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """A headless Chromium that runs for the length of a block."""
+    """A headless Chromium, as a context manager."""
 
     def __enter__(self) -> Self:
         chromium = find_chromium()
         assert chromium is not None
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        its_input, self._commands = os.pipe()
-        self._answers, its_output = os.pipe()
+        browser_input, self._commands = os.pipe()
+        self._answers, browser_output = os.pipe()
         command = [
             chromium,
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
             *("--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"),
         ]
-        # Chromium reads commands from file 3 and writes answers to file 4.
-        shell = ["/bin/bash", "-c", f'exec "$@" 3<&{its_input} 4>&{its_output}', "bash", *command]
+        # Chromium reads commands from file descriptor 3 and writes answers to 4.
+        shell = ["/bin/bash", "-c", f'exec "$@" 3<&{browser_input} 4>&{browser_output}', "bash", *command]
         self._process = subprocess.Popen(
             shell,
-            pass_fds=(its_input, its_output),
+            pass_fds=(browser_input, browser_output),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "HOME": self._profile.name},
         )
-        os.close(its_input)
-        os.close(its_output)
+        os.close(browser_input)
+        os.close(browser_output)
         self._numbers = itertools.count(1)
         self._unread = b""
         self._events: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._commands)  # on which it ends
+        os.close(self._commands)  # makes Chromium exit
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -77,16 +77,16 @@ class Browser:
     def dump(
         self, page: Path, fragment: str = "", *, until: str = DRAWN, size: tuple[int, int] = (1400, 12000)
     ) -> tuple[str, list[str]]:
-        """Open a page in a new tab, let it run, and give its document and what it logged.
+        """Open a page in a new tab, wait until it has run, and return its document and log.
 
         Args:
             page: the HTML file.
-            fragment: of its address, such as ``"#cell=21"``.
-            until: what is true of the loaded page when it has run, in JavaScript.
-            size: of the window, width and height: as high as the page, so that every figure is near enough to be drawn.
+            fragment: fragment of the URL, such as ``"#cell=21"``.
+            until: JavaScript condition that is true when the page has run.
+            size: width and height of the window, at least as high as the page, so that all figures are drawn.
 
         Returns:
-            The document as HTML, and lines that begin with the level.
+            The document as HTML, and lines that begin with the log level.
         """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -102,7 +102,7 @@ class Browser:
         end = time.monotonic() + _SECONDS
         while not self._evaluate(session, f"Boolean({until})"):
             if time.monotonic() > end:
-                raise TimeoutError(f"{page} never came to: {until}")
+                raise TimeoutError(f"{page} did not reach: {until}")
             time.sleep(_PAUSE_SECONDS)
         document = str(self._evaluate(session, "'<!DOCTYPE html>' + document.documentElement.outerHTML"))
         logged = [line for event in self._events if event.get("sessionId") == session for line in _describe(event)]
@@ -113,7 +113,7 @@ class Browser:
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": parameters}
         os.write(self._commands, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
-        answer = self._read(lambda got: got.get("id") == number)
+        answer = self._read(lambda message: message.get("id") == number)
         if "error" in answer:
             raise RuntimeError(f"{method}: {answer['error']}")
         result: dict[str, Any] = answer["result"]
@@ -125,23 +125,23 @@ class Browser:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']['text']}")
         return answer["result"].get("value")
 
-    def _wait_for(self, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
-        if not any(map(is_wanted, self._events)):
-            self._read(lambda got: "method" in got and is_wanted(got))
+    def _wait_for(self, is_expected: Callable[[dict[str, Any]], bool]) -> None:
+        if not any(map(is_expected, self._events)):
+            self._read(lambda message: "method" in message and is_expected(message))
 
-    def _read(self, is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Read messages up to a wanted one; events are kept."""
+    def _read(self, is_expected: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Read messages up to the expected one and return it; events are recorded."""
         end = time.monotonic() + _SECONDS
         while True:
             while b"\0" in self._unread:
                 raw, _, self._unread = self._unread.partition(b"\0")
-                got: dict[str, Any] = json.loads(raw)
-                if "method" in got:
-                    self._events.append(got)
-                if is_wanted(got):
-                    return got
+                message: dict[str, Any] = json.loads(raw)
+                if "method" in message:
+                    self._events.append(message)
+                if is_expected(message):
+                    return message
             if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise TimeoutError(f"Chromium was silent for {_SECONDS:g} s")
+                raise TimeoutError(f"Chromium did not answer for {_SECONDS:g} s")
             piece = os.read(self._answers, _READ_BYTES)
             if not piece:
                 raise RuntimeError("Chromium has ended")
@@ -149,7 +149,7 @@ class Browser:
 
 
 def _describe(event: dict[str, Any]) -> list[str]:
-    """Say what a page logged or threw: lines that begin with the level."""
+    """Return the lines that a page logged or threw, which begin with the log level."""
     params = event.get("params", {})
     if event["method"] == "Runtime.consoleAPICalled":
         words = " ".join(str(part.get("value", part.get("description", ""))) for part in params["args"])

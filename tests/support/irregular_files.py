@@ -1,4 +1,4 @@
-"""What may lie under a file's name instead of the file."""
+"""Irregular files, which may have a file's name instead of the file."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ SPARSE_BYTES = 20 << 30
 
 def make_socket(path: Path) -> None:
     before = Path.cwd()
-    os.chdir(path.parent)  # a socket's path has a hundred characters at most
+    os.chdir(path.parent)  # the path of a socket is limited to about a hundred characters
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path.name)
@@ -19,7 +19,7 @@ def make_socket(path: Path) -> None:
 
 
 def make_sparse(path: Path) -> None:
-    """Make a file of 20 GB that takes no space."""
+    """Create a file of 20 GB that takes no space."""
     path.touch()
     os.truncate(path, SPARSE_BYTES)
 
@@ -29,7 +29,7 @@ IRREGULAR: dict[str, Callable[[Path], object]] = {
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a socket": make_socket,
 }
-"""Files that are not regular, by the words that name their kind."""
+"""Irregular files by kind, in the words of error messages."""
 
 OBSTACLES: dict[str, Callable[[Path], object]] = {
     **IRREGULAR,
@@ -40,7 +40,7 @@ OBSTACLES: dict[str, Callable[[Path], object]] = {
 
 
 def replace(path: Path, obstacle: str) -> Path:
-    """Put an obstacle in the place of a file, which need not exist."""
+    """Replace a file, which need not exist, by an obstacle."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     OBSTACLES[obstacle](path)

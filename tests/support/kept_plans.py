@@ -1,4 +1,4 @@
-"""The `plan.json` of a results folder, changed as an earlier version would have written it: without its digest."""
+"""Changes of a results folder's `plan.json` as an earlier version would have written it, without its digest."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def edit_plan(results: Path, change: Callable[[dict[str, Any]], object]) -> None
 
 
 def move_plan(results: Path, source: Path, target: Path) -> None:
-    """Let every path below `source` that a plan has lie below `target`."""
+    """Replace the folder `source` by `target` in all paths of a plan."""
     path = results / "plan.json"
     path.write_text(path.read_text().replace(str(source), str(target)))
     edit_plan(results, lambda _: None)

@@ -1,4 +1,4 @@
-"""Leases for tests: a clock that stands, holders that are gone or elsewhere."""
+"""Leases for tests: a manual clock, and holders that are dead or on other hosts."""
 
 import dataclasses
 import subprocess
@@ -14,7 +14,7 @@ QUICK = 0.02
 
 
 class Clock:
-    """A clock that only sleeping moves."""
+    """A clock that only advances when it sleeps."""
 
     def __init__(self, on_sleep=lambda _now: None):
         self.now = 0.0
@@ -34,7 +34,7 @@ def acquire(root, clock=None, **named):
 
 
 def leave_behind(root, host_id=HERE, **changes):
-    """Write a lease as a holder leaves it when it is killed."""
+    """Write the lease of a killed holder."""
     holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
     (root / LEASE_NAME).write_bytes(holder.to_bytes())
     return holder
@@ -45,7 +45,7 @@ def wait_for(condition):
         if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("waited for ten seconds in vain")
+    raise AssertionError("the condition was still false after ten seconds")
 
 
 def dead_pid():

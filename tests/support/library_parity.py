@@ -1,4 +1,4 @@
-"""The fused attacks and the libraries side by side, with equal draws and equal batches: how many bits differ."""
+"""Bitwise comparison of fused attacks with the libraries, with equal random numbers and batches."""
 
 from typing import NamedTuple
 
@@ -22,13 +22,13 @@ LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
 
 
 class Difference(NamedTuple):
-    """What differs between the libraries' images and the fused attacks', and between the logits of both.
+    """Differences between the libraries' images and the fused attacks', and between their logits.
 
     Attributes:
-        image_bits: differing bits of the images.
-        logit_bits: differing bits of the logits.
-        changed: images that the attack changed.
-        correct: images that are classified correctly afterwards.
+        image_bits: number of differing bits in the images.
+        logit_bits: number of differing bits in the logits.
+        changed: number of images that the attack changed.
+        correct: number of images that are classified correctly after the attack.
     """
 
     image_bits: int
@@ -38,23 +38,23 @@ class Difference(NamedTuple):
 
 
 class LargerBallDraws(ReplayedDraws):
-    """What AutoAttack draws where it shrinks an L1 ball: each of three balls draws a start that it does not use."""
+    """AutoAttack's random numbers with a shrinking L1 ball: each of three balls draws an unused starting point."""
 
-    def of_key(self, key):
-        """Begin again; only APGD shrinks its ball."""
-        kind = LargerBallDraws if "apgd" in key else ReplayedDraws
-        return kind(self._seed, self._generator.device)
+    def for_key(self, key):
+        """Start again; only APGD has a shrinking ball."""
+        draws = LargerBallDraws if "apgd" in key else ReplayedDraws
+        return draws(self._seed, self._generator.device)
 
     def normals(self, restart, images, n_values):
-        """Draw the start of a run, then what is thrown away."""
-        found = super().normals(restart, images, n_values)
+        """Draw a run's starting points, then those that AutoAttack discards."""
+        values = super().normals(restart, images, n_values)
         for _ in range(3):
             torch.randn((len(set(images.tolist())), n_values), generator=self._generator)
-        return found
+        return values
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
-    """Attack one batch at one epsilon with the library itself."""
+    """Attack one batch at one epsilon with the library."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if key in FOOLBOX:
@@ -125,22 +125,22 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
 
 
 def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters):
-    """Attack with AutoAttack's standard version; only steps and queries are not its own."""
+    """Attack with AutoAttack's standard version, changing only steps and queries."""
     adversary = AutoAttack(classifier, eps=epsilon, norm=norm, seed=seed, version="standard")
     adversary.verbose = False
     for name in ("apgd", "apgd_targeted"):
-        given = getattr(adversary, name)
-        changes = {"n_target_classes": given.n_target_classes} if name == "apgd_targeted" else {}
-        # Made anew: what derives from the steps is computed when the attack is made.
-        shorter = type(given)(
+        default = getattr(adversary, name)
+        changes = {"n_target_classes": default.n_target_classes} if name == "apgd_targeted" else {}
+        # A new object, because its constructor derives other values from the number of steps.
+        shorter = type(default)(
             classifier,
             n_iter=parameters.steps,
             norm=norm,
-            n_restarts=given.n_restarts,
+            n_restarts=default.n_restarts,
             eps=epsilon,
-            rho=given.thr_decr,
-            use_largereps=given.use_largereps,
-            logger=given.logger,
+            rho=default.thr_decr,
+            use_largereps=default.use_largereps,
+            logger=default.logger,
             **changes,
         )
         setattr(adversary, name, shorter)
@@ -150,7 +150,7 @@ def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
 
 
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
-    """Attack one batch at all epsilons with the fused attack, the classifier or a model of it: (S, N, 3, H, W)."""
+    """Attack one batch of a classifier or a model of it at all epsilons with the fused attack: (S, N, 3, H, W)."""
     device = classifier.device if key in FOOLBOX else "cpu"
     shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
     draws = LargerBallDraws if shrinks else ReplayedDraws
@@ -163,10 +163,10 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
         indices=np.arange(len(images)),
         epsilons=tuple(epsilons),
     )
-    found = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
+    adversarial = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
     for batch in TASKS[key].load("fused")(job, parameters):
-        found[batch.strength, batch.positions] = batch.images
-    return found
+        adversarial[batch.strength, batch.positions] = batch.images
+    return adversarial
 
 
 def differing_bits(one, two):
@@ -184,16 +184,16 @@ def compare(
     seed: int,
     apart: bool = False,
 ) -> dict[float, Difference]:
-    """Compare library and fused attack on one batch.
+    """Compare the library's and the fused attack on one batch.
 
     Args:
-        key: of the attack.
+        key: key of the attack.
         classifier: the plain network.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
-        parameters: the attack's; its strengths are attacked together by the fused attack, one by one by the library.
-        seed: of the library.
-        apart: attack the strengths one by one with the fused attack too, as several restarts need it.
+        parameters: the attack's parameters. The fused attack runs all strengths together, the library one by one.
+        seed: the library's seed.
+        apart: run the strengths one by one in the fused attack too, as needed for several restarts.
 
     Returns:
         {strength: Difference}
@@ -208,16 +208,16 @@ def compare(
     else:
         fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
-    for strength, epsilon, found in zip(parameters.strengths, epsilons, fused, strict=True):
+    for strength, epsilon, result in zip(parameters.strengths, epsilons, fused, strict=True):
         expected = library_images(key, classifier, to_float(images), labels, epsilon, seed, parameters)
         with torch.no_grad():
-            wanted_logits = classifier(expected)
+            expected_logits = classifier(expected)
         with torch.inference_mode():
-            found_logits = classifier.logits(found)
+            logits = classifier.logits(result)
         differences[strength] = Difference(
-            differing_bits(found, expected),
-            differing_bits(found_logits, wanted_logits),
+            differing_bits(result, expected),
+            differing_bits(logits, expected_logits),
             int((expected != to_float(images)).flatten(1).any(dim=1).sum()),
-            int((wanted_logits.argmax(dim=1) == labels).sum()),
+            int((expected_logits.argmax(dim=1) == labels).sum()),
         )
     return differences

@@ -1,4 +1,4 @@
-"""One Ray for the tests of a process that ask for it: a start takes longer than what they compute."""
+"""A Ray instance shared by the tests of a process, since starting one takes longer than the tests."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """Address of a Ray on this machine with two CPUs."""
+    """Address of a Ray instance on this machine with two CPUs."""
     import ray
 
     from robust201.runtime.executors.ray import disable_unused_ray_services

@@ -1,4 +1,4 @@
-"""Images with smooth areas, edges and grain, made in whole numbers: the same bytes on every machine."""
+"""Images with smooth areas, edges and grain, computed in integers: the same bytes on every machine."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,13 @@ from robust201.tasks.corruptions.generator import FrostTextures
 
 
 def raw(*names: str | int, shape: tuple[int, ...], below: int) -> NDArray[np.int64]:
-    """Whole numbers in [0, below) from raw draws, whose stream NumPy promises to keep."""
+    """Return integers in [0, below) from raw random words, whose stream NumPy guarantees."""
     draws = generator(0, *names).bit_generator.random_raw(int(np.prod(shape)))
     return (draws % below).astype(np.int64).reshape(shape)
 
 
 def natural_images(count: int, size: int = 32) -> NDArray[np.uint8]:
-    """(count, size, size, 3) uint8: blurred patches, one hard-edged rectangle, a little grain."""
+    """Return images (count, size, size, 3) uint8 of blurred patches, a hard-edged rectangle and some grain."""
     cell = size // 8
     patches = raw("patches", size, shape=(count, 10, 10, 3), below=256).repeat(cell, 1).repeat(cell, 2)
     sums = np.cumsum(np.cumsum(patches, 1), 2)
@@ -27,7 +27,7 @@ def natural_images(count: int, size: int = 32) -> NDArray[np.uint8]:
 
 
 def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: int = 0) -> ImageSet:
-    """A selection of a made-up test split: every third row from `first` on."""
+    """Return a selection of a fabricated test split: every third row from `first` on."""
     images = np.ascontiguousarray(natural_images(count, size).transpose(0, 3, 1, 2))
     labels = raw("labels", shape=(count,), below=10)
     indices = first + 3 * np.arange(count, dtype=np.int64)
@@ -36,6 +36,6 @@ def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: in
 
 
 def stripes() -> FrostTextures:
-    """Small frost textures that need no Fourier transform."""
+    """Return small frost textures, computed without a Fourier transform."""
     images = [raw("stripes", number, shape=(240, 1, 3), below=256).repeat(260, 1) for number in range(5)]
     return FrostTextures.of("stripes", tuple(image.astype(np.uint8) for image in images))

@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto's), and places for shards on it, for the tests of object stores."""
+"""An S3 server on loopback (moto's), and URLs for shards on it, for the tests of object stores."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "not-a-secret",
     "AWS_DEFAULT_REGION": "us-east-1",
-    # Whatever else this machine knows of AWS stays out of the tests.
+    # Ignore this machine's own AWS configuration.
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -20,7 +20,7 @@ BUCKET = "sweeps"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Start a server with one bucket; yield the environment in which libraries find it."""
+    """Start a server with one bucket, and yield the environment variables with which libraries find it."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -67,5 +67,5 @@ def s3_url(s3, tmp_path):
 
 
 def opened(store):
-    """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
+    """Return a store's file system, for patches; patching the class would not affect bound methods."""
     return store.folder.backend._filesystem()[0]

@@ -1,4 +1,4 @@
-"""Archives in the published formats, written with the official packages' own classes, holding tiny networks."""
+"""Archives of tiny networks in the published formats, written with the official packages' own classes."""
 
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,13 +16,13 @@ from robust201.weights.published.formats import open_members
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 
-# Trials as the real records have them: in no order, 12 epochs with seed 111 (777 beside it for cifar10-valid only).
+# Trials as in the real records: unordered, and 12 epochs only with seed 111 (also 777 for cifar10-valid).
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 
 
 def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str, torch.Tensor]:
-    """A state_dict with non-trivial running statistics, decided by its arguments."""
+    """Return a state_dict with non-trivial running statistics that depend on the arguments."""
     torch.manual_seed(hash((index, CLASSES[dataset], len(dataset), seed, epochs)) % 2**31)
     network = build_network(
         nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset]
@@ -38,7 +38,7 @@ def make_states(
     trials: Mapping[str, Iterable[tuple[str, int]]] | None = None,
     weights: bool = True,
 ) -> dict[str, Any]:
-    """Records of one network by training length, made by an official package's ArchResults and ResultsCount."""
+    """Return records of one network by training length, built with the official ArchResults and ResultsCount."""
     states = {}
     for hp, pairs in (trials or {"12": SHORT_TRIALS, "200": LONG_TRIALS}).items():
         spec = nasbench201.architecture(index).spec
@@ -82,7 +82,7 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
 
 
 def write_split_tar(folder: Path, source: Path, part_bytes: int) -> list[Path]:
-    """Tar an archive and cut it as `split` does: .taraa, .tarab, …"""
+    """Tar an archive and split it like the command `split`: .taraa, .tarab, …"""
     folder.mkdir()
     whole = folder.parent / "whole.tar"
     with tarfile.open(whole, "w") as archive:
@@ -108,7 +108,7 @@ def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> P
 
 
 def assert_same_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
-    """Equal names in equal order, equal types, equal bits."""
+    """Check that names, types and bits are equal."""
     assert sorted(got) == sorted(expected)
     for key, tensor in expected.items():
         assert got[key].dtype == tensor.dtype
@@ -124,7 +124,7 @@ def iter_weights(
     seed: int | None = DEFAULT_SEED,
     format: str | None = None,  # noqa: A002
 ) -> Iterator[SourceWeights]:
-    """Read the chosen weights of a source, one trial at a time."""
+    """Yield the selected weights of a source, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
     for member in open_members(path, indices, format)[0]:
         yield from member(selection)

@@ -1,7 +1,7 @@
-"""An invented dataset of the paper's size with a planted structure: known effects of operations, and a known best cell.
+"""A fabricated dataset of the paper's size with planted effects of operations and a known best cell.
 
-An evaluated cell's quality is a sum of one effect per edge and operation, so that the best cell has the best operation
-on every edge; accuracies fall with strength, faster for cells of low robustness, which is another such sum.
+An evaluated cell's quality is the sum of one effect per edge and operation, so the best cell has the best operation on
+every edge. Accuracies decrease with strength, faster for cells of low robustness, which is another such sum.
 """
 
 import json
@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.cells import isomorphs, meta_text, parse, spec
 from robust201.tasks import TASKS
 
 QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
-"""Effect of each operation on clean accuracy; edges weigh 1, 1.1, … of it."""
+"""Effect of each operation on clean accuracy; edges multiply it by 1, 1.1, …"""
 
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 
@@ -26,28 +26,28 @@ SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0
 
 @cache
 def operation_table() -> NDArray[np.int64]:
-    """(15,625, 6) operations by index, as positions in `OPERATIONS`."""
+    """Return the operations of all cells, (15,625, 6), as indices into `OPERATIONS`."""
     return np.array([[OPERATIONS.index(name) for name in parse(spec)] for spec in specs()])
 
 
-def planted_sum(effects: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(15,625,) sum of the effects on the edges; a cell has that of the evaluated cell of its class."""
+def planted_effects(effects: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums of effects over edges, (15,625,); isomorphic cells have the sum of their evaluated cell."""
     weights = 1 + 0.1 * np.arange(len(EDGES))
     sums = effects[operation_table()] @ weights
     return sums[np.array(isomorphs())]
 
 
 def planted_accuracy(key: str, strength: float, dataset: str = "cifar10") -> NDArray[np.float64]:
-    """(15,625,) accuracies by index; no noise, and a shift per dataset and key."""
-    clean = 0.65 + planted_sum(QUALITY) - 0.1 * (dataset != "cifar10")
+    """Return accuracies (15,625,) by index, without noise, shifted by dataset and key."""
+    clean = 0.65 + planted_effects(QUALITY) - 0.1 * (dataset != "cifar10")
     if key == "clean":
         return clean
-    pace = {"attack": 0.4, "corruption": 0.05}[TASKS[key].kind] * (1 + 0.02 * (len(key) % 5))
-    return clean * np.exp(-pace * strength * (1 - 2 * planted_sum(ROBUSTNESS)))
+    rate = {"attack": 0.4, "corruption": 0.05}[TASKS[key].kind] * (1 + 0.02 * (len(key) % 5))
+    return clean * np.exp(-rate * strength * (1 - 2 * planted_effects(ROBUSTNESS)))
 
 
 def best_cell(key: str = "clean", strength: float = 0.0) -> int:
-    """The evaluated cell with the highest accuracy."""
+    """Return the evaluated cell with the highest accuracy."""
     return int(np.argmax(planted_accuracy(key, strength)))
 
 
@@ -58,8 +58,8 @@ def write_planted(
     datasets: Sequence[str] = ("cifar10",),
     cells: Sequence[int] | None = None,
 ) -> Path:
-    """Write it in the published layout: meta.json and a JSON file per key, of all evaluated cells or some."""
-    chosen = evaluated_indices() if cells is None else cells
+    """Write the dataset in the published layout: meta.json and a JSON file per key, with all cells or some."""
+    indices = evaluated_indices() if cells is None else cells
     attacks = {TASKS[key].published_key: values for key, values in strengths.items() if TASKS[key].kind == "attack"}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(meta_text(attacks))
@@ -67,7 +67,7 @@ def write_planted(
         (folder / dataset).mkdir(exist_ok=True)
         for key, values in strengths.items():
             columns = np.round([planted_accuracy(key, value, dataset) for value in values or (0.0,)], 6)
-            rows = {str(cell): columns[:, cell].tolist() if values else columns[0, cell].item() for cell in chosen}
+            rows = {str(cell): columns[:, cell].tolist() if values else columns[0, cell].item() for cell in indices}
             name = TASKS[key].published_key
             (folder / dataset / f"{name}_accuracy.json").write_text(json.dumps({dataset: {name: {"accuracy": rows}}}))
     return folder

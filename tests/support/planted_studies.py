@@ -1,4 +1,5 @@
-"""Exports of invented trained networks with planted accuracies: several recipes, lengths and seeds per architecture."""
+"""Exports of fabricated trained networks with planted accuracies: several recipes, lengths and seeds per
+architecture."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ N_CLASSES = 10
 MEASUREMENTS = ("accuracy", "cm", "predictions")
 
 Accuracy = Callable[[str, str, Weights, str, float], float]
-"""(architecture, dataset, weights, key, strength) to the planted accuracy."""
+"""(architecture, dataset, weights, key, strength) → planted accuracy."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,17 @@ class _Plan(FabricatedPlan):
 def make_weights(
     recipe: str, lengths: Sequence[int], seeds: Sequence[int], *, steps: Sequence[int] = ()
 ) -> list[Weights]:
-    """Weights of a recipe after some epochs and some iterations, of each seed."""
-    made = [(epochs, None) for epochs in lengths] + [(None, count) for count in steps]
+    """Return weights of a recipe for each seed, after some numbers of epochs and some numbers of iterations."""
+    snapshots = [(epochs, None) for epochs in lengths] + [(None, count) for count in steps]
     return [
         Weights("c" * 64, recipe=recipe, epochs=epochs, seed=seed, steps=count)
         for seed in seeds
-        for epochs, count in made
+        for epochs, count in snapshots
     ]
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Which images are right, bool: the first ones, counted from an offset on."""
+    """Return which images are correct, bool: the first ones, counted from an offset."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -52,26 +53,26 @@ def write_study(
     *,
     outcomes: bool = False,
 ) -> Path:
-    """Export networks, {dataset: {architecture: weights}}, under keys at their strengths."""
+    """Export networks, {dataset: {architecture: weights}}, with keys at their strengths."""
     units, weights = [], {}
     for dataset, by_architecture in networks.items():
         for key, values in strengths.items():
-            for architecture, several in by_architecture.items():
-                for one in several:
-                    weights[one.name] = one
-                    held = values or (CLEAN_STRENGTH,)
-                    unit = make_unit(architecture, dataset, key, held, weights=one.name, columns=())
+            for architecture, weight_list in by_architecture.items():
+                for item in weight_list:
+                    weights[item.name] = item
+                    unit_strengths = values or (CLEAN_STRENGTH,)
+                    unit = make_unit(architecture, dataset, key, unit_strengths, weights=item.name, columns=())
                     units.append(replace(unit, n_images=N_IMAGES))
 
     def change(unit: Unit, strength: float, values: Values) -> Values:
-        right = correct_images(
+        correct = correct_images(
             accuracy(str(unit.architecture), unit.dataset, weights[unit.weights], unit.key, strength)
         )
         labels = np.arange(N_IMAGES) % N_CLASSES
-        predictions = np.where(right, labels, (labels + 1) % N_CLASSES)
+        predictions = np.where(correct, labels, (labels + 1) % N_CLASSES)
         cm = np.zeros((N_CLASSES, N_CLASSES), np.int32)
         np.add.at(cm, (labels, predictions), 1)
-        return {"accuracy": np.array(right.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
+        return {"accuracy": np.array(correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
 
     plan = _Plan(tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights, space_name="zoo")
     extra = {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if outcomes else {}
@@ -114,20 +115,23 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 
 
 def falling(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Accuracy falls with the strength; seeds shift it alike in every group; one network gains under attack."""
+    """Return an accuracy that decreases with strength; seeds shift all groups alike, one network gains under attack."""
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
-    pace = PACE[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
-    return 0.1 + (0.6 + 0.03 * (weights.seed or 0)) * np.exp(-pace * strength)
+    rate = PACE[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
+    return 0.1 + (0.6 + 0.03 * (weights.seed or 0)) * np.exp(-rate * strength)
 
 
 def plant_image_distribution(folder: Path) -> tuple[ImageDistributionStudy, Exports]:
     plain, tuned = (make_weights(recipe, EPOCHS, FOUR_SEEDS) for recipe in ("plain", "finetuned"))
     keys = {"clean": (), "fgsm": STRENGTHS}
-    of_plain = {dataset: dict.fromkeys(("lenet5", "resnet18"), plain) for dataset in PACE}
-    of_tuned = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned) for dataset in ("mnist", "cifar10")}
+    plain_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), plain) for dataset in PACE}
+    tuned_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned) for dataset in ("mnist", "cifar10")}
     return IMAGE_DISTRIBUTION, Exports(
-        [write_study(folder / "plain", of_plain, keys, falling), write_study(folder / "tuned", of_tuned, keys, falling)]
+        [
+            write_study(folder / "plain", plain_networks, keys, falling),
+            write_study(folder / "tuned", tuned_networks, keys, falling),
+        ]
     )
 
 
@@ -150,10 +154,10 @@ DYNAMICS = DynamicsStudy.model_validate(
 
 
 def growing(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Clean accuracy is .8; rotations leave half of the right images at every snapshot, PGD fewer and fewer."""
+    """Clean accuracy is .8. Rotations fool half of the correct images at every snapshot, PGD more and more of them."""
     done = (weights.epochs or 0) * 625 if weights.steps is None else weights.steps
-    left = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - done / 2500 * strength)
-    return 0.8 * left
+    remaining = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - done / 2500 * strength)
+    return 0.8 * remaining
 
 
 def plant_dynamics(folder: Path) -> tuple[DynamicsStudy, Exports]:
@@ -177,12 +181,12 @@ MIXING = MixingStudy.model_validate(
         "panels": {"L2": ["pgd_l2"]},
     }
 )
-SHARE = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
+MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Robust images add accuracy under attack and cost some of the clean; VGG-16 has a dip in the middle."""
-    alpha = SHARE[weights.recipe]
+    """Robust images increase accuracy under attack and decrease clean accuracy; VGG-16 has a minimum in the middle."""
+    alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":
         return 0.9 - 0.1 * alpha + 0.01 * (weights.seed or 0)
     dip = 0.1 if architecture == "vgg16" and alpha == 0.5 else 0.0
@@ -190,8 +194,8 @@ def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength:
 
 
 def plant_mixing(folder: Path) -> tuple[MixingStudy, Exports]:
-    several = [one for recipe in SHARE for one in make_weights(recipe, (1, 3), SEEDS)]
-    networks = {"cifar10": {"resnet50": several, "vgg16": several}}
+    weights = [item for recipe in MIXING_FRACTIONS for item in make_weights(recipe, (1, 3), SEEDS)]
+    networks = {"cifar10": {"resnet50": weights, "vgg16": weights}}
     out = write_study(folder, networks, {"clean": (), "pgd_l2": (0.25,)}, mixed)
     return MIXING, Exports([out])
 
@@ -214,14 +218,14 @@ EQUIVARIANCE = EquivarianceStudy.model_validate(
 
 
 def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Depth 34 is better by a little, rates are equal but for noise, and training on rotations helps."""
+    """Depth 34 is slightly better, rates differ only by noise, and training on rotations helps."""
     draws = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
     return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * draws.random()
 
 
 def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:
-    recipes = [recipe for several in EQUIVARIANCE.settings.values() for recipe in several]
-    weights = [one for recipe in recipes for one in make_weights(recipe, (3,), SEEDS)]
+    recipes = [recipe for group in EQUIVARIANCE.settings.values() for recipe in group]
+    weights = [item for recipe in recipes for item in make_weights(recipe, (3,), SEEDS)]
     networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
     out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial, outcomes=True)
     return EQUIVARIANCE, Exports([out])
@@ -233,4 +237,4 @@ STUDIES: dict[str, Callable[[Path], tuple[Study, Exports]]] = {
     "robust-features-mixing": plant_mixing,
     "robust-features-equivariance": plant_equivariance,
 }
-"""What plants each study: exports of its networks in a folder, and the study."""
+"""Functions that write the exports of each study into a folder, and return the study and the exports."""

@@ -1,6 +1,6 @@
-"""Hash all that is generated or drawn, as this process computes it: ``python -m tests.support.processor_probe SIZE…``.
+"""Print hashes of all generated and drawn data, as computed here: ``python -m tests.support.processor_probe SIZE…``.
 
-Prints JSON: name to the first 16 hex digits of a SHA-256. Names that begin with ``control`` depend on the processor.
+The output is JSON: name → first 16 hex digits of a SHA-256. Names that begin with ``control`` depend on the processor.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Two natural images, one of flat colours, where truncation to 8 bits shows the last bit of a sum, and noise."""
+    """Return two natural images, one of flat colours, where truncation shows the last bit of a sum, and noise."""
     images = natural_images(N_IMAGES, size)
     images[2] = raw("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
     images[3] = raw("noise", size, shape=images[3].shape, below=256)
@@ -41,14 +41,14 @@ def sample_images(size: int) -> NDArray[np.uint8]:
 
 
 def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
-    """All severities of one corruption."""
+    """Yield images with one corruption at all severities."""
     frost = stripes()
     for severity in range(1, 6):
         yield corrupt(sample_images(size), key, severity, seed=0, indices=np.arange(N_IMAGES), frost=frost)
 
 
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
-    """Snow on noise that shows the last bit of grey: images whose pixels differ by how OpenBLAS multiplies matrices."""
+    """Snow on noise, which shows the last bit of grey: pixels depend on how OpenBLAS multiplies matrices."""
     rows = np.array([1, 21, 30, 32, 67])
     images = raw("noise", 64, shape=(rows.max() + 1, 64, 64, 3), below=256)[rows].astype(np.uint8)
     yield corrupt(images, "snow", 5, seed=0, indices=rows, frost=stripes())
@@ -71,7 +71,7 @@ def _draws() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, rows, [3] * 9, shape)]
     yield "draw training", [uniform(epoch_draws(0, 1, "order", 99)), pixel_draws(0, 1, "start", 2, 99)]
     images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
-    # Not the jittered ones: PyTorch's mean of an image is summed in an order of the processor (docs/training.md).
+    # Not the jittered ones: PyTorch sums an image's mean in an order that depends on the processor (docs/training.md).
     for name in ("flip-crop", "std*-tf"):
         augment = Augmenter(AUGMENTATIONS[name], n_ids=16, seed=0, device=torch.device("cpu"))
         yield f"augmentation {name}", [augment(images, np.arange(16), 0).numpy()]
@@ -102,7 +102,7 @@ def _samples() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
 
 
 def hashes(sizes: Iterable[int]) -> dict[str, str]:
-    """Hash everything; corrupted images at these heights."""
+    """Return all hashes, with corrupted images of these heights."""
     result = {name: digest(arrays) for name, arrays in (*_images(), *_draws(), *_samples())}
     for size in sizes:
         result |= {f"{key} at {size}": digest(corrupted_images(key, size)) for key in CORRUPTION_FUNCTIONS}
@@ -115,7 +115,7 @@ def hashes(sizes: Iterable[int]) -> dict[str, str]:
 
 
 def _controls() -> dict[str, str]:
-    """Compute what must differ where the variables of the test are obeyed."""
+    """Compute values that must differ if the environment variables of the test have an effect."""
     import torch
 
     values = np.random.default_rng(0).random((64, 64), np.float32)

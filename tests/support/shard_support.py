@@ -1,4 +1,4 @@
-"""Results that a network could have given, for the tests of the store: every image has its own random logits."""
+"""Plausible results, for the tests of the store: every image has its own random logits."""
 
 import os
 import pickle
@@ -43,26 +43,26 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
 def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
     draws = noise.generator(seed, unit.id, strength)
     logits = torch.from_numpy(draws.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
-    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # every row of a dataset is about the same images
+    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # all rows of a dataset have the same images
     accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
     accumulator.update(torch.arange(stop - start), logits, labels)
     return accumulator.finalise()
 
 
-def assert_equal_values(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        assert one[name].dtype == other[name].dtype
-        assert one[name].shape == other[name].shape
-        assert one[name].tobytes() == other[name].tobytes(), name
+def assert_equal_values(values, expected):
+    assert values.keys() == expected.keys()
+    for name in values:
+        assert values[name].dtype == expected[name].dtype
+        assert values[name].shape == expected[name].shape
+        assert values[name].tobytes() == expected[name].tobytes(), name
 
 
 def whole(unit):
     return Part(unit, unit.strengths, 0, unit.n_images)
 
 
-def facts_of(inventory):
-    """Everything that an inventory says, as plain values."""
+def inventory_state(inventory):
+    """Return the complete state of an inventory as plain values."""
     columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
     rows = {name: inventory.row_column(name) for name in columns}
     return (
@@ -75,20 +75,20 @@ def facts_of(inventory):
     )
 
 
-def cold_facts(store):
-    """What a scan finds without an index; leaves none behind."""
+def state_without_index(store):
+    """Return the state from a scan without an index, and leave the index unchanged."""
     aside = store.root / "index-aside"
     if store.folder.index.exists():
         store.folder.index.rename(aside)
-    found = facts_of(store.inventory(on_damage="report"))
+    state = inventory_state(store.inventory(on_damage="report"))
     shutil.rmtree(store.folder.index, ignore_errors=True)
     if aside.exists():
         aside.rename(store.folder.index)
-    return found
+    return state
 
 
 def flip_middle_bit(store, shard, *, keep_time):
-    """Damage a shard, with or without a trace in the time of its last change."""
+    """Damage a shard, with or without a change of its modification time."""
     path = store.folder.shards.joinpath(shard)
     state = path.stat()
     flip(path)
@@ -97,14 +97,14 @@ def flip_middle_bit(store, shard, *, keep_time):
 
 
 def flip(path, bit=None):
-    """Flip a bit of a file, in its middle where none is named."""
+    """Flip a bit of a file, by default in its middle."""
     content = bytearray(path.read_bytes())
     bit = 8 * (len(content) // 2) if bit is None else bit
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
 
 
-def assert_all_there(store, units, measurements=DEFAULT):
+def assert_complete_store(store, units, measurements=DEFAULT):
     inventory = store.inventory(verify="all")
     assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
     for unit in units:
@@ -117,7 +117,7 @@ def assert_all_there(store, units, measurements=DEFAULT):
 
 
 def compact_while_committing(store, units, clock):
-    """Commit results in another thread, and compact meanwhile, once at least; what the thread raises is raised here."""
+    """Commit results in another thread while compacting at least once; raise the thread's exceptions."""
     results = [make_results(unit) for unit in units]
 
     def commit():
@@ -128,7 +128,8 @@ def compact_while_committing(store, units, clock):
     with ThreadPoolExecutor(1) as pool:
         committed = pool.submit(commit)
         while True:
-            # No grace at all is harsher than any real use; one compaction at a time still reads only what stays.
+            # No grace period is stricter than any real use. A single compaction at a time reads only shards that
+            # remain.
             store.compact(grace_seconds=0, clock=clock, target_bytes=40_000)
             if committed.done():
                 break
@@ -151,9 +152,9 @@ store.commit(results) if results else store.compact()
 
 
 def start_until(step, store, results=()):
-    """Start a process that commits results to a store, or compacts it where there are none, and dies at that step.
+    """Start a process that commits results to a store, or compacts it if there are none, and dies at a step.
 
-    It is given the results, since making them would have it import torch, which takes longer than all else.
+    The results are passed to it, because computing them would import torch, which takes longer than everything else.
     """
     command = [sys.executable, "-c", PROGRAM, str(store.root), step]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE)

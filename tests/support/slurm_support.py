@@ -1,4 +1,4 @@
-"""Batch files, read; and a real Slurm of one node on loopback, in a folder of its own, for the length of a block."""
+"""Parsing of batch files, and a context manager that runs a real Slurm of one node on loopback in its own folder."""
 
 import getpass
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue")
-# Debian keeps daemons where only root's path leads.
+# On Debian, only root's path contains the daemons.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 _CONFIGURATION = """\
@@ -55,20 +55,20 @@ PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 
 
 def reason_against() -> str | None:
-    """Why no Slurm can be started here; None if one can."""
+    """Return why Slurm cannot be started here, or None."""
     missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
     if missing:
         return f"no {', '.join(missing)}: install slurmctld, slurmd, slurm-client and munge"
-    return None if os.geteuid() == 0 else "slurmd runs as root only"
+    return None if os.geteuid() == 0 else "slurmd only runs as root"
 
 
 @dataclass(frozen=True)
 class SlurmCluster:
-    """A Slurm that runs.
+    """A running Slurm.
 
     Attributes:
-        folder: its state, logs and sockets.
-        environment: what programs need to find it.
+        folder: state, logs and sockets.
+        environment: environment variables with which programs find it.
     """
 
     folder: Path
@@ -81,20 +81,20 @@ class SlurmCluster:
         return done.stdout
 
     def jobs(self) -> dict[str, str]:
-        """State of every job that is not over, by its id (``7_2`` for a task of an array)."""
+        """Return the state of every unfinished job, by its id (``7_2`` for a task of an array)."""
         lines = self.query("squeue", "--noheader", "--array", "--format=%i %T").split("\n")
         return dict(line.split() for line in lines if line)
 
     def job(self, job: str) -> dict[str, str]:
-        """What the controller knows of a job (``7_2`` for a task of an array), over or not: field to value."""
-        words = self.query("scontrol", "--oneliner", "show", "job", job).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
+        """Return the controller's fields of a job (``7_2`` for a task of an array), finished or not."""
+        fields = self.query("scontrol", "--oneliner", "show", "job", job).split()
+        return dict(field.split("=", 1) for field in fields if "=" in field)
 
     def start_requeued(self, job: str) -> None:
-        """Start a job that was put back into the queue, which by Slurm's own rule waits for two minutes.
+        """Start a requeued job, which Slurm would delay for two minutes.
 
-        Slurm waits lest a node takes the job's second run for its first, whose right to run it has just revoked, to the
-        second. A test can look whether the first run has ended.
+        Slurm waits so that a node does not mistake the job's second run for its first, whose credential it has just
+        revoked. A test can check instead whether the first run has ended.
         """
         step = f"[{self.job(job)['JobId']}.batch]"
         self.wait_for(lambda: not any(step in title for title in _process_titles()))
@@ -102,10 +102,10 @@ class SlurmCluster:
         self.query("scontrol", "update", f"JobId={job}", "StartTime=now")
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 240) -> None:
-        """Wait until something holds.
+        """Wait until a condition is true.
 
         Raises:
-            AssertionError: it did not in time; Slurm's logs are in the message.
+            AssertionError: the condition is still false after `seconds`; the message contains Slurm's logs.
         """
         end = time.monotonic() + seconds
         while not condition():
@@ -113,7 +113,7 @@ class SlurmCluster:
             time.sleep(0.2)
 
     def logs(self) -> str:
-        """Last lines of the daemons' logs."""
+        """Return the last lines of the daemons' logs."""
         tails = []
         for path in sorted(self.folder.glob("*.log")):
             tails.append(f"== {path.name}\n" + "\n".join(path.read_text().splitlines()[-30:]))
@@ -125,10 +125,10 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
     """Start munge, a controller and a node; stop them, and what they started, at the end of the block.
 
     Args:
-        cpus: CPUs that the node offers, whatever it has.
+        cpus: CPUs that the node offers, whatever the machine has.
         max_array_size: Slurm's limit on array indices, exclusive.
     """
-    # Below pytest's folders the path of munge's socket could become longer than the 107 bytes that a socket takes.
+    # In pytest's folders, the path of munge's socket could exceed the maximum of 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     controller_port, node_port = _free_ports(2)
     for name in ("state", "spool"):
@@ -146,7 +146,7 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    # Batch jobs inherit this environment; what names another job or cluster must not reach them.
+    # Batch jobs inherit this environment, which must not contain another job's or cluster's variables.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     environment = inherited | {"PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
     cluster = SlurmCluster(folder, environment)
@@ -185,7 +185,7 @@ def _process_titles() -> Iterator[str]:
 
 
 def _answers(cluster: SlurmCluster) -> bool:
-    """Whether the node is up and idle."""
+    """Return whether the node is up and idle."""
     done = subprocess.run(
         ["sinfo", "--noheader", "--format=%T"],
         env=cluster.environment,
@@ -200,29 +200,29 @@ def _answers(cluster: SlurmCluster) -> bool:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [item.getsockname()[1] for item in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for item in sockets:
+            item.close()
 
 
 def directives(text: str) -> dict[str, str]:
-    """Options of a batch file, as the shell's own quoting reads them."""
+    """Return the options of a batch file, unquoted as by the shell."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
     pairs = (line.partition("=") for line in lines)
     return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}
 
 
 def command(text: str) -> list[str]:
-    """Words that the shell hands to exec in a batch file's last line."""
+    """Return the arguments that the shell passes to exec in a batch file's last line."""
     (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
-    shown = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", line.replace("exec ", "printf '%s\\0' ", 1)],
         env={"SLURM_ARRAY_TASK_ID": "3"},
         capture_output=True,
         text=True,
         check=True,
     )
-    return shown.stdout.split("\0")[:-1]
+    return result.stdout.split("\0")[:-1]

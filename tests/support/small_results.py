@@ -1,4 +1,4 @@
-"""Published-style datasets of a few architectures with numbers that a test writes down."""
+"""Small datasets in the published format, with values from the test."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
 def write_results(
     folder: Path, values: Mapping[str, Mapping[str, Any]], *, dataset: str = "cifar10", measure: str = "accuracy"
 ) -> Path:
-    """Write values by key and architecture, one a strength, in the published layout."""
+    """Write values by key and architecture, one per strength, in the published layout."""
     (folder / dataset).mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(nasbench201.meta_text(EPSILONS))
     for key, rows in values.items():
@@ -29,13 +29,13 @@ def write_sweep_json(
     record: Mapping[str, Any] | None = None,
     measurements: tuple[str, ...] = ("accuracy",),
 ) -> Path:
-    """Write what an export records of its sweep: strengths by dataset and key, protocols, measurements."""
+    """Write an export's record of its sweep: strengths by dataset and key, protocols, measurements."""
     content = {"format": 1, "robust201": "0", "sweep": record or {}, "measurements": measurements}
     (folder / "sweep.json").write_text(json.dumps(content | {"strengths": strengths}))
     return folder
 
 
 def results_of(folder: Path) -> DatasetResults:
-    """The one dataset of a folder."""
+    """Return the results of the only dataset in a folder."""
     (results,) = read_results(RobustnessDataset(folder))
     return results

@@ -31,12 +31,12 @@ SMALLER = {
     "aa_fab": {"steps": 2},
     "aa_fab-t": {"steps": 2},
 }
-"""By the key without its ball: attacks that are slow even so."""
+"""Parameters of attacks that are slow even so, by the key without its ball."""
 SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
 class TinyNetwork(nn.Module):
-    """A convolution, a nonlinearity and a linear layer; answers (features, logits) like the published modules."""
+    """A convolution, a nonlinearity and a linear layer; returns (features, logits) like the published modules."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -52,7 +52,7 @@ class TinyNetwork(nn.Module):
 
 
 class UnroundedNetwork(nn.Module):
-    """The tiny network in float64: what rounds with the size of a batch is gone from its float32 answers."""
+    """The tiny network in float64: its float32 logits do not depend on the size of a batch."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ class UnroundedNetwork(nn.Module):
 
 
 class PathlessNetwork(nn.Module):
-    """Constant logits: by zeros that stay in the graph (as the published network has them), or outside of it."""
+    """Constant logits, with a zero gradient in the graph (as in the published network) or without a graph."""
 
     def __init__(self, logits, *, in_graph=True):
         super().__init__()
@@ -71,12 +71,12 @@ class PathlessNetwork(nn.Module):
         self.in_graph = in_graph
 
     def forward(self, pixels):
-        nothing = pixels * 0.0 if self.in_graph else torch.zeros_like(pixels)
-        return nothing.mean(dim=(1, 2, 3))[:, None] + self.logits
+        zeros = pixels * 0.0 if self.in_graph else torch.zeros_like(pixels)
+        return zeros.mean(dim=(1, 2, 3))[:, None] + self.logits
 
 
 class CountingNetwork(nn.Module):
-    """Counts the images that another network is shown."""
+    """Counts the images that pass through another network."""
 
     def __init__(self, network):
         super().__init__()
@@ -93,14 +93,14 @@ def tiny_classifier(network=None, micro_batch=None):
 
 
 def tiny_images(n_images=21, labels=None, classifier=None):
-    """Smooth random images; three in four are labelled as the tiny network sees them."""
+    """Return smooth random images; the labels of three in four are the tiny network's predictions."""
     generator = np.random.default_rng(3)
     coarse = generator.integers(0, 256, (n_images, 3, 2, 2))
     noise = generator.integers(-20, 20, (n_images, 3, SIZE, SIZE))
     images = np.clip(coarse.repeat(4, axis=2).repeat(4, axis=3) + noise, 0, 255).astype(np.uint8)
     if labels is None:
-        seen = (classifier or tiny_classifier())(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
-        labels = np.where(np.arange(n_images) % 4 == 3, (seen + 1) % N_CLASSES, seen)
+        predicted = (classifier or tiny_classifier())(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+        labels = np.where(np.arange(n_images) % 4 == 3, (predicted + 1) % N_CLASSES, predicted)
     labels = np.asarray(labels, dtype=np.int64)
     indices = np.arange(n_images, dtype=np.int64) * 3 + 1
     sha256 = image_hash(images, labels, indices)
@@ -108,7 +108,7 @@ def tiny_images(n_images=21, labels=None, classifier=None):
 
 
 def corrupted_images(key, severity, indices):
-    """Pixels that are named by corruption, severity and row, and by nothing else."""
+    """Return pixels that depend only on corruption, severity and row."""
     return np.stack(
         [
             np.random.default_rng([severity, int(index), *key.encode()]).integers(0, 256, (3, SIZE, SIZE), np.uint8)
@@ -129,18 +129,18 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
 
 
 def small_parameters(row: Task, **changes):
-    """The row's parameters with few steps and strengths, whatever the row is."""
-    return attack_parameters(row, **small_changes(row) | changes)
+    """Return a row's parameters with few steps and strengths."""
+    return attack_parameters(row, **small_values(row) | changes)
 
 
-def small_changes(row: Task):
-    """Values for those parameters of a row that decide how long it takes."""
+def small_values(row: Task):
+    """Return values for those of a row's parameters that affect its run time."""
     changes = SMALL | SMALLER.get(row.key.removesuffix("_l2").removesuffix("_l1"), {})
     return {name: value for name, value in changes.items() if name in row.parameters.model_fields}
 
 
 def attack_parameters(row, epsilons_255=SMALL_EPSILONS_255, **changes):
-    """A row's parameters, an attack's at strengths whose balls reach as far along the diagonal as these Linf balls."""
+    """Return a row's parameters; strengths of other balls reach as far along the diagonal as these Linf balls."""
     if row.constraint is None:
         return row.parameters(**changes)
     if row.constraint is LINF:
@@ -157,15 +157,15 @@ def part_of(row, parameters, images, start=0, stop=None, strengths=None):
 
 
 def request_of(images, strengths):
-    """All images at some strengths."""
+    """Return a request of all images at some strengths."""
     return Request(strengths, torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
 
 
 def perturb_all(row, parameters, images, context, strengths=None):
-    """Run a row; {strength: (N, 3, H, W) images in position order}."""
+    """Perturb images with a row; return {strength: (N, 3, H, W) images in order of position}."""
     strengths = strengths or parameters.strengths
     pixels = torch.from_numpy(images.images)
-    found = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
+    perturbed = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
     for batch in perturb(row, context, parameters, request_of(images, strengths)):
-        found[strengths[batch.strength]][batch.positions] = batch.images
-    return found
+        perturbed[strengths[batch.strength]][batch.positions] = batch.images
+    return perturbed

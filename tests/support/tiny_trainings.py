@@ -1,4 +1,4 @@
-"""Trainings of a fraction of a second: one cell on twenty images of two brightnesses."""
+"""Training runs that take a fraction of a second: one cell on twenty images of two brightnesses."""
 
 import hashlib
 from pathlib import Path
@@ -20,13 +20,13 @@ RECIPE: dict[str, Any] = {
     "augmentation": {"flip": True, "crop_padding": 1},
     "snapshots": {"every_epochs": 1, "iterations": [2]},
 }
-"""Three steps an epoch, snapshots after 2, 3 and 6 of them."""
+"""Three steps per epoch, with snapshots after 2, 3 and 6 steps."""
 
 STEPS = (2, 3, 6)
 
 
 def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str, Any]:
-    """Write both splits of a dataset of one's own; give its section of a YAML."""
+    """Write both splits of a custom dataset, and return its section of a YAML."""
     path = folder / name
     if not path.exists():
         path.mkdir(parents=True)
@@ -38,7 +38,7 @@ def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str,
 
 
 def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Fields of trainings into a store in a folder; arguments replace top-level ones."""
+    """Return the fields of a training YAML whose store is in a folder; arguments replace top-level fields."""
     execution = {"executor": "inline", "device": "cpu"} | changes.pop("execution", {})
     return {
         "name": "tiny",
@@ -56,7 +56,7 @@ def make_trainings(folder: Path, **changes: Any) -> TrainingConfig:
 
 
 def weight_files(store: Path) -> dict[str, str]:
-    """Hashes of a store's files of weights, by path in the store."""
+    """Return the hashes of a store's weights files, by path in the store."""
     return {
         str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(store.rglob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""Shards that say wrong things although their names are the hashes of their bytes."""
+"""Shards with wrong contents whose names are nevertheless the hashes of their bytes."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ ChangeFooter = Callable[[dict[str, Any]], None]
 
 
 def rewrite_shard(path: Path, change: Change = lambda table: table, footer: ChangeFooter | None = None) -> Path:
-    """Change a shard's table or footer, and give it the name of its new hash."""
+    """Change a shard's table or footer, and rename it to its new hash."""
     payload = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY.encode()])
     if footer is not None:
         footer(payload)
-    # Without partitioning: the folders above say nothing.
+    # A single file, so that names of parent folders are not read as partitions.
     table = change(pq.ParquetFile(path).read()).replace_schema_metadata(None)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False) as writer:
@@ -33,13 +33,13 @@ def rewrite_shard(path: Path, change: Change = lambda table: table, footer: Chan
 
 def name_by_hash(path: Path, content: bytes) -> Path:
     """Write a shard's bytes under the name of their hash."""
-    named = path.with_name(f"{path.name[:-24]}{hashlib.sha256(content).hexdigest()[:16]}.parquet")
-    named.write_bytes(content)
-    return named
+    target = path.with_name(f"{path.name[:-24]}{hashlib.sha256(content).hexdigest()[:16]}.parquet")
+    target.write_bytes(content)
+    return target
 
 
 def with_column(name: str, make: Callable[[pa.Table], Any]) -> Change:
-    """Put another column in the place of one."""
+    """Return a function that replaces a column."""
     return lambda table: table.set_column(table.schema.names.index(name), name, make(table))
 
 
@@ -52,7 +52,7 @@ def _as_text(name: str) -> Change:
 
 
 def _bomb(table: pa.Table) -> pa.Table:
-    """Forty million zeros in the first confusion matrix: some kilobytes in the file."""
+    """Put forty million zeros into the first confusion matrix, which take a few kilobytes in the file."""
     zeros = pa.array(np.zeros(40_000_000, np.int32))
     offsets = pa.array(np.array([0, *[len(zeros)] * len(table)], np.int32))
     kind = table.schema.field("cm").type
@@ -70,32 +70,32 @@ def _without(name: str) -> Change:
 
 WRONG_TABLES: dict[str, Change] = {
     "no rows": lambda table: table.slice(0, 0),
-    "a row twice": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
-    "a row less": lambda table: table.slice(1),
+    "a repeated row": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
+    "a missing row": lambda table: table.slice(1),
     **{f"{name} null": _null_first(name) for name in ("start", "stop", "cm", "protocol", "strength", "provenance")},
     **{f"{name} as text": _as_text(name) for name in ("start", "stop", "strength", "n_images", "accuracy")},
     **{f"no {name}": _without(name) for name in ("protocol", "cm", "strength")},
     "start after stop": with_column("start", lambda t: pa.array([99] * len(t), pa.int32())),
     "a negative stop": with_column("stop", lambda t: pa.array([-1] * len(t), pa.int32())),
-    "a strength that is no number": with_column("strength", lambda t: pa.array([float("nan")] * len(t))),
+    "a NaN strength": with_column("strength", lambda t: pa.array([float("nan")] * len(t))),
     "short matrices": _short_cm,
     "forty million values": _bomb,
     "no classes": with_column("n_classes", lambda t: pa.array([0] * len(t), pa.int16())),
     "a provenance that is a list": with_column("provenance", lambda t: pa.array(["[]"] * len(t))),
-    "a provenance that is no JSON": with_column("provenance", lambda t: pa.array(["{"] * len(t))),
+    "an invalid JSON provenance": with_column("provenance", lambda t: pa.array(["{"] * len(t))),
 }
 
 
-def _set_rows(place: int, value: Any) -> ChangeFooter:
+def _set_rows(index: int, value: Any) -> ChangeFooter:
     def change(footer: dict[str, Any]) -> None:
-        footer["identity"]["rows"][place] = value
+        footer["identity"]["rows"][index] = value
 
     return change
 
 
-def _set_unit(place: int, value: Any) -> ChangeFooter:
+def _set_unit(index: int, value: Any) -> ChangeFooter:
     def change(footer: dict[str, Any]) -> None:
-        footer["identity"]["unit"][place] = value
+        footer["identity"]["unit"][index] = value
 
     return change
 
@@ -103,12 +103,12 @@ def _set_unit(place: int, value: Any) -> ChangeFooter:
 WRONG_FOOTERS: dict[str, ChangeFooter] = {
     "no strengths": _set_rows(0, []),
     "a strength as text": _set_rows(0, ["1.0", "4.0"]),
-    "a strength twice": _set_rows(0, [1.0, 1.0]),
-    "a strength that is a truth": _set_rows(0, [True, 4.0]),
-    "a start of null": _set_rows(1, None),
+    "a repeated strength": _set_rows(0, [1.0, 1.0]),
+    "a boolean strength": _set_rows(0, [True, 4.0]),
+    "a null start": _set_rows(1, None),
     "a start as text": _set_rows(1, "0"),
     "a stop beyond the images": _set_rows(2, 31),
-    "a protocol of null": _set_unit(4, None),
+    "a null protocol": _set_unit(4, None),
     "images as text": _set_unit(5, "30"),
     "other measurements": lambda footer: footer.update(columns=["accuracy"]),
     "no identity": lambda footer: footer.pop("identity"),

@@ -1,4 +1,4 @@
-"""Every row of the table of tasks, and the libraries behind the four attacks."""
+"""Contract and properties of every task, and comparison of four attacks with their libraries."""
 
 import functools
 import subprocess
@@ -16,7 +16,7 @@ from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS, ROWS_IN_FULL, by_default, of_reference
+from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_ROWS, ROWS, by_default, with_reference
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -28,18 +28,18 @@ from tests.support.tiny_networks import (
     corrupted_images,
     perturb_all,
     request_of,
-    small_changes,
     small_parameters,
+    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
 )
 
-AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
+AUTOATTACKS = [row for row in FULLY_TESTED_ATTACKS if row.key.startswith("aa_")]
 DRAWS_NOTHING = ("fgsm", "aa_fab-t", "fmn", "ddn_l2", "grid775", "rot30")
-"""DDN draws where a gradient is 0, which none of these images has."""
-every_row = pytest.mark.parametrize("row", by_default(of_reference(ROWS_IN_FULL)))
-every_attack = pytest.mark.parametrize("row", by_default(of_reference(ATTACKS_IN_FULL)))
+"""Attacks without random numbers. DDN draws only if a gradient is 0, which is the case for none of these images."""
+every_row = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ROWS)))
+every_attack = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ATTACKS)))
 every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
 
 IMAGES = tiny_images()
@@ -52,13 +52,13 @@ def predict(pixels, network=None):
 
 @functools.cache
 def whole(key, network=None):
-    """What a row of the table makes of all images, with small parameters: {strength: (N, 3, H, W)}."""
+    """Return the perturbed images of a row with small parameters: {strength: (N, 3, H, W)}."""
     classifier = tiny_classifier(network and network())
     return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
 
 
-def batches_of_draws(key):
-    """What each batch of the protocol is called with: its seed, pixels and labels."""
+def library_batches(key):
+    """Yield seed, pixels and labels of each batch of the protocol."""
     for number in range(-(-len(IMAGES) // BATCH_SIZE)):
         batch = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
         pixels = torch.from_numpy(IMAGES.images[batch]) / 255
@@ -68,10 +68,10 @@ def batches_of_draws(key):
 # --- every row -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", of_reference(ROWS), ids=lambda row: row.key)
-def test_keeps_the_contract(row):
+@pytest.mark.parametrize("row", with_reference(ROWS), ids=lambda row: row.key)
+def test_task_keeps_contract(row):
     parameters = small_parameters(row)
-    images = IMAGES if row in ROWS_IN_FULL else tiny_images(BATCH_SIZE + 1)
+    images = IMAGES if row in FULLY_TESTED_ROWS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
     perturbed = perturb(row, tiny_context(row.key), parameters, request)
     batches = list(checked(perturbed, name=row.key, request=request, constraint=row.constraint))
@@ -79,14 +79,14 @@ def test_keeps_the_contract(row):
 
 
 @every_row
-def test_no_images_give_no_batches(row):
+def test_task_yields_nothing_for_no_images(row):
     parameters = small_parameters(row)
-    nothing = tiny_images(0)
-    assert perturb_all(row, parameters, nothing, tiny_context(row.key))[parameters.strengths[0]].shape[0] == 0
+    no_images = tiny_images(0)
+    assert perturb_all(row, parameters, no_images, tiny_context(row.key))[parameters.strengths[0]].shape[0] == 0
 
 
 @every_row
-def test_strengths_together_equal_strengths_apart(row):
+def test_task_result_does_not_depend_on_other_strengths(row):
     parameters = small_parameters(row)
     for strength in parameters.strengths:
         apart = perturb_all(row, parameters, IMAGES, tiny_context(row.key), strengths=(strength,))
@@ -94,7 +94,7 @@ def test_strengths_together_equal_strengths_apart(row):
 
 
 @every_row
-def test_leaves_the_random_state_and_the_trace_function_alone(row):
+def test_task_preserves_random_state_and_trace_function(row):
     def trace(_frame, _event, _argument):
         return None
 
@@ -113,19 +113,19 @@ def test_leaves_the_random_state_and_the_trace_function_alone(row):
 
 
 @every_row
-def test_does_not_depend_on_the_random_state(row):
+def test_task_result_does_not_depend_on_random_state(row):
     parameters = small_parameters(row)
     expected = whole(row.key)
     with torch.random.fork_rng():
         torch.rand(1)
-        found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
-    assert all(torch.equal(found[strength], expected[strength]) for strength in parameters.strengths)
+        perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    assert all(torch.equal(perturbed[strength], expected[strength]) for strength in parameters.strengths)
 
 
 @every_row
 @pytest.mark.parametrize("micro_batch", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_micro_batches_do_not_change_images(row, micro_batch):
-    # FAB ends on a boundary, where the float32 network's rounding, which differs with the batch, decides the class.
+def test_task_result_does_not_depend_on_micro_batch(row, micro_batch):
+    # FAB ends on a boundary, where rounding, which depends on the batch in float32, decides the class.
     parameters = small_parameters(row)
     context = tiny_context(row.key, tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch))
     pieces = perturb_all(row, parameters, IMAGES, context)
@@ -137,24 +137,24 @@ def test_micro_batches_do_not_change_images(row, micro_batch):
 @pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
 @pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
 @pytest.mark.each_value
-def test_copes_with_a_network_without_a_path(row, in_graph, logits):
+def test_task_supports_constant_networks(row, in_graph, logits):
     parameters = small_parameters(row)
     labels = np.arange(len(IMAGES)) % N_CLASSES
     images = tiny_images(labels=labels)
     context = tiny_context(row.key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)))
-    found = perturb_all(row, parameters, images, context)
-    for pixels in found.values():
+    perturbed = perturb_all(row, parameters, images, context)
+    for pixels in perturbed.values():
         assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))
 
 
 @every_attack
-def test_a_part_draws_what_the_whole_draws(row):
+def test_part_uses_random_numbers_of_whole(row):
     parameters = small_parameters(row)
-    # FAB's first run starts at the clean image: it draws for what that run leaves, as one of a single step does.
-    again = row.key in ("aa_fab", "aa_fab_l1")
-    if again:
-        parameters = attack_parameters(row, (16.0,), **small_changes(row) | {"restarts": 3, "steps": 1})
-    complete = perturb_all(row, parameters, IMAGES, tiny_context(row.key)) if again else whole(row.key)
+    # FAB's first run starts at the clean image. Later runs draw for the images that it leaves, as after a single step.
+    is_fab = row.key in ("aa_fab", "aa_fab_l1")
+    if is_fab:
+        parameters = attack_parameters(row, (16.0,), **small_values(row) | {"restarts": 3, "steps": 1})
+    complete = perturb_all(row, parameters, IMAGES, tiny_context(row.key)) if is_fab else whole(row.key)
     rest = tiny_images()
     rest = type(rest)(
         **{**vars(rest), "images": rest.images[8:], "labels": rest.labels[8:], "indices": rest.indices[8:]}
@@ -169,47 +169,47 @@ def test_a_part_draws_what_the_whole_draws(row):
 # --- Foolbox -------------------------------------------------------------------------------------------------------
 
 
-def test_fgsm_is_foolbox():
+def test_fgsm_matches_foolbox():
     row = TASKS["fgsm"]
     parameters = row.parameters(epsilons_255=(0.5, 8.0, 255.0))
-    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
         attack = foolbox.attacks.LinfFastGradientAttack()
-        direct = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in batches_of_draws(row.key)]
-        assert torch.equal(found[epsilon], torch.cat(direct))
+        direct = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in library_batches(row.key)]
+        assert torch.equal(perturbed[epsilon], torch.cat(direct))
 
 
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
-def test_pgd_is_foolbox(random_start, target):
+def test_pgd_matches_foolbox(random_start, target):
     row = TASKS["pgd"]
-    # The steps and their relative size are left at the defaults on both sides: they must be Foolbox's.
+    # Steps and their relative size are the defaults on both sides, so these must be Foolbox's.
     parameters = row.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
-    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
         attack = foolbox.attacks.LinfPGD(random_start=random_start)
         direct = []
-        for seed, x, y in batches_of_draws(row.key):
+        for seed, x, y in library_batches(row.key):
             criterion = foolbox.criteria.Misclassification(y)
             if target == "least_likely":
                 criterion = foolbox.criteria.TargetedMisclassification(tiny_classifier()(x).argmin(dim=1))
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 direct.append(attack(model, x, criterion, epsilons=epsilon / 255)[1])
-        assert torch.equal(found[epsilon], torch.cat(direct))
+        assert torch.equal(perturbed[epsilon], torch.cat(direct))
 
 
-def test_pgd_reaches_the_least_likely_class_where_it_is_the_target():
+def test_pgd_reaches_least_likely_class_if_targeted():
     row = TASKS["pgd"]
     parameters = row.parameters(epsilons_255=(64.0,), target="least_likely")
-    attacked = perturb_all(row, parameters, IMAGES, tiny_context(row.key))[64.0]
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))[64.0]
     target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
-    assert (predict(attacked) == target).float().mean() > 0.5
+    assert (predict(perturbed) == target).float().mean() > 0.5
 
 
-def test_foolbox_is_imported_without_git_on_the_machine():
+def test_foolbox_import_does_not_need_git():
     command = "import os, robust201.tasks.perturbations.pgd; assert 'GIT_PYTHON_REFRESH' not in os.environ"
     subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
 
@@ -219,7 +219,7 @@ def test_foolbox_is_imported_without_git_on_the_machine():
 
 def direct_autoattack(name, configure, epsilon, key, network=None):
     direct = []
-    for seed, x, y in batches_of_draws(key):
+    for seed, x, y in library_batches(key):
         with torch.random.fork_rng():
             classifier = tiny_classifier(network)
             adversary = AutoAttack(classifier, attacks=[name], eps=epsilon / 255, seed=seed, version="custom")
@@ -228,33 +228,33 @@ def direct_autoattack(name, configure, epsilon, key, network=None):
     return torch.cat(direct)
 
 
-def test_apgd_is_autoattack():
+def test_apgd_matches_autoattack():
     row = TASKS["aa_apgd-ce"]
-    # The iterations are left at the default on both sides, and with them the checkpoints that derive from them.
+    # The number of iterations, and the checkpoints that depend on it, are the defaults on both sides.
     parameters = row.parameters(epsilons_255=(1.0, 8.0), restarts=2)
-    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
 
     def configure(adversary):
         adversary.apgd.n_restarts = 2
 
     for epsilon in parameters.strengths:
-        assert torch.equal(found[epsilon], direct_autoattack("apgd-ce", configure, epsilon, row.key))
+        assert torch.equal(perturbed[epsilon], direct_autoattack("apgd-ce", configure, epsilon, row.key))
 
 
-def test_square_is_autoattack():
+def test_square_matches_autoattack():
     row = TASKS["aa_square"]
     parameters = row.parameters(epsilons_255=(1.0, 8.0), queries=60)
-    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
 
     def configure(adversary):
         adversary.square.n_queries = 60
 
     for epsilon in parameters.strengths:
-        assert torch.equal(found[epsilon], direct_autoattack("square", configure, epsilon, row.key))
+        assert torch.equal(perturbed[epsilon], direct_autoattack("square", configure, epsilon, row.key))
 
 
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
-def test_defaults_are_those_of_autoattack_standard(key):
+def test_defaults_match_autoattack_standard(key):
     adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
     parameters = TASKS[key].parameters()
     if key == "aa_apgd-ce":
@@ -268,13 +268,13 @@ def test_defaults_are_those_of_autoattack_standard(key):
 @every_autoattack
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
 @pytest.mark.each_value
-def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon):
-    parameters = attack_parameters(row, (epsilon,), **small_changes(row))
-    (attacked,) = perturb_all(row, parameters, IMAGES, tiny_context(row.key)).values()
+def test_autoattack_returns_clean_image_if_it_fails(row, epsilon):
+    parameters = attack_parameters(row, (epsilon,), **small_values(row))
+    (perturbed,) = perturb_all(row, parameters, IMAGES, tiny_context(row.key)).values()
     clean = to_float(torch.from_numpy(IMAGES.images))
     labels = torch.from_numpy(IMAGES.labels)
-    unchanged = (attacked == clean).flatten(1).all(dim=1)
-    wrong_before, wrong_after = predict(clean) != labels, predict(attacked) != labels
+    unchanged = (perturbed == clean).flatten(1).all(dim=1)
+    wrong_before, wrong_after = predict(clean) != labels, predict(perturbed) != labels
     assert wrong_before.any()
     assert not wrong_before.all()
     assert unchanged[wrong_before].all()
@@ -284,15 +284,15 @@ def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon)
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
 @pytest.mark.each_value
-def test_few_images_are_correct(row, n_correct):
+def test_attack_supports_few_correct_images(row, n_correct):
     labels = IMAGES.labels.copy()
-    seen = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
-    labels[:] = (seen + 1) % N_CLASSES
-    labels[:n_correct] = seen[:n_correct]
-    attacked = perturb_all(row, small_parameters(row), tiny_images(labels=labels), tiny_context(row.key))
+    predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
+    labels[:] = (predicted + 1) % N_CLASSES
+    labels[:n_correct] = predicted[:n_correct]
+    perturbed = perturb_all(row, small_parameters(row), tiny_images(labels=labels), tiny_context(row.key))
     if row in AUTOATTACKS:
         clean = to_float(torch.from_numpy(IMAGES.images))
-        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in attacked.values())
+        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
 
 
 @pytest.mark.parametrize(
@@ -304,9 +304,9 @@ def test_few_images_are_correct(row, n_correct):
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_autoattack_takes_the_parameters(key, changes, passes):
-    # No attack succeeds on constant logits, so the number of passes is known: two of AutoAttack's checks, two clean
-    # predictions, the attack, one prediction of what it found.
+def test_autoattack_uses_parameters(key, changes, passes):
+    # No attack succeeds on constant logits, so the number of passes is known: AutoAttack checks twice, predicts clean
+    # images twice, attacks, and predicts the results once.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
     row = TASKS[key]
@@ -319,15 +319,15 @@ def test_autoattack_takes_the_parameters(key, changes, passes):
 # --- clean and corrupted -------------------------------------------------------------------------------------------
 
 
-def test_clean_is_unchanged():
-    found = perturb_all(TASKS["clean"], small_parameters(TASKS["clean"]), IMAGES, tiny_context("clean"))
-    assert torch.equal(found[0.0], torch.from_numpy(IMAGES.images) / 255)
+def test_clean_returns_images_unchanged():
+    perturbed = perturb_all(TASKS["clean"], small_parameters(TASKS["clean"]), IMAGES, tiny_context("clean"))
+    assert torch.equal(perturbed[0.0], torch.from_numpy(IMAGES.images) / 255)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "corruption"], ids=lambda row: row.key)
-def test_corrupted_images_come_by_key_severity_and_row(row):
-    found = perturb_all(row, small_parameters(row), IMAGES, tiny_context(row.key))
-    for severity, pixels in found.items():
+def test_corruption_requests_images_by_key_severity_and_row(row):
+    perturbed = perturb_all(row, small_parameters(row), IMAGES, tiny_context(row.key))
+    for severity, pixels in perturbed.items():
         expected = corrupted_images(row.key, int(severity), IMAGES.indices)
         assert torch.equal(pixels, torch.from_numpy(expected) / 255)
 
@@ -342,7 +342,7 @@ def test_corrupted_images_come_by_key_severity_and_row(row):
     ],
     ids=["no source", "small images", "too few", "not uint8"],
 )
-def test_a_bad_source_of_corrupted_images_is_refused(source):
+def test_corruption_rejects_bad_source(source):
     row = TASKS["fog"]
     context = tiny_context("fog")
     context = type(context)(**{**vars(context), "corrupted": source})
@@ -353,7 +353,7 @@ def test_a_bad_source_of_corrupted_images_is_refused(source):
 # --- the contract --------------------------------------------------------------------------------------------------
 
 
-def test_checked_passes_what_keeps_the_contract():
+def test_checked_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, piece, to_float(pixels[piece])) for piece in order.split(4)]
@@ -363,9 +363,9 @@ def test_checked_passes_what_keeps_the_contract():
 
 def _broken(change):
     pixels = torch.from_numpy(IMAGES.images)
-    everything = torch.arange(len(pixels))
+    positions = torch.arange(len(pixels))
     images = to_float(pixels)
-    return [Perturbed(*batch) for batch in change(everything, images)]
+    return [Perturbed(*batch) for batch in change(positions, images)]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def _broken(change):
         (lambda _p, _x: [], "image 0 0 times"),
     ],
 )
-def test_checked_refuses_what_breaks_the_contract(change, message):
+def test_checked_rejects_invalid_batches(change, message):
     request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
         list(checked(iter(_broken(change)), name="#0 tiny pgd", request=request, constraint=LINF))

@@ -1,4 +1,4 @@
-"""What every column of the table keeps to, on its way from the logits to a reader and back into a store."""
+"""Properties of every column, from logits through stores and exports to readers and back."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ N_CLASSES, N_IMAGES = 3, 12
 UNIT = Unit("u", 0, "digits", "clean", (0.0,), N_IMAGES, "p" * 32, "c" * 64)
 GENERATOR = torch.Generator().manual_seed(3)
 LOGITS = torch.randn((N_IMAGES, N_CLASSES), generator=GENERATOR) * 3
-LABELS = torch.arange(N_IMAGES) % 2  # nobody is of the last class
+LABELS = torch.arange(N_IMAGES) % 2  # no image is of the last class
 
 every_column = pytest.mark.parametrize("name", COLUMNS)
 every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
@@ -50,13 +50,13 @@ def measure(measurement, start=0, stop=N_IMAGES, order=None):
     return accumulator.finalise()
 
 
-def of_column(name):
+def measured(name):
     return measure(COLUMNS[name].measurement)
 
 
 @every_column
-def test_a_column_has_the_declared_form(name):
-    column, array = COLUMNS[name], of_column(name)[name]
+def test_column_has_declared_type_and_shape(name):
+    column, array = COLUMNS[name], measured(name)[name]
     assert column.name == name
     assert (array.dtype, array.shape) == (column.dtype, column.shape(N_CLASSES, N_IMAGES))
     assert MEASUREMENTS[column.measurement][column.field] is column
@@ -66,20 +66,20 @@ def test_a_column_has_the_declared_form(name):
 
 
 @every_measurement
-def test_json_gives_the_bytes_back(measurement):
+def test_json_preserves_bytes(measurement):
     values = measure(measurement)
     plain = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
     check_json_values(Path("file"), "clean", measurement, {"0": plain})
     check_json_values(Path("file"), "fog", measurement, {"0": [plain, plain]})
-    again = columns_of_json(measurement, plain)
-    assert_equal_values(again, {name: values[name] for name in fields_of(measurement).values()})
-    check_values(again, N_IMAGES, decimals={})
+    restored = columns_of_json(measurement, plain)
+    assert_equal_values(restored, {name: values[name] for name in fields_of(measurement).values()})
+    check_values(restored, N_IMAGES, decimals={})
 
 
 @every_column
 @pytest.mark.parametrize("damage", ["value", "NaN", "shape", "type"])
-def test_a_damaged_value_is_refused(name, damage):
-    values = of_column(name)
+def test_check_values_rejects_damaged_value(name, damage):
+    values = measured(name)
     check_values(values, N_IMAGES)
     array = values[name].copy()
     if damage == "value":
@@ -96,25 +96,25 @@ def test_a_damaged_value_is_refused(name, damage):
 
 @every_column
 @pytest.mark.parametrize("wrong", [-1, 0.5, 1.5, "1"])
-def test_a_wrong_number_in_json_is_refused(name, wrong):
+def test_check_json_values_rejects_wrong_number(name, wrong):
     column = COLUMNS[name]
     if wrong == 0.5 and not column.is_exact:
         pytest.skip("a fraction")
     if wrong == 1.5 and column.is_exact:
-        pytest.skip("no whole number either")
-    plain = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: of_column(name)}))))
+        pytest.skip("not an integer either")
+    plain = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measured(name)}))))
     holder = [plain]
-    place, key = (plain, column.field) if column.field else (holder, 0)
+    parent, key = (plain, column.field) if column.field else (holder, 0)
     for _ in column.dimensions:
-        place, key = place[key], 0
-    place[key] = wrong
-    for row, under in ((holder[0], "clean"), (holder, "fog")):
+        parent, key = parent[key], 0
+    parent[key] = wrong
+    for row, task_key in ((holder[0], "clean"), (holder, "fog")):
         with pytest.raises(ResultsError, match="expected"):
-            check_json_values(Path("file"), under, column.measurement, {"0": row})
+            check_json_values(Path("file"), task_key, column.measurement, {"0": row})
 
 
 @every_measurement
-def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_path):
+def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     measurements = (measurement,)
     units = [make_unit(architecture, key="pgd") for architecture in (0, 10)]
     store = ShardStore.create(tmp_path / "results")
@@ -129,18 +129,18 @@ def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_pat
     stored = dict(store.select(units, inventory, measurements).iter_values(measurement))
     for form in ("json", "parquet", "parquet/parquet"):
         data = RobustnessDataset(tmp_path / form)
-        found = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
-        assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*found["0"], *found["10"]]
+        values = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
+        assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
         for unit, by_strength in stored.items():
             row = data.value(unit.architecture, "digits", "pgd", measurement)
-            assert row == found[str(unit.architecture)]
+            assert row == values[str(unit.architecture)]
             for strength, value in zip(unit.strengths, row, strict=True):
                 assert_equal_values(columns_of_json(measurement, value), by_strength[strength])
     assert verify_dataset(tmp_path / "json").sound
     assert verify_dataset(tmp_path / "parquet").sound
 
 
-def test_columns_of_a_file_that_contradict_each_other_are_refused():
+def test_check_values_rejects_contradicting_columns():
     values = measure("predictions")
     changed = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
     with pytest.raises(EvaluationError, match="predictions as in cm"):
@@ -148,37 +148,37 @@ def test_columns_of_a_file_that_contradict_each_other_are_refused():
 
 
 @every_measurement
-def test_a_result_of_no_image_is_refused(measurement):
+def test_check_values_rejects_result_without_images(measurement):
     with pytest.raises(EvaluationError, match="expected one image or more, got 0"):
         check_values({name: array * 0 for name, array in measure(measurement).items()}, 0)
 
 
 @pytest.mark.parametrize("space", ["nasbench201", "zoo"])
-def test_no_column_of_an_exported_file_can_be_taken_by_a_measure(space):
+def test_columns_of_exported_files_are_reserved(space):
     weights = [Weights("0" * 64, recipe="std", epochs=1, seed=0, steps=10)]
     columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", weights=weights)
-    measured = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
-    assert measured <= set(columns) <= measured | set(DESCRIPTIONS) <= RESERVED
+    measurement_columns = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
+    assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIONS) <= RESERVED
 
 
-def test_what_the_published_dataset_has_is_measured_by_default():
+def test_published_measurements_exclude_per_image_columns():
     assert set(PUBLISHED) <= set(MEASUREMENTS)
     assert not any(column.by_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
 
 
-def test_a_count_too_large_for_its_column_is_refused():
-    with pytest.raises(ValueError, match="predictions that are no whole numbers up to 65535"):
+def test_columns_of_json_rejects_too_large_count():
+    with pytest.raises(ValueError, match="predictions that are not whole numbers up to 65535"):
         columns_of_json("predictions", [3, 70_000])
 
 
 @pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
-def test_the_strength_of_a_grid_is_said_to_mean_nothing(key: str) -> None:
+def test_grid_strength_is_described_as_meaningless(key: str) -> None:
     assert describe_strength(TASKS[key]).startswith("0, which means nothing")
     assert describe_strength(TASKS["pgd"]).startswith("Epsilon in units of 1/255")
 
 
 def stored_distances(distances):
-    """Distances of misclassified images, on their way through a result."""
+    """Return distances of misclassified images after storing them in a result."""
     n_images = len(distances)
     accumulator = Accumulator(["distances"], 2, "cpu", n_images)
     logits = torch.tensor([[0.0, 1.0]]).repeat(n_images, 1)
@@ -187,12 +187,12 @@ def stored_distances(distances):
     return distances_of(accumulator.finalise()["distances"])
 
 
-def test_counts_of_values_are_stored_exactly():
+def test_l0_distances_are_stored_exactly():
     counts = torch.arange(1, 3073)
     assert stored_distances(counts.double()).tolist() == counts.tolist()
 
 
-def test_a_stored_distance_is_no_larger_than_it_was_and_0_only_without_a_perturbation():
+def test_stored_distance_is_rounded_down_and_positive():
     radii = torch.arange(256, dtype=torch.float64) / 255
     stored = stored_distances(radii)
     assert (stored <= radii.numpy()).all()

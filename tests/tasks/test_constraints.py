@@ -1,4 +1,4 @@
-"""The balls: what strengths and distances mean, what is refused, and that the slack covers rounding and little else."""
+"""Norm balls: strengths, distances and limits; the slack covers rounding and little else."""
 
 import dataclasses
 import math
@@ -23,7 +23,7 @@ every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), i
 every_norm = pytest.mark.parametrize("constraint", [LINF, L2, L1], ids=lambda constraint: constraint.name)
 
 
-def test_what_strengths_mean():
+def test_radius_and_published_key_of_constraints():
     assert LINF.radius(8.0) == 8 / 255
     assert L2.radius(0.5) == 0.5
     assert L1.radius(12.0) == 12.0
@@ -33,7 +33,7 @@ def test_what_strengths_mean():
 
 
 @every_constraint
-def test_a_ball_reaches_no_further_than_two_images_are_apart(constraint):
+def test_refusal_rejects_strengths_above_largest_distance(constraint):
     black, white = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
     largest = constraint.divisor * constraint.distances(white - black).item()
     assert constraint.refusal((0.1, round(largest, 4)), (3, 4, 4)) is None
@@ -42,21 +42,21 @@ def test_a_ball_reaches_no_further_than_two_images_are_apart(constraint):
 
 @every_constraint
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1e-12, 1e-3, 1.0]), n_images=st.integers(1, 4))
-def test_distances_are_those_of_the_definition(constraint, seed, scale, n_images):
+def test_distances_match_numpy(constraint, seed, scale, n_images):
     values = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)
     order = np.inf if constraint.order == "inf" else constraint.order
     expected = np.linalg.norm(values.astype(np.float64).reshape(n_images, -1), ord=order, axis=1)
     np.testing.assert_allclose(constraint.distances(torch.from_numpy(values)).numpy(), expected, rtol=1e-12)
 
 
-def shown(images, constraint, strength):
-    """Hold perturbed images to a ball."""
+def check_images(images, constraint, strength):
+    """Check perturbed images against a ball."""
     batches = iter([Perturbed(0, torch.arange(len(images)), images)])
     return list(checked(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
 
 
-def moved(length, constraint, *, only=None):
-    """The images, moved by a length of the norm towards grey, where nothing is clipped."""
+def move_towards_grey(length, constraint, *, only=None):
+    """Return the images move_towards_grey towards grey, where nothing is clipped, by a length in the norm."""
     clean = to_float(torch.from_numpy(IMAGES.images))
     direction = 0.5 - clean
     lengths = constraint.distances(direction).float().view(-1, 1, 1, 1)
@@ -66,40 +66,41 @@ def moved(length, constraint, *, only=None):
 
 
 @every_norm
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_images_in_the_ball_pass(constraint, share):
-    assert len(shown(moved(share * constraint.radius(0.25), constraint), constraint, 0.25)) == 1
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_checked_accepts_images_in_ball(constraint, fraction):
+    images = move_towards_grey(fraction * constraint.radius(0.25), constraint)
+    assert len(check_images(images, constraint, 0.25)) == 1
 
 
 @every_norm
 @pytest.mark.parametrize("only", [None, 0, 20])
-def test_images_outside_the_ball_are_refused(constraint, only):
-    images = moved(1.01 * constraint.reach(0.25), constraint, only=only)
+def test_checked_rejects_images_outside_ball(constraint, only):
+    images = move_towards_grey(1.01 * constraint.reach(0.25), constraint, only=only)
     with pytest.raises(PerturbationError, match=f"#0 tiny: expected {constraint.name} distances up to epsilon"):
-        shown(images, constraint, 0.25)
+        check_images(images, constraint, 0.25)
 
 
-def test_l0_counts_the_values_that_differ():
+def test_l0_distance_counts_changed_values():
     images = to_float(torch.from_numpy(IMAGES.images))
     images[:, 1, 2:4, 3] = (images[:, 1, 2:4, 3] - 0.5).abs()
     images[0, 0, 0, 0] += 2**-20
     distances = L0.distances(images - to_float(torch.from_numpy(IMAGES.images)))
     assert distances.tolist() == [3.0] + [2.0] * (len(IMAGES) - 1)
-    shown(images, L0, 3.0)
+    check_images(images, L0, 3.0)
     with pytest.raises(PerturbationError, match="expected L0 distances up to epsilon 2, got 3"):
-        shown(images, L0, 2.0)
+        check_images(images, L0, 2.0)
 
 
-def test_each_ball_sees_what_the_other_does_not():
-    many_small = moved(1 / 255, LINF)
-    shown(many_small, LINF, 1.0)
+def test_checked_distinguishes_l2_and_linf():
+    many_small = move_towards_grey(1 / 255, LINF)
+    check_images(many_small, LINF, 1.0)
     with pytest.raises(PerturbationError, match="L2"):
-        shown(many_small, L2, 1 / 255)
+        check_images(many_small, L2, 1 / 255)
     one_large = to_float(torch.from_numpy(IMAGES.images))
     one_large[:, 0, 0, 0] = (one_large[:, 0, 0, 0] - 0.5).abs()
-    shown(one_large, L2, 0.5)
+    check_images(one_large, L2, 0.5)
     with pytest.raises(PerturbationError, match="Linf"):
-        shown(one_large, LINF, 8.0)
+        check_images(one_large, LINF, 8.0)
 
 
 @settings(max_examples=40)
@@ -107,13 +108,13 @@ def test_each_ball_sees_what_the_other_does_not():
     seed=st.integers(0, 2**32 - 1),
     epsilon=st.floats(1e-3, 20),
     size=st.sampled_from([8, 32, 64]),
-    longer=st.sampled_from([1.0, 1.0001, 3.0]),
+    factor=st.sampled_from([1.0, 1.0001, 3.0]),
 )
-def test_what_is_projected_to_an_l2_ball_lies_in_it_within_half_the_slack(seed, epsilon, size, longer):
+def test_l2_projection_is_in_ball_within_half_the_slack(seed, epsilon, size, factor):
     generator = torch.Generator().manual_seed(seed)
     clean = to_float(torch.randint(0, 256, (4, 3, size, size), generator=generator, dtype=torch.uint8))
     difference = torch.randn(clean.shape, generator=generator) * torch.rand(clean.shape, generator=generator)
-    difference *= longer * epsilon / difference.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    difference *= factor * epsilon / difference.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
     epsilons = torch.full((4, 1, 1, 1), epsilon)
     images = _project(_project(clean + difference, clean, epsilons).clamp(0, 1), clean, epsilons)
     assert (L2.distances(images - clean) <= L2.radius(epsilon) + L2.slack / 2).all()
@@ -124,27 +125,27 @@ def test_what_is_projected_to_an_l2_ball_lies_in_it_within_half_the_slack(seed, 
     seed=st.integers(0, 2**32 - 1),
     epsilon=st.floats(1e-3, 500),
     size=st.sampled_from([4, 32]),
-    longer=st.sampled_from([0.5, 1.0001, 3.0, 20.0]),
+    factor=st.sampled_from([0.5, 1.0001, 3.0, 20.0]),
 )
-def test_what_is_projected_to_an_l1_ball_lies_in_it_and_in_the_image_range(seed, epsilon, size, longer):
+def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
     generator = torch.Generator().manual_seed(seed)
     clean = to_float(torch.randint(0, 256, (3, 3, size, size), generator=generator, dtype=torch.uint8))
     difference = torch.randn(clean.shape, generator=generator)
-    difference *= longer * epsilon / difference.flatten(1).abs().sum(dim=1).view(-1, 1, 1, 1)
+    difference *= factor * epsilon / difference.flatten(1).abs().sum(dim=1).view(-1, 1, 1, 1)
     radii = torch.full((3, 1, 1, 1), epsilon)
     images = clean + difference + correction_to_l1(clean, difference, radii)
     assert (L1.distances(images - clean) <= (epsilon + L1.reach(epsilon)) / 2).all()
     assert images.min() > -1e-5
     assert images.max() < 1 + 1e-5
-    # What lies in both stays; signs of differences do too.
+    # Points of the intersection are unchanged, and signs of differences are preserved.
     again = correction_to_l1(clean, images - clean, radii)
     torch.testing.assert_close(again, torch.zeros_like(again), rtol=0, atol=2e-5 * max(1, epsilon))
     assert (((images - clean) * difference) >= -1e-6).all()
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
-def test_no_nearer_point_is_found_for_an_l1_projection(epsilon):
-    """Against the definition: the least distance over a fine grid of points in three dimensions."""
+def test_l1_projection_is_nearest_point(epsilon):
+    """Compare with the definition: the smallest distance to a point of a fine three-dimensional grid."""
     clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
     difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
     projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))
@@ -157,7 +158,7 @@ def test_no_nearer_point_is_found_for_an_l1_projection(epsilon):
     assert distance >= nearest - 0.02
 
 
-def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
+def test_slack_covers_rounding_but_no_step():
     worst = math.sqrt(3 * 32 * 32) * 2**-25
     assert 3 * worst < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert (
@@ -169,17 +170,17 @@ def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
     assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
 
 
-def test_a_fused_attack_without_a_ball_takes_its_strengths_as_they_are():
+def test_fused_attack_without_ball_uses_strengths_unscaled():
     row = dataclasses.replace(find_task("pgd"), constraint=None)
     parameters = row.parameters(epsilons_255=(0.5,), steps=2)
     images = tiny_images(6)
     context = dataclasses.replace(tiny_context("pgd"), engine="fused")
-    (found,) = perturb_all(row, parameters, images, context).values()
-    distance = (found - torch.from_numpy(images.images) / 255).abs().amax()
+    (perturbed,) = perturb_all(row, parameters, images, context).values()
+    distance = (perturbed - torch.from_numpy(images.images) / 255).abs().amax()
     assert 8 / 255 < distance <= 0.5
 
 
-def test_limits_are_those_of_the_values_of_an_image():
+def test_largest_radius_follows_from_image_shape():
     assert (L0.largest_radius((3, 32, 32)), L2.largest_radius((3, 32, 32))) == (3072, 3072**0.5)
     assert (L1.largest_radius((1, 28, 20)), LINF.largest_radius((1, 28, 20))) == (560, 1)
     assert "images of 28 x 20 pixels, got 561" in L0.refusal((561,), (1, 28, 20))

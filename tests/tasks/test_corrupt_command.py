@@ -1,4 +1,4 @@
-"""What the command `corrupt` does and says."""
+"""The command `corrupt`: its effects and output."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,9 @@ from robust201.tasks.corruptions.folder import corrupt_dataset
 from tests.support.natural_images import image_set
 
 
-def test_the_command_corrupts_digits(tmp_path: Path) -> None:
-    lines, sound = corrupt_dataset(tmp_path, dataset="digits", keys=["fog", "frost"], count=12, seed=3)
-    assert sound
+def test_corrupt_dataset_writes_corruptions_of_digits(tmp_path: Path) -> None:
+    lines, is_ok = corrupt_dataset(tmp_path, dataset="digits", keys=["fog", "frost"], count=12, seed=3)
+    assert is_ok
     assert "2 corruptions of 12 images of digits at 5 severities" in lines[0]
     assert "seed 3, frost synthetic" in lines[0]
     assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
@@ -23,11 +23,11 @@ def test_the_command_corrupts_digits(tmp_path: Path) -> None:
         corrupt_dataset(tmp_path, dataset="digits", count=12, check_published=True)
 
 
-def test_the_command_reports_differing_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupt_dataset_reports_differing_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(6)
     monkeypatch.setattr(corrupting, "load_images", lambda *args, **options: images)
     monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
-    lines, sound = corrupt_dataset(tmp_path / "out", dataset="cifar10", keys=["contrast"], check_published=True)
-    assert not sound
+    lines, is_ok = corrupt_dataset(tmp_path / "out", dataset="cifar10", keys=["contrast"], check_published=True)
+    assert not is_ok
     assert lines[0].startswith("contrast: differs (md5 ")
     assert not (tmp_path / "out").exists()

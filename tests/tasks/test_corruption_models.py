@@ -1,4 +1,4 @@
-"""The pieces of the generator beside plain loops written from the published semantics."""
+"""Parts of the corruption generator, compared with plain loops that follow the published semantics."""
 
 import colorsys
 import math
@@ -22,29 +22,29 @@ def corrupted(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.
 
 
 @pytest.mark.parametrize(("size", "reach"), [(16, 1), (32, 1), (64, 2)])
-def test_glass_swaps_views_as_numpy_does(size: int, reach: int) -> None:
+def test_glass_blur_swaps_numpy_views_as_published(size: int, reach: int) -> None:
     images = natural_images(2, size)
     for severity in (1, 4):
         sigma, _, rounds = blurs.GLASS_STEPS.cifar[severity - 1]
         sigma *= size / 32
-        for number, made in enumerate(corrupted(images, "glass_blur", severity)):
+        for number, result in enumerate(corrupted(images, "glass_blur", severity)):
             smooth = np.stack(
                 [ndimage.gaussian_filter(images[number, ..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
             )
             x = (smooth * 255).astype(np.uint8)
-            walked = range(size - reach, reach, -1)
-            steps = generator(0, "glass_blur", number).integers(-reach, reach, size=(2, len(walked), len(walked), 2))
+            targets = range(size - reach, reach, -1)
+            steps = generator(0, "glass_blur", number).integers(-reach, reach, size=(2, len(targets), len(targets), 2))
             for turn in range(rounds):
-                for i, h in enumerate(walked):
-                    for j, w in enumerate(walked):
+                for i, h in enumerate(targets):
+                    for j, w in enumerate(targets):
                         dx, dy = steps[turn, i, j]
                         x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
             again = np.stack([ndimage.gaussian_filter(x[..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1)
-            assert (made == (np.clip(again, 0, 1) * 255).astype(np.uint8)).all()
+            assert (result == (np.clip(again, 0, 1) * 255).astype(np.uint8)).all()
 
 
 @pytest.mark.parametrize("severity", [1, 3, 4, 5])
-def test_defocus_is_a_correlation_with_a_smoothed_disk(severity: int) -> None:
+def test_defocus_blur_correlates_with_smoothed_disk(severity: int) -> None:
     radius, sigma = blurs.DEFOCUS_RADII.cifar[severity - 1]
     grid = np.mgrid[-4:5, -4:5]
     disk = ((grid**2).sum(0) <= radius**2).astype(float)
@@ -60,7 +60,7 @@ def test_defocus_is_a_correlation_with_a_smoothed_disk(severity: int) -> None:
 
 
 @given(radius=st.integers(0, 2), scale=st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0, 3.5]), seed=st.integers(0, 99))
-def test_a_stretched_kernel_keeps_sum_and_symmetry(radius: int, scale: float, seed: int) -> None:
+def test_stretch_kernel_preserves_sum_and_symmetry(radius: int, scale: float, seed: int) -> None:
     kernel = np.random.default_rng(seed).random((2 * radius + 1,) * 2)
     kernel = (kernel + kernel[::-1]) / (2 * kernel.sum())
     stretched = sampling.stretch_kernel(kernel, scale)
@@ -71,7 +71,7 @@ def test_a_stretched_kernel_keeps_sum_and_symmetry(radius: int, scale: float, se
         assert np.allclose(stretched, kernel)
 
 
-def test_kernels_are_stretched_by_areas() -> None:
+def test_stretch_kernel_weights_by_area() -> None:
     point, plus = np.ones((1, 1)), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]]) / 5
     assert np.allclose(sampling.stretch_kernel(point, 3), np.full((3, 3), 1 / 9))
     assert np.allclose(sampling.stretch_kernel(point, 2), np.outer([1, 2, 1], [1, 2, 1]) / 16)
@@ -80,7 +80,7 @@ def test_kernels_are_stretched_by_areas() -> None:
 
 @pytest.mark.parametrize("size", [16, 32, 64])
 @pytest.mark.parametrize("factor", [1.0, 1.01, 1.06, 1.13, 1.25, 1.75, 2.25])
-def test_zoom_equals_scipy(size: int, factor: float) -> None:
+def test_zoom_middle_matches_scipy(size: int, factor: float) -> None:
     image = natural_images(1, size)[0] / 255.0
     middle = math.ceil(size / factor)
     top = (size - middle) // 2
@@ -91,11 +91,11 @@ def test_zoom_equals_scipy(size: int, factor: float) -> None:
 
 @pytest.mark.parametrize("severity", [1, 2, 5])
 @pytest.mark.parametrize("size", [16, 32])
-def test_elastic_equals_scipys_interpolation(severity: int, size: int) -> None:
+def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
     images, scale = natural_images(2, size), size / 32
-    strength, smoothing, shift = (32 * share for share in digital.ELASTIC_SHARES.cifar[severity - 1])
+    strength, smoothing, shift = (32 * fraction for fraction in digital.ELASTIC_FRACTIONS.cifar[severity - 1])
     grid = np.mgrid[:size, :size].astype(float)
-    for number, made in enumerate(corrupted(images, "elastic_transform", severity)):
+    for number, result in enumerate(corrupted(images, "elastic_transform", severity)):
         uniform = generator(0, "elastic_transform", number).uniform(-1, 1, 6 + 2 * 32 * 32)
         c, r = size // 2, size // 3
         corners = np.array([[c + r, c + r], [c + r, c - r], [c - r, c - r]], float)
@@ -113,51 +113,51 @@ def test_elastic_equals_scipys_interpolation(severity: int, size: int) -> None:
             sheared = ndimage.map_coordinates(
                 images[number, ..., channel] / 255.0, (rows, columns), order=1, mode="mirror"
             )
-            places = (grid[0] + fields[1], grid[1] + fields[0])
-            expected = ndimage.map_coordinates(sheared, places, order=1, mode="reflect") * 255
-            assert np.abs(made[..., channel] - expected).max() < 1.001
+            positions = (grid[0] + fields[1], grid[1] + fields[0])
+            expected = ndimage.map_coordinates(sheared, positions, order=1, mode="reflect") * 255
+            assert np.abs(result[..., channel] - expected).max() < 1.001
 
 
-def test_plasma_equals_a_loop_over_points() -> None:
+def test_plasma_matches_loop_over_points() -> None:
     size, fading = 8, 2.5
     noise = np.random.default_rng(0).uniform(-1, 1, (1, size * size - 1))
     draws, heights = iter(noise[0]), np.zeros((size, size))
-    step, wobble = size, 100.0
+    step, noise_range = size, 100.0
     while step >= 2:
         half, starts = step // 2, range(0, size, step)
 
-        def settle(row: int, column: int, *neighbours: tuple[int, int], wobble: float = wobble) -> None:
+        def set_point(row: int, column: int, *neighbours: tuple[int, int], noise_range: float = noise_range) -> None:
             mean = sum(heights[r % size, c % size] for r, c in neighbours) / 4
-            heights[row, column] = mean + wobble * (wobble * next(draws))
+            heights[row, column] = mean + noise_range * (noise_range * next(draws))
 
         for r in starts:
             for c in starts:
-                settle(r + half, c + half, (r, c), (r + step, c), (r, c + step), (r + step, c + step))
+                set_point(r + half, c + half, (r, c), (r + step, c), (r, c + step), (r + step, c + step))
         for r in starts:
             for c in starts:
-                settle(r, c + half, (r, c), (r, c + step), (r + half, c + half), (r - half, c + half))
+                set_point(r, c + half, (r, c), (r, c + step), (r + half, c + half), (r - half, c + half))
         for r in starts:
             for c in starts:
-                settle(r + half, c, (r, c), (r + step, c), (r + half, c + half), (r + half, c - half))
-        step, wobble = half, wobble / fading
+                set_point(r + half, c, (r, c), (r + step, c), (r + half, c + half), (r + half, c - half))
+        step, noise_range = half, noise_range / fading
     expected = (heights - heights.min()) / np.ptp(heights)
     assert np.allclose(weather.plasma(noise, fading)[0], expected)
 
 
 @pytest.mark.parametrize("severity", [1, 5])
-def test_brightness_equals_colorsys(severity: int) -> None:
+def test_brightness_matches_colorsys(severity: int) -> None:
     images = natural_images(1, 16)
     images[0, 0, :4] = [[0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0]]
-    made = corrupted(images, "brightness", severity)
-    for pixel, got in zip(images.reshape(-1, 3), made.reshape(-1, 3), strict=True):
+    result = corrupted(images, "brightness", severity)
+    for pixel, got in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
-        wanted = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
-        assert np.abs(np.array(wanted) * 255 - got).max() < 1.001
+        expected = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
+        assert np.abs(np.array(expected) * 255 - got).max() < 1.001
 
 
 @settings(max_examples=20)
 @given(angle=st.floats(-180, 180), radius=st.sampled_from([3.0, 4.5, 6.0]), sigma=st.floats(0.5, 12))
-def test_motion_is_a_sum_along_a_ray(angle: float, radius: float, sigma: float) -> None:
+def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigma: float) -> None:
     image = natural_images(1, 16)[0, ..., :1]
     weights, offsets = blurs.motion_taps(radius, sigma, angle)
     assert weights.sum() == pytest.approx(1)
@@ -169,35 +169,35 @@ def test_motion_is_a_sum_along_a_ray(angle: float, radius: float, sigma: float) 
         for column in range(16):
             for weight, (down, right) in zip(weights, offsets, strict=True):
                 expected[row, column] += weight * image[np.clip(row + down, 0, 15), np.clip(column + right, 0, 15), 0]
-    made = blurs.blur_along(image[None], radius, sigma, np.array([angle]))
-    assert (expected - made[0, ..., 0]).max() < 1
-    assert (made[0, ..., 0] - expected).max() <= 0.5 / 257 + 1e-9
+    result = blurs.blur_along(image[None], radius, sigma, np.array([angle]))
+    assert (expected - result[0, ..., 0]).max() < 1
+    assert (result[0, ..., 0] - expected).max() <= 0.5 / 257 + 1e-9
 
 
-def test_motion_rounds_to_16_bits_and_truncates_to_8() -> None:
-    """As ImageMagick 6.9 (Q16) does; rounded to the nearest grey level, half of the values would be one too bright."""
+def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
+    """ImageMagick 6.9 (Q16) does the same; rounding to the nearest level would make half of the values too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
     exact = [Fraction(float(weight)) for weight in weights]
     rounded_up = 0
-    made = blurs.blur_along(image[None], 6, 1.5, np.array([30.0]))[0, ..., 0]
+    result = blurs.blur_along(image[None], 6, 1.5, np.array([30.0]))[0, ..., 0]
     for row in range(16):
         for column in range(16):
             near = (int(image[row + down, column + right, 0]) for down, right in offsets)
             blurred = sum(weight * value for weight, value in zip(exact, near, strict=True)) / sum(exact)
-            assert made[row, column] == math.floor(257 * blurred + Fraction(1, 2)) // 257
-            rounded_up += math.floor(blurred + Fraction(1, 2)) > made[row, column]
+            assert result[row, column] == math.floor(257 * blurred + Fraction(1, 2)) // 257
+            rounded_up += math.floor(blurred + Fraction(1, 2)) > result[row, column]
     assert 0.35 < rounded_up / 256 < 0.65
 
 
 @pytest.mark.parametrize("grey", [0, 1, 127, 254, 255])
-def test_motion_keeps_flat_images(grey: int) -> None:
+def test_motion_blur_preserves_flat_images(grey: int) -> None:
     flat = np.full((1, 12, 12, 3), grey, np.uint8)
     assert (blurs.blur_along(flat, 8, 3, np.array([17.0])) == grey).all()
 
 
-def test_snow_falls_from_above() -> None:
-    """A flake's trail lies below it: the layer blends in pixels above."""
+def test_snow_trail_is_below_flake() -> None:
+    """A flake's trail is below it, so the layer blends in pixels from above."""
     layer = np.zeros((1, 32, 32, 1), np.uint8)
     layer[0, 16, 16] = 255
     trail = np.argwhere(blurs.blur_along(layer, 8, 3, np.array([-90.0]))[0, ..., 0])
@@ -207,7 +207,7 @@ def test_snow_falls_from_above() -> None:
 
 
 @given(length=st.integers(1, 9), position=st.integers(-40, 40))
-def test_borders_fold_as_numpy_pads(length: int, position: int) -> None:
+def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
     modes = {"edge": "edge", "half": "symmetric", "whole": "reflect"}
     for border in ("edge", "half", "whole"):
         padded = np.pad(np.arange(length), 40, mode=modes[border])
@@ -217,7 +217,7 @@ def test_borders_fold_as_numpy_pads(length: int, position: int) -> None:
 
 
 @pytest.mark.parametrize("size", [8, 16, 24, 32, 48, 64])
-def test_resampled_layers_keep_their_mean_level(size: int) -> None:
+def test_resample_layers_preserves_mean(size: int) -> None:
     flat = np.full((2, 32, 32), 0.25)
     assert np.allclose(sampling.resample_layers(flat, size), 0.25)
     ramp = np.broadcast_to(np.arange(32.0), (1, 32, 32))

@@ -1,4 +1,5 @@
-"""The generator of corrupted images: properties of every row of the table, and the published script's own pixels."""
+"""The generator of corrupted images: properties of every corruption, and comparison with the published script's
+pixels."""
 
 import hashlib
 import itertools
@@ -38,15 +39,15 @@ PUBLISHED_SCRIPT = {
     "shot_noise": "1701c46a9c4cddd5425abfb8ae3ad27f",
     "zoom_blur": "049dd5b18046e4a72bc2abbea6316a03",
 }
-"""SHA-256 (32 digits) of what the functions of hendrycks/robustness 8190fe3, make_cifar_c.py, give on
-`natural_images(12)` at severities 1 to 5: run with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy
-1.11.4 and Pillow 13, and with `np.random` replaced by our draws. jpeg_compression was equal too, but its bytes depend
-on libjpeg; elastic_transform differs by up to 3 of 255 (by 1 from OpenCV 5.0, which does not round positions to 1/32
-pixel); snow and motion_blur need ImageMagick."""
+"""SHA-256 (32 digits) of the results of hendrycks/robustness 8190fe3, make_cifar_c.py, for `natural_images(12)` at
+severities 1 to 5, computed with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4 and Pillow 13,
+and with robust201's random numbers in place of `np.random`. jpeg_compression was also equal, but its bytes depend on
+libjpeg. elastic_transform differs by up to 3 of 255 (by 1 from OpenCV 5.0, which does not round positions to 1/32
+pixel). snow and motion_blur need ImageMagick."""
 
-GROWING = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
-"""Keys whose published constants take images further from the clean ones at each severity. Glass severities 1 to 3 and
-motion severities 3 and 4 hardly differ; elastic and frost get weaker towards the end by this distance."""
+MONOTONIC_KEYS = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
+"""Keys whose distance from the clean images grows with each severity. Glass severities 1 to 3 and motion severities 3
+and 4 hardly differ; elastic and frost get weaker towards the end by this distance."""
 
 
 def corrupted(
@@ -60,7 +61,7 @@ def distances(key: str, images: NDArray[np.uint8]) -> list[float]:
     return [float(np.abs(corrupted(images, key, severity) - images.astype(float)).mean()) for severity in range(1, 6)]
 
 
-def test_the_table_has_the_papers_corruptions() -> None:
+def test_table_has_paper_corruptions() -> None:
     assert len(CORRUPTIONS) == 15
     assert set(CORRUPTION_FUNCTIONS) == {key for key, row in TASKS.items() if row.kind == "corruption"}
     assert set(CORRUPTIONS) <= set(CORRUPTION_FUNCTIONS)
@@ -68,98 +69,98 @@ def test_the_table_has_the_papers_corruptions() -> None:
 
 
 @pytest.mark.parametrize("key", PUBLISHED_SCRIPT)
-def test_pixels_equal_the_published_scripts(key: str) -> None:
+def test_corrupt_matches_published_script(key: str) -> None:
     images = natural_images(12)
-    made = np.stack([corrupted(images, key, severity) for severity in range(1, 6)])
-    assert hashlib.sha256(made.tobytes()).hexdigest()[:32] == PUBLISHED_SCRIPT[key]
+    result = np.stack([corrupted(images, key, severity) for severity in range(1, 6)])
+    assert hashlib.sha256(result.tobytes()).hexdigest()[:32] == PUBLISHED_SCRIPT[key]
 
 
 @EVERY_KEY
 @pytest.mark.parametrize("size", [16, 24, 32, 64])
-def test_images_keep_their_form_at_every_size(key: str, size: int) -> None:
+def test_corrupt_preserves_shape_and_input_at_every_size(key: str, size: int) -> None:
     images = natural_images(2, size)
     before = images.copy()
     for severity in (1, 5):
-        made = corrupted(images, key, severity)
-        assert made.shape == images.shape
-        assert made.dtype == np.uint8
-        assert (made != images).any() or (key == "defocus_blur" and size < 32 and severity == 1)
+        result = corrupted(images, key, severity)
+        assert result.shape == images.shape
+        assert result.dtype == np.uint8
+        assert (result != images).any() or (key == "defocus_blur" and size < 32 and severity == 1)
     assert (images == before).all()
 
 
 @EVERY_KEY
 @settings(max_examples=6)
 @given(order=st.permutations(range(5)), count=st.integers(1, 5), severity=st.integers(1, 5))
-def test_an_image_does_not_depend_on_the_others(key: str, order: list[int], count: int, severity: int) -> None:
+def test_corrupt_result_does_not_depend_on_other_images(key: str, order: list[int], count: int, severity: int) -> None:
     images, rows = natural_images(5), np.array([3, 40, 41, 7000, 9999])
     whole = corrupt(images, key, severity, seed=4, indices=rows, frost=FROST)
-    chosen = np.array(order[:count])
-    part = corrupt(images[chosen], key, severity, seed=4, indices=rows[chosen], frost=FROST)
-    assert (part == whole[chosen]).all()
+    subset = np.array(order[:count])
+    part = corrupt(images[subset], key, severity, seed=4, indices=rows[subset], frost=FROST)
+    assert (part == whole[subset]).all()
 
 
 @EVERY_KEY
-def test_batches_do_not_show(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corrupt_result_does_not_depend_on_batches(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = natural_images(5)
     whole = corrupted(images, key, 3)
-    monkeypatch.setattr(corruptions, "_VALUES_AT_A_TIME", 2 * images[0].size)
+    monkeypatch.setattr(corruptions, "_BATCH_VALUES", 2 * images[0].size)
     assert (corrupted(images, key, 3) == whole).all()
 
 
 @EVERY_KEY
-def test_seed_and_index_name_the_draws(key: str) -> None:
+def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
     images = natural_images(2)
-    made = corrupted(images, key, 5)
+    result = corrupted(images, key, 5)
     other_seed, other_rows = corrupted(images, key, 5, seed=1), corrupted(images, key, 5, first=2)
     random = key not in DETERMINISTIC_CORRUPTIONS
-    assert (made != other_seed).any() == random
-    assert (made != other_rows).any() == random
+    assert (result != other_seed).any() == random
+    assert (result != other_rows).any() == random
 
 
-@pytest.mark.parametrize("key", GROWING)
+@pytest.mark.parametrize("key", MONOTONIC_KEYS)
 @pytest.mark.parametrize("size", [16, 32, 64])
-def test_higher_severities_corrupt_more(key: str, size: int) -> None:
-    found = distances(key, natural_images(12, size))
+def test_distance_grows_with_severity(key: str, size: int) -> None:
+    mean_distances = distances(key, natural_images(12, size))
     if key == "defocus_blur" and size == 16:
-        assert found == sorted(found)  # the lens of severity 1 is smaller than a pixel
+        assert mean_distances == sorted(mean_distances)  # the lens at severity 1 is smaller than a pixel
     elif key == "zoom_blur" and size == 16:
-        assert found[4] > found[0]  # enlargements of 16 pixels by a few percent share their whole-pixel crops
+        assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels share their whole-pixel crops
     else:
-        assert all(low < high for low, high in itertools.pairwise(found)), found
+        assert all(low < high for low, high in itertools.pairwise(mean_distances)), mean_distances
 
 
 @pytest.mark.parametrize("key", ["glass_blur", "motion_blur"])
-def test_the_highest_severity_corrupts_more_than_the_lowest(key: str) -> None:
-    found = distances(key, natural_images(12))
-    assert found[4] > 1.2 * found[0]
+def test_distance_is_larger_at_highest_severity(key: str) -> None:
+    mean_distances = distances(key, natural_images(12))
+    assert mean_distances[4] > 1.2 * mean_distances[0]
 
 
 @EVERY_KEY
 @pytest.mark.parametrize("value", [0, 255])
-def test_flat_images_do_not_fail(key: str, value: int) -> None:
+def test_corrupt_supports_flat_images(key: str, value: int) -> None:
     images = np.full((2, 16, 16, 3), value, np.uint8)
-    made = corrupted(images, key, 5)
+    result = corrupted(images, key, 5)
     if key in ("motion_blur", "pixelate", "jpeg_compression", "elastic_transform", "glass_blur", "contrast"):
-        assert np.abs(made.astype(int) - value).max() <= 1
+        assert np.abs(result.astype(int) - value).max() <= 1
 
 
 @pytest.mark.parametrize(
     "key",
     ["brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "glass_blur", "motion_blur", "zoom_blur"],
 )
-def test_grey_images_stay_grey(key: str) -> None:
+def test_corruption_keeps_grey_images_grey(key: str) -> None:
     images = natural_images(3)[..., :1].repeat(3, 3)
     assert np.ptp(corrupted(images, key, 4), axis=-1).max() == 0
 
 
-def test_severities_share_their_draws() -> None:
+def test_severities_share_random_numbers() -> None:
     images = np.full((4, 32, 32, 3), 128, np.uint8)
     hit = [corrupted(images, "impulse_noise", severity) != 128 for severity in range(1, 6)]
     assert all((low <= high).all() for low, high in itertools.pairwise(hit))
     assert [float(where.mean()) for where in hit] == pytest.approx([0.01, 0.02, 0.03, 0.05, 0.07], rel=0.15)
 
 
-def test_noise_has_the_published_spread() -> None:
+def test_noise_has_published_standard_deviation() -> None:
     images = np.full((20, 32, 32, 3), 128, np.uint8)
     for severity, scale in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
         assert corrupted(images, "gaussian_noise", severity).std() / 255 == pytest.approx(scale, rel=0.02)
@@ -168,22 +169,22 @@ def test_noise_has_the_published_spread() -> None:
         assert corrupted(images, "shot_noise", severity).std() / 255 == pytest.approx(expected, rel=0.02)
 
 
-def test_frost_pieces_come_from_everywhere() -> None:
+def test_frost_pieces_are_cut_from_all_textures_and_positions() -> None:
     black = np.zeros((200, 32, 32, 3), np.uint8)
-    made = corrupted(black, "frost", 1)
+    result = corrupted(black, "frost", 1)
     textures = FROST.shrunk(0.2, 32)
-    first_pixels = {tuple(image[0, 0]) for image in made}
+    first_pixels = {tuple(image[0, 0]) for image in result}
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
-    assert all(first_pixels & one for one in expected)
+    assert all(first_pixels & pixels for pixels in expected)
 
 
-def test_frost_is_shrunk_to_every_fifth_pixel() -> None:
+def test_shrunk_frost_has_every_fifth_pixel() -> None:
     for full, small in zip(FROST.images, FROST.shrunk(0.2, 32), strict=True):
         assert (small == full[2::5, 2::5]).all()
 
 
-def test_synthetic_frost_is_a_function_of_its_seed() -> None:
+def test_synthetic_frost_depends_only_on_seed() -> None:
     first, again, other = (synthetic_frost.__wrapped__(seed) for seed in (0, 0, 1))
     assert first.name == "synthetic"
     assert first.sha256 == again.sha256 != other.sha256
@@ -192,12 +193,12 @@ def test_synthetic_frost_is_a_function_of_its_seed() -> None:
         assert texture.std() > 10
 
 
-def test_textures_too_small_are_refused() -> None:
+def test_shrunk_rejects_too_small_textures() -> None:
     with pytest.raises(DatasetError, match=r"'stripes': expected more than 512 pixels each way, got 240x260"):
         FROST.shrunk(1.0, 512)
 
 
-def test_frost_files_are_checked(tmp_path: Path) -> None:
+def test_load_frost_checks_files(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"frost1\.png: expected one of .*No such file.*robust201 fetch"):
         load_frost(tmp_path)
     (tmp_path / "frost1.png").write_bytes(b"not frost")
@@ -205,7 +206,7 @@ def test_frost_files_are_checked(tmp_path: Path) -> None:
         load_frost(tmp_path)
 
 
-def test_no_images_give_no_images() -> None:
+def test_corrupt_supports_no_images() -> None:
     empty = np.zeros((0, 32, 32, 3), np.uint8)
     assert corrupted(empty, "fog", 1).shape == empty.shape
 
@@ -222,13 +223,13 @@ def test_no_images_give_no_images() -> None:
         (natural_images(1)[:, :4, :4], "fog", 1, DatasetError, "of 8 pixels or more"),
     ],
 )
-def test_bad_input_is_named(
+def test_corrupt_rejects_bad_input(
     images: NDArray[np.uint8], key: str, severity: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         corrupted(images, key, severity)
 
 
-def test_each_image_needs_an_index() -> None:
+def test_corrupt_rejects_wrong_number_of_indices() -> None:
     with pytest.raises(DatasetError, match="expected an index for each of the 2 images"):
         corrupt(natural_images(2), "fog", 1, seed=0, indices=np.arange(3), frost=FROST)

@@ -1,4 +1,4 @@
-"""Evaluating a part: what comes out, when, and what it does not depend on."""
+"""Evaluation of a part: results, their timing, and independence of batches, order and parts."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
-from tests.support.attack_rows import ATTACKS_IN_FULL, ROWS_IN_FULL, by_default, of_reference
+from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_ROWS, by_default, with_reference
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -24,31 +24,31 @@ from tests.support.tiny_networks import (
     attack_parameters,
     part_of,
     perturb_all,
-    small_changes,
     small_parameters,
+    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
 )
 
-every_row = pytest.mark.parametrize("row", by_default(of_reference(ROWS_IN_FULL)))
+every_row = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ROWS)))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
-# The reference engine records no steps.
-UNSTEPPED = tuple(name for name in MEASUREMENTS if name != "steps")
+# The reference engine does not record steps.
+WITHOUT_STEPS = tuple(name for name in MEASUREMENTS if name != "steps")
 
 
-def results(row, *, context=None, images=IMAGES, measurements=UNSTEPPED, parameters=None, **part):
+def results(row, *, context=None, images=IMAGES, measurements=WITHOUT_STEPS, parameters=None, **part):
     parameters = parameters or small_parameters(row)
-    # The key is left for `evaluate` to set, as a worker may.
+    # `evaluate_part` sets the key, as in a worker.
     context = context or tiny_context("")
-    asked = part_of(row, parameters, images, **part)
-    return list(evaluate_part(context, row, parameters, asked, images, measurements, provenance=PROVENANCE))
+    selected = part_of(row, parameters, images, **part)
+    return list(evaluate_part(context, row, parameters, selected, images, measurements, provenance=PROVENANCE))
 
 
-def assert_same_values(one, two):
-    assert [result.strength for result in one] == [result.strength for result in two]
-    for a, b in zip(one, two, strict=True):
+def assert_same_values(values, expected):
+    assert [result.strength for result in values] == [result.strength for result in expected]
+    for a, b in zip(values, expected, strict=True):
         assert {name: array.tobytes() for name, array in a.values.items()} == {
             name: array.tobytes() for name, array in b.values.items()
         }
@@ -56,18 +56,18 @@ def assert_same_values(one, two):
 
 @functools.cache
 def whole(key):
-    """What a row of the table gives on all images, with small parameters."""
+    """Return the results of a row for all images, with small parameters."""
     return results(TASKS[key])
 
 
 @every_row
-def test_measures_the_perturbed_images(row):
+def test_evaluate_part_measures_perturbed_images(row):
     parameters = small_parameters(row)
-    found = whole(row.key)
-    shown = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
-    assert [result.strength for result in found] == list(parameters.strengths)
-    for result in found:
-        predicted = tiny_classifier()(shown[result.strength]).argmax(dim=1).numpy()
+    actual = whole(row.key)
+    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    assert [result.strength for result in actual] == list(parameters.strengths)
+    for result in actual:
+        predicted = tiny_classifier()(perturbed[result.strength]).argmax(dim=1).numpy()
         assert result.values["predictions"].tolist() == predicted.tolist()
         assert float(result.values["accuracy"]) == np.mean(predicted == IMAGES.labels)
         check_values(result.values, len(IMAGES), np.bincount(IMAGES.labels, minlength=IMAGES.n_classes))
@@ -76,7 +76,7 @@ def test_measures_the_perturbed_images(row):
 
 
 @every_row
-def test_parts_merge_to_the_whole(row):
+def test_parts_merge_to_whole(row):
     parts = [results(row, start=start, stop=stop) for start, stop in ((0, 8), (8, 16), (16, 21))]
     for i, result in enumerate(whole(row.key)):
         merged = merge_values([part[i].values for part in parts])
@@ -86,7 +86,7 @@ def test_parts_merge_to_the_whole(row):
 
 
 @every_row
-def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
+def test_result_does_not_depend_on_order_of_batches(row, monkeypatch):
     expected = whole(row.key)
     perturb = row.load()
 
@@ -94,8 +94,8 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
         batches = list(perturb(*arguments, **images))
         order = np.random.default_rng(0).permutation(len(batches))
         for i in order:
-            turned = torch.arange(len(batches[i].positions)).flip(0)
-            yield batches[i]._replace(positions=batches[i].positions[turned], images=batches[i].images[turned])
+            reverse = torch.arange(len(batches[i].positions)).flip(0)
+            yield batches[i]._replace(positions=batches[i].positions[reverse], images=batches[i].images[reverse])
 
     monkeypatch.setattr(type(row), "load", lambda *_: shuffled)
     assert_same_values(sorted(results(row), key=lambda result: result.strength), expected)
@@ -104,23 +104,23 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
 @every_row
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
 @pytest.mark.each_value
-def test_few_images(row, n_images):
+def test_evaluate_part_supports_few_images(row, n_images):
     for result in results(row, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in of_reference(ATTACKS_IN_FULL) if row.constraint], ids=lambda row: row.key
+    "row", [row for row in with_reference(FULLY_TESTED_ATTACKS) if row.constraint], ids=lambda row: row.key
 )
-def test_attacks_lower_the_accuracy(row):
+def test_attack_lowers_accuracy(row):
     clean = float(results(TASKS["clean"])[0].values["accuracy"])
     more = {"queries": 60} if row.key.startswith("aa_square") else {}
-    parameters = attack_parameters(row, (0.1, 32.0), **small_changes(row) | more)
+    parameters = attack_parameters(row, (0.1, 32.0), **small_values(row) | more)
     weak, strong = (float(result.values["accuracy"]) for result in results(row, parameters=parameters))
     assert clean >= weak > strong
 
 
-def test_a_strength_comes_as_soon_as_it_is_complete():
+def test_strength_is_yielded_as_soon_as_complete():
     network = CountingNetwork(TinyNetwork())
     row = TASKS["fgsm"]
     parameters = small_parameters(row)
@@ -134,17 +134,17 @@ def test_a_strength_comes_as_soon_as_it_is_complete():
         provenance={},
     )
     assert next(stream).strength == 1.0
-    one = network.n_images
+    n_first = network.n_images
     assert next(stream).strength == 8.0
-    assert network.n_images == 2 * one
+    assert network.n_images == 2 * n_first
 
 
-def test_only_what_is_asked_for_is_measured():
+def test_only_requested_measurements_are_returned():
     (result,) = results(TASKS["clean"], measurements=("accuracy",))
     assert set(result.values) == {"accuracy", "cm"}
 
 
-def test_read_only_images_are_taken():
+def test_evaluate_part_accepts_read_only_images():
     images = tiny_images()
     for array in (images.images, images.labels, images.indices):
         array.flags.writeable = False
@@ -152,12 +152,12 @@ def test_read_only_images_are_taken():
 
 
 @pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
-def test_a_part_that_cuts_a_batch_or_leaves_the_images_is_refused(start, stop):
+def test_evaluate_part_rejects_invalid_slice(start, stop):
     with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
         results(TASKS["pgd"], start=start, stop=stop)
 
 
-def test_a_unit_of_other_images_is_refused():
+def test_evaluate_part_rejects_unit_of_other_images():
     row = TASKS["clean"]
     parameters = small_parameters(row)
     part = part_of(row, parameters, tiny_images(16))
@@ -166,7 +166,7 @@ def test_a_unit_of_other_images_is_refused():
 
 
 @every_row
-def test_a_network_with_nan_weights_fails_by_name(row):
+def test_nan_weights_raise_error_naming_unit(row):
     network = TinyNetwork()
     with torch.no_grad():
         network.classifier.weight[0, 0] = torch.nan
@@ -174,7 +174,7 @@ def test_a_network_with_nan_weights_fails_by_name(row):
         results(row, context=tiny_context("", tiny_classifier(network)))
 
 
-def test_a_broken_attack_fails_by_name(monkeypatch):
+def test_broken_attack_raises_error_naming_unit(monkeypatch):
     row = TASKS["fgsm"]
     perturb = row.load()
 
@@ -187,12 +187,12 @@ def test_a_broken_attack_fails_by_name(monkeypatch):
         results(row)
 
 
-def test_the_seed_changes_what_is_drawn():
+def test_seed_changes_random_numbers():
     row = TASKS["pgd"]
     parameters = small_parameters(row, steps=1)
-    one = perturb_all(row, parameters, IMAGES, tiny_context("pgd"))
-    two = perturb_all(row, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
-    assert not torch.equal(one[8.0], two[8.0])
+    first = perturb_all(row, parameters, IMAGES, tiny_context("pgd"))
+    second = perturb_all(row, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
+    assert not torch.equal(first[8.0], second[8.0])
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_seed_changes_what_is_drawn():
         ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
     ],
 )
-def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name, neutral, other):
+def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, name, neutral, other):
     monkeypatch.setenv(name, neutral)
     configure_torch(1)
     if name.startswith("NVIDIA"):
@@ -214,8 +214,8 @@ def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name, neu
         configure_torch(1)
 
 
-def test_torch_is_configured_for_equal_bytes():
-    # In a process of its own: these settings are for the whole process.
+def test_configure_torch_enables_determinism():
+    # In a separate process, because the settings affect the whole process.
     command = """
 import os, torch
 from robust201.models.arithmetic import (configure_torch)
@@ -233,6 +233,6 @@ assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 @pytest.mark.parametrize(("threads", "precision", "message"), [(1, "fp23", "fp32"), (0, "fp32", "1 to 1024")])
-def test_bad_settings_are_refused(threads, precision, message):
+def test_configure_torch_rejects_bad_settings(threads, precision, message):
     with pytest.raises(ConfigError, match=message):
         configure_torch(threads, precision)

@@ -1,4 +1,4 @@
-"""What the fused attacks do not depend on, with production draws; and the draws themselves."""
+"""Independence of fused attacks from batches, other images and strengths, and their cost."""
 
 import dataclasses
 import functools
@@ -17,14 +17,14 @@ from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import AttackJob, job_of
+from robust201.tasks.attack_kit.attack_job import AttackJob, make_job
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.draws import CounterDraws
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
-from tests.support.attack_rows import ATTACKS, ATTACKS_IN_FULL, by_default
+from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, by_default
 from tests.support.tiny_networks import (
     N_CLASSES,
     SEED,
@@ -34,23 +34,23 @@ from tests.support.tiny_networks import (
     attack_parameters,
     part_of,
     request_of,
-    small_changes,
     small_parameters,
+    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
 )
 
-AUTOATTACKS = [row for row in ATTACKS_IN_FULL if row.key.startswith("aa_")]
-every_attack = pytest.mark.parametrize("row", by_default(ATTACKS_IN_FULL))
+AUTOATTACKS = [row for row in FULLY_TESTED_ATTACKS if row.key.startswith("aa_")]
+every_attack = pytest.mark.parametrize("row", by_default(FULLY_TESTED_ATTACKS))
 every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
 
 class ExactNetwork(nn.Module):
-    """Answers float32 logits computed in float64 from rounded weights, so no sum depends on its order or its batch.
+    """A network whose float32 logits are computed in float64 from rounded weights, independent of order and batch.
 
-    Pixels and weights are rounded to multiples of 2**-12 and 2**-6: every product and sum is exact.
+    Pixels and weights are rounded to multiples of 2**-12 and 2**-6, so every product and sum is exact.
     """
 
     def __init__(self):
@@ -68,28 +68,28 @@ class ExactNetwork(nn.Module):
 
 
 class ExactModel:
-    """A `Model` over `ExactNetwork` without any batch-dependent rounding, gradient included."""
+    """A `Model` of `ExactNetwork` without batch-dependent rounding, including the gradient."""
 
     def __init__(self):
         self.network = ExactNetwork()
-        self.samples_shown = 0
+        self.n_samples = 0
 
     def logits(self, pixels):
-        self.samples_shown += len(pixels)
+        self.n_samples += len(pixels)
         return self.network(pixels)
 
     def loss_and_gradient(self, pixels, labels):
         logits = self.logits(pixels)
         loss = nn.functional.cross_entropy(logits, labels, reduction="none")
-        return logits, loss, self.back(pixels, logits.softmax(dim=1) - nn.functional.one_hot(labels, N_CLASSES))
+        return logits, loss, self.backward(pixels, logits.softmax(dim=1) - nn.functional.one_hot(labels, N_CLASSES))
 
     def value_and_gradient(self, pixels, objective):
         logits = self.logits(pixels)
         values, error = differentiate_objective(objective, logits, slice(0, len(pixels)))
-        return logits, values, self.back(pixels, error)
+        return logits, values, self.backward(pixels, error)
 
-    def back(self, pixels, error):
-        # Multiples of 2**-20 keep the products exact.
+    def backward(self, pixels, error):
+        # Multiples of 2**-20, so that the products are exact.
         error = (error.double() * 2**20).round() / 2**20
         inner = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
         return (inner @ self.network.weights.double()).float().view(pixels.shape)
@@ -99,31 +99,33 @@ MODEL = ExactModel()
 IMAGES = tiny_images(classifier=ExactNetwork())
 
 
-def attacked(row, *, parameters=None, chosen=None, strengths=None, samples=64, pool=10_000, together=None, model=MODEL):
-    """Attack some images; {strength: (n, 3, H, W)} in the order of `chosen`."""
+def attack(
+    row, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
+):
+    """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
     parameters = parameters or small_parameters(row)
     strengths = strengths or parameters.strengths
-    chosen = np.arange(len(IMAGES)) if chosen is None else np.asarray(chosen)
-    batching = Batching(samples, pool) if together is None else EveryFew(samples, pool, together)
+    positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
+    batching = Batching(samples, pool) if interval is None else FixedInterval(samples, pool, interval)
     job = AttackJob(
         model=model,
         batching=batching,
         draws=CounterDraws(SEED, row.key),
-        images=torch.from_numpy(IMAGES.images[chosen]),
-        labels=torch.from_numpy(IMAGES.labels[chosen]),
-        indices=IMAGES.indices[chosen],
+        images=torch.from_numpy(IMAGES.images[positions]),
+        labels=torch.from_numpy(IMAGES.labels[positions]),
+        indices=IMAGES.indices[positions],
         epsilons=tuple(
             strength if row.constraint is None else row.constraint.radius(strength) for strength in strengths
         ),
     )
-    found = {strength: torch.full((len(chosen), *SHAPE), torch.nan) for strength in strengths}
+    perturbed = {strength: torch.full((len(positions), *SHAPE), torch.nan) for strength in strengths}
     for batch in row.load("fused")(job, parameters):
-        found[strengths[batch.strength]][batch.positions] = batch.images
-    return found
+        perturbed[strengths[batch.strength]][batch.positions] = batch.images
+    return perturbed
 
 
-class EveryFew(Batching):
-    """Looks for fooled images every so many queries."""
+class FixedInterval(Batching):
+    """Checks for fooled images at a fixed interval of queries."""
 
     def __new__(cls, *_arguments):
         return super().__new__(cls)
@@ -136,12 +138,12 @@ class EveryFew(Batching):
         return self.queries
 
 
-def assert_same(one, two, rows=slice(None)):
-    for strength in two:
-        assert torch.equal(one[strength][rows], two[strength]), strength
+def assert_same(images, expected, rows=slice(None)):
+    for strength in expected:
+        assert torch.equal(images[strength][rows], expected[strength]), strength
 
 
-LONG = {
+LONG_PARAMETERS = {
     "pgd": {"steps": 10},
     "pgd_l2": {"steps": 10, "random_start": True, "iterate": "best"},
     "pgd_linf7": {"steps": 7, "random_start": True, "iterate": "best", "label": "predicted"},
@@ -169,18 +171,19 @@ LONG = {
     "aa_square": {"queries": 55, "restarts": 2},
 }
 PARAMETERS = {
-    row.key: attack_parameters(row, (1.0, 4.0, 8.0), **LONG.get(row.key, small_changes(row))) for row in ATTACKS
+    row.key: attack_parameters(row, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(row.key, small_values(row)))
+    for row in ATTACKS
 }
 
 
 @functools.cache
 def whole(key):
-    """What all images become, in one batch: {strength: (N, 3, H, W)}."""
-    return attacked(TASKS[key], parameters=PARAMETERS[key])
+    """Return the attack images, computed in one batch: {strength: (N, 3, H, W)}."""
+    return attack(TASKS[key], parameters=PARAMETERS[key])
 
 
 @every_autoattack
-def test_the_properties_are_tested_where_something_happens(row):
+def test_attack_fools_some_images(row):
     fooled = [
         int((MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).sum())
         for images in whole(row.key).values()
@@ -191,34 +194,34 @@ def test_the_properties_are_tested_where_something_happens(row):
 @every_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.each_value
-def test_batches_leave_no_trace(row, samples, pool):
-    found = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
-    assert_same(whole(row.key), found)
+def test_result_does_not_depend_on_batches(row, samples, pool):
+    perturbed = attack(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
+    assert_same(whole(row.key), perturbed)
 
 
-@pytest.mark.parametrize("together", [1, 3, 17, 1000])
-def test_looking_for_fooled_images_seldom_leaves_no_trace(together):
+@pytest.mark.parametrize("interval", [1, 3, 17, 1000])
+def test_square_result_does_not_depend_on_check_interval(interval):
     row = TASKS["aa_square"]
-    assert_same(whole(row.key), attacked(row, parameters=PARAMETERS[row.key], together=together))
+    assert_same(whole(row.key), attack(row, parameters=PARAMETERS[row.key], interval=interval))
 
 
 @every_attack
-def test_strengths_together_equal_strengths_apart(row):
+def test_result_does_not_depend_on_other_strengths(row):
     for strength in PARAMETERS[row.key].strengths:
-        apart = attacked(row, parameters=PARAMETERS[row.key], strengths=(strength,))
+        apart = attack(row, parameters=PARAMETERS[row.key], strengths=(strength,))
         assert_same(whole(row.key), apart)
 
 
 @every_attack
 @settings(max_examples=4)
-@given(chosen=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
-def test_other_images_and_their_order_leave_no_trace(row, chosen):
-    found = attacked(row, parameters=PARAMETERS[row.key], chosen=chosen, samples=7, pool=30)
-    assert_same(whole(row.key), found, rows=chosen)
+@given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
+def test_result_does_not_depend_on_other_images(row, positions):
+    perturbed = attack(row, parameters=PARAMETERS[row.key], positions=positions, samples=7, pool=30)
+    assert_same(whole(row.key), perturbed, rows=positions)
 
 
 @pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
-def test_keeps_the_contract(row):
+def test_fused_attack_keeps_contract(row):
     parameters = PARAMETERS[row.key]
     request = request_of(IMAGES, parameters.strengths)
     before = torch.get_rng_state()
@@ -232,7 +235,7 @@ def test_keeps_the_contract(row):
 
 
 @every_attack
-def test_evaluate_runs_the_engine_that_is_asked_for(row):
+def test_evaluate_part_uses_fused_engine(row):
     images = tiny_images()
     parameters = small_parameters(row)
     context = dataclasses.replace(tiny_context(row.key), engine="fused")
@@ -247,7 +250,7 @@ def test_evaluate_runs_the_engine_that_is_asked_for(row):
         assert result.values["predictions"].tolist() == expected[result.strength].tolist()
 
 
-def test_measures_with_the_model_that_was_attacked():
+def test_evaluate_part_measures_attacked_model():
     row = TASKS["fgsm"]
     model = ExactModel()
     context = tiny_context("")
@@ -255,18 +258,18 @@ def test_measures_with_the_model_that_was_attacked():
     parameters = small_parameters(row)
     part = part_of(row, parameters, IMAGES)
     (weak, _) = evaluate_part(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
-    shown = attacked(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
-    assert weak.values["predictions"].tolist() == model.network(shown).argmax(dim=1).tolist()
-    assert model.samples_shown == 3 * len(IMAGES)
+    perturbed = attack(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
+    assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
+    assert model.n_samples == 3 * len(IMAGES)
 
 
 @every_attack
-def test_no_images_give_no_batches(row):
-    assert all(len(images) == 0 for images in attacked(row, chosen=np.zeros(0, np.int64)).values())
+def test_fused_attack_yields_nothing_for_no_images(row):
+    assert all(len(images) == 0 for images in attack(row, positions=np.zeros(0, np.int64)).values())
 
 
 @every_autoattack
-def test_returns_clean_images_where_it_does_not_succeed(row):
+def test_fused_autoattack_returns_clean_image_if_it_fails(row):
     labels = torch.from_numpy(IMAGES.labels)
     clean = to_float(torch.from_numpy(IMAGES.images))
     wrong_before = MODEL.network(clean).argmax(dim=1) != labels
@@ -277,7 +280,7 @@ def test_returns_clean_images_where_it_does_not_succeed(row):
         assert torch.equal(~unchanged, wrong_after & ~wrong_before)
 
 
-def test_what_an_attack_found_is_shown_to_the_network_once_more():
+def test_result_is_classified_once_more():
     class Mistaken(ExactModel):
         def loss_and_gradient(self, pixels, labels):
             logits, loss, gradient = super().loss_and_gradient(pixels, labels)
@@ -285,13 +288,13 @@ def test_what_an_attack_found_is_shown_to_the_network_once_more():
 
     row = TASKS["aa_apgd-ce"]
     clean = to_float(torch.from_numpy(IMAGES.images))
-    for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
+    for images in attack(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
         changed = (images != clean).flatten(1).any(dim=1)
         assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
 
 
 @every_attack
-def test_micro_batches_bound_what_the_network_is_shown(row):
+def test_model_batch_limits_batch_size(row):
     class Bounded(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5
@@ -304,9 +307,9 @@ def test_micro_batches_bound_what_the_network_is_shown(row):
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
 
 
-def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
+def test_sweep_does_not_depend_on_batches_and_parts(make_sweep, tmp_path):
     exports = []
-    # Predictions are counted, not confidences summed: the plain network's logits round differently in other batches.
+    # Predictions instead of confidences: the plain network's logits round differently in other batches.
     for batch_size, minutes in ((4, 15.0), (3, 1e-4)):
         config = make_sweep(
             engine="fused",
@@ -324,31 +327,31 @@ def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
     assert exports[0] == exports[1]
 
 
-# --- what it costs -------------------------------------------------------------------------------------------------
+# --- cost ----------------------------------------------------------------------------------------------------------
 
 
 def test_fgsm_takes_one_gradient_for_all_epsilons():
     model = ExactModel()
-    attacked(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
-    assert model.samples_shown == len(IMAGES)
+    attack(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
+    assert model.n_samples == len(IMAGES)
 
 
-def test_square_drops_what_it_has_fooled():
+def test_square_removes_fooled_samples():
     row = TASKS["aa_square"]
     model = ExactModel()
     parameters = row.parameters(epsilons_255=(255.0,), queries=5000)
-    found = attacked(row, parameters=parameters, model=model)[255.0]
-    assert (model.network(found).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
-    assert model.samples_shown < 100 * len(IMAGES)
+    perturbed = attack(row, parameters=parameters, model=model)[255.0]
+    assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
+    assert model.n_samples < 100 * len(IMAGES)
 
 
-def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
+def test_square_makes_no_query_for_zero_margin():
     network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
     context = tiny_context("aa_square", tiny_classifier(network))
     images = tiny_images(8, labels=[0] * 8)
     row, context = TASKS["aa_square"], dataclasses.replace(context, engine="fused")
     list(perturb(row, context, row.parameters(), request_of(images, (8.0,))))
-    # A clean prediction, the margin of the start, two predictions of what was found.
+    # A clean prediction, the margin at the start, and two predictions of the result.
     assert network.n_images == 8 * 4
 
 
@@ -361,7 +364,7 @@ def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_takes_the_parameters(key, changes, passes):
+def test_fused_attack_uses_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
     parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
@@ -369,17 +372,17 @@ def test_takes_the_parameters(key, changes, passes):
     context = dataclasses.replace(context, engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
-    # One clean prediction for all strengths; the attack and one prediction of what it found for each.
+    # One clean prediction for all strengths; for each, the attack and one prediction of its result.
     assert network.n_images == 8 * (1 + 2 * (passes + 1))
 
 
-def test_a_batch_is_never_larger_than_asked_for():
+def test_micro_batch_limits_batch_size():
     context = tiny_context("pgd", tiny_classifier(micro_batch=3))
-    job = job_of(context, request_of(tiny_images(0), (1.0,)), [1 / 255])
+    job = make_job(context, request_of(tiny_images(0), (1.0,)), [1 / 255])
     assert job.batching.samples == 3
     assert job.model is context.classifier
 
 
-def test_an_unknown_engine_is_refused():
+def test_load_rejects_unknown_engine():
     with pytest.raises(ConfigError, match="'fused'"):
         TASKS["pgd"].load("fussed")

@@ -1,4 +1,4 @@
-"""What the fused attacks draw: names, distributions, the schedule of Square."""
+"""Random numbers of fused attacks: names, distributions and Square's schedule."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SHAPE = (3, SIZE, SIZE)
 # --- draws ---------------------------------------------------------------------------------------------------------
 
 
-def test_draws_follow_from_seed_key_restart_and_image():
+def test_draws_depend_on_seed_key_restart_and_image():
     images = np.array([3, 700, 64, 3])
     uniforms = CounterDraws(0, "pgd").uniforms(0, images, SHAPE)
     stripes = CounterDraws(0, "aa_square").stripes(0, images, SHAPE)
@@ -30,18 +30,18 @@ def test_draws_follow_from_seed_key_restart_and_image():
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
-def test_signs_of_swaps_are_bits_of_a_stream_and_are_kept_as_bits():
+def test_swap_signs_are_cached_bits_of_a_stream():
     images = np.array([9999, 0, 7, 5000, 7])
     swaps = CounterDraws(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
     for query, swap in enumerate(swaps, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [[int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in images]
-        assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in of_image] for of_image in bits]
-    *_, kept = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
-    assert kept.nbytes == 10_240 * 3 // 8
+        assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
+    *_, packed = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
+    assert packed.nbytes == 10_240 * 3 // 8
 
 
-def test_draws_are_uniform():
+def test_uniforms_and_stripes_are_uniform():
     uniforms = CounterDraws(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
@@ -53,7 +53,7 @@ def test_draws_are_uniform():
     assert abs(float(stripes.mean())) < 0.1
 
 
-def test_normals_follow_from_seed_key_restart_and_image():
+def test_normals_depend_on_seed_key_restart_and_image():
     images = np.array([3, 700, 64, 3])
     normals = CounterDraws(0, "pgd_l2").normals(0, images, 50)
     assert torch.equal(normals[0], normals[3])
@@ -69,13 +69,13 @@ def test_normals_are_normal():
     assert normals.dtype == torch.float32
     assert normals.isfinite().all()
     assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01
-    # Neither the images nor the places of one image are related.
+    # Neither images nor positions within an image are correlated.
     correlations = torch.corrcoef(normals) - torch.eye(100)
     assert correlations.abs().max() < 6 / 2000**0.5
 
 
-def test_the_draws_of_today():
-    # Stored results depend on these numbers: they change with no version of anything.
+def test_draws_match_recorded_values():
+    # Stored results depend on these numbers, so they must never change.
     draws = CounterDraws(7, "pgd")
     words = (draws.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
     signs = draws.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
@@ -87,21 +87,21 @@ def test_the_draws_of_today():
     assert (window.row, window.column, window.signs.flatten().tolist()) == (2, 15, [1, 1, -1])
 
 
-def test_windows_follow_from_the_number_of_the_query():
+def test_windows_depend_on_query_number():
     draws = CounterDraws(0, "aa_square")
     sides = [5] * 40
     whole = draws.windows(0, 0, sides, SHAPE)
     rest = draws.windows(0, 30, sides[30:], SHAPE)
-    for one, two in zip(whole[30:], rest, strict=True):
-        assert one[:3] == two[:3]
-        assert torch.equal(one.signs, two.signs)
-    # AutoAttack draws below H - side, so the last row and column are never touched.
+    for window, expected in zip(whole[30:], rest, strict=True):
+        assert window[:3] == expected[:3]
+        assert torch.equal(window.signs, expected.signs)
+    # AutoAttack draws below H - side, so the last row and column never change.
     assert {window.row for window in whole} == {window.column for window in whole} == set(range(SIZE - 5))
     assert draws.windows(0, 0, [SIZE], SHAPE)[0][:2] == (0, 0)
     assert len({tuple(window.signs.flatten().tolist()) for window in whole}) == 8
 
 
-def test_sides_follow_the_published_schedule():
+def test_side_of_follows_published_schedule():
     shape = (3, 32, 32)
     edges = {0: 29, 10: 29, 11: 20, 50: 20, 51: 14, 200: 14, 201: 10, 500: 10, 501: 7, 1000: 7, 1001: 5, 2001: 4}
     assert {query: side_of(query, 0.8, shape) for query in edges} == edges
@@ -110,7 +110,7 @@ def test_sides_follow_the_published_schedule():
 
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
-def test_draws_of_large_images_are_those_of_the_image_alone_and_few_are_kept(shape: tuple[int, int, int]) -> None:
+def test_draws_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
     draws = CounterDraws(5, "large")
     before = _uniform_block.cache_info().currsize
     uniforms = draws.uniforms(0, np.array([3, 70]), shape)
@@ -119,5 +119,5 @@ def test_draws_of_large_images_are_those_of_the_image_alone_and_few_are_kept(sha
         words = generator(5, "large", "start", 0, image).bit_generator.random_raw(-(-n_values // 2)).astype("<u8")
         expected = (words.view("<u4")[:n_values] >> np.uint32(8)) * np.float32(2**-24)
         np.testing.assert_array_equal(uniforms[position].flatten().numpy(), expected)
-    # One block for each image of 224 pixels; larger images fill more than a block may.
+    # One block for each image of 224 pixels; a larger image exceeds the maximum of a block, and is not cached.
     assert _uniform_block.cache_info().currsize - before == (2 if shape[1] == 224 else 0)

@@ -1,4 +1,4 @@
-"""The fused attacks are the libraries', to the last bit: full iteration counts on tiny networks.
+"""Bit-by-bit parity of the fused attacks with the libraries: full iteration counts on tiny networks.
 
 `benchmarks/parity.py` does the same on whole networks.
 """
@@ -22,7 +22,7 @@ from tests.support.library_parity import compare, fused_images, library_images
 from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
 
 SEED = 5
-FULL = {
+FULL_PARAMETERS = {
     "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
     "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
     "pgd_linf7": {"epsilons_255": (0.5, 3.0, 8.0)},
@@ -33,43 +33,43 @@ FULL = {
     "aa_apgd-dlr": {"epsilons_255": (0.5, 3.0, 8.0)},
     "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 240},
 }
-every_attack = pytest.mark.parametrize("key", list(FULL))
+every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
 
-FEW = {"steps": 12, "queries": 40}
-"""Enough for what begins and ends differently; APGD halves its step size at the third of twelve."""
+FEW_STEPS = {"steps": 12, "queries": 40}
+"""Few steps and queries, but enough to test how attacks start and end; APGD halves its step size at the third of
+twelve."""
 
 
 def parameters_of(key, **changes):
-    return TASKS[key].parameters(**FULL[key] | changes)
+    return TASKS[key].parameters(**FULL_PARAMETERS[key] | changes)
 
 
 def few_steps(key):
-    """The attack's parameters with few steps or queries, whichever it has."""
+    """Return the attack's parameters with few steps or queries."""
     return parameters_of(
-        key, **{name: value for name, value in FEW.items() if name in TASKS[key].parameters.model_fields}
+        key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].parameters.model_fields}
     )
 
 
 def assert_equal(key, classifier, image_set, parameters, *, apart=False):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
     differences = compare(key, classifier, images, labels, parameters, seed=SEED, apart=apart)
-    assert {strength: (found.image_bits, found.logit_bits) for strength, found in differences.items()} == dict.fromkeys(
-        parameters.strengths, (0, 0)
-    )
+    bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
+    assert bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
 
 
 @every_attack
-def test_a_tiny_network(key):
+def test_parity_on_tiny_network(key):
     differences = assert_equal(key, tiny_classifier(), tiny_images(), parameters_of(key))
     weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
-    # Some images are fooled at once, some on the way, some never: every path is taken.
+    # Some images are fooled at the first step, some later and some never, so all branches are tested.
     assert strongest.changed > weakest.changed or not key.startswith("aa_")
     assert 0 < strongest.correct < weakest.correct or key == "fgsm"
 
 
 @every_attack
-def test_a_hundred_classes(key):
+def test_parity_with_a_hundred_classes(key):
     network = TinyNetwork()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -84,7 +84,7 @@ def test_a_hundred_classes(key):
     [([0.0, 3.0, 1.0, -2.0, 0.5], False), ([0.0] * 5, True)],
     ids=["constant, no graph", "ties, zeros in the graph"],
 )
-def test_a_network_without_a_path(key, logits, in_graph):
+def test_parity_on_constant_networks(key, logits, in_graph):
     images = tiny_images(labels=np.arange(21) % 5)
     parameters = few_steps(key)
     assert_equal(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
@@ -93,35 +93,35 @@ def test_a_network_without_a_path(key, logits, in_graph):
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
 @pytest.mark.each_value
-def test_few_images_are_correct(key, n_correct):
-    seen = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
-    labels = (seen + 1) % 5
-    labels[:n_correct] = seen[:n_correct]
+def test_parity_with_few_correct_images(key, n_correct):
+    predicted = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
+    labels = (predicted + 1) % 5
+    labels[:n_correct] = predicted[:n_correct]
     assert_equal(key, tiny_classifier(), tiny_images(labels=labels), few_steps(key))
 
 
 @every_attack
-def test_one_image(key):
+def test_parity_with_one_image(key):
     assert_equal(key, tiny_classifier(), tiny_images(1), few_steps(key))
 
 
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
 @pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
-def test_restarts(key, restarts):
+def test_parity_with_restarts(key, restarts):
     parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
     assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True)
 
 
-# After 3 steps an image has been fooled and is right again: its last misclassified iterate comes back.
+# After 3 steps, an image that was fooled is classified correctly again: its last misclassified iterate is returned.
 @pytest.mark.parametrize("steps", [1, 2, 3, 33])
-def test_few_iterations_of_apgd(steps):
+def test_parity_of_apgd_with_few_iterations(steps):
     assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
-# The images of two restarts hold those of the first.
+# The images of two restarts include those of the first.
 two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
-APGD_FORMS = {
+APGD_VARIANTS = {
     "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
     "aa_apgd-dlr_l2": {"epsilons": (0.05, 0.5)},
     "aa_apgd-dlr_l1": {"epsilons": (0.2, 4.0)},
@@ -131,35 +131,35 @@ APGD_FORMS = {
 }
 
 
-@pytest.mark.parametrize("key", list(APGD_FORMS))
+@pytest.mark.parametrize("key", list(APGD_VARIANTS))
 @two_restarts
-def test_forms_of_apgd(key, restarts):
-    parameters = TASKS[key].parameters(**APGD_FORMS[key], steps=12, restarts=restarts)
+def test_parity_of_apgd_variants(key, restarts):
+    parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
     differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
     assert differences[0].changed < differences[-1].changed
 
 
 @pytest.mark.parametrize(("key", "epsilons"), [("aa_square_l2", (0.05, 0.5, 1.5)), ("aa_square_l1", (0.5, 4.0, 12.0))])
 @two_restarts
-def test_forms_of_square(key, epsilons, restarts):
+def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
     differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
     assert differences[0].changed < differences[-1].changed
 
 
-FAB_FORMS = {
+FAB_VARIANTS = {
     "": {"epsilons_255": (1.0, 8.0)},
     "_l2": {"epsilons": (0.05, 0.5)},
     "_l1": {"epsilons": (0.2, 4.0)},
 }
 
 
-@pytest.mark.parametrize("ball", list(FAB_FORMS))
+@pytest.mark.parametrize("ball", list(FAB_VARIANTS))
 @pytest.mark.parametrize(("key", "changes"), [("aa_fab", {"restarts": 2}), ("aa_fab-t", {"targets": 9})])
 @pytest.mark.each_value
-def test_forms_of_fab(key, changes, ball):
+def test_parity_of_fab_variants(key, changes, ball):
     key += ball
-    parameters = TASKS[key].parameters(**FAB_FORMS[ball], steps=6, **changes)
+    parameters = TASKS[key].parameters(**FAB_VARIANTS[ball], steps=6, **changes)
     differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
     assert differences[0].changed < differences[-1].changed
 
@@ -167,7 +167,7 @@ def test_forms_of_fab(key, changes, ball):
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
 @pytest.mark.each_value
-def test_variants_of_pgd(random_start, target):
+def test_parity_of_pgd_variants(random_start, target):
     parameters = parameters_of("pgd", random_start=random_start, target=target, steps=10)
     assert_equal("pgd", tiny_classifier(), tiny_images(), parameters)
 
@@ -175,28 +175,29 @@ def test_variants_of_pgd(random_start, target):
 @pytest.mark.parametrize(
     ("steps", "step_size", "random_start"), [(1, 0.1, True), (2, 3.0, False), (40, 0.005, False), (40, 0.1, True)]
 )
-def test_variants_of_pgd_in_an_l2_ball(random_start, steps, step_size):
+def test_parity_of_pgd_l2_variants(random_start, steps, step_size):
     parameters = parameters_of("pgd_l2", random_start=random_start, steps=steps, step_size=step_size)
     differences = assert_equal("pgd_l2", tiny_classifier(), tiny_images(), parameters)
-    assert all(found.changed == 21 for found in differences.values())
+    assert all(difference.changed == 21 for difference in differences.values())
 
 
 @pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
-def test_pgd_away_from_the_prediction(key):
+def test_parity_of_pgd_away_from_prediction(key):
     parameters = parameters_of(key, label="predicted", steps=7)
     assert_equal(key, tiny_classifier(), tiny_images(), parameters)
-    given = parameters_of(key, steps=7)
+    default = parameters_of(key, steps=7)
     images, labels = torch.from_numpy(tiny_images().images), torch.from_numpy(tiny_images().labels)
-    epsilons = [TASKS[key].constraint.radius(strength) for strength in given.strengths]
-    one, other = (
-        fused_images(key, tiny_classifier(), images, labels, epsilons, SEED, chosen) for chosen in (given, parameters)
+    epsilons = [TASKS[key].constraint.radius(strength) for strength in default.strengths]
+    from_label, from_prediction = (
+        fused_images(key, tiny_classifier(), images, labels, epsilons, SEED, variant)
+        for variant in (default, parameters)
     )
-    # One image in four is labelled as it is not predicted, and goes elsewhere.
-    assert (one != other).flatten(2).any(dim=2).sum(dim=1).tolist() == [5, 5, 5]
+    # The label of one image in four differs from its prediction, so its attack differs.
+    assert (from_label != from_prediction).flatten(2).any(dim=2).sum(dim=1).tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("random_start", [True, False])
-def test_pgd_in_an_l2_ball_on_a_compiled_network_is_the_librarys_within_rounding(random_start):
+def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start):
     spec = specs()[21]
     network = network_of(spec, channels=8)
     classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
@@ -205,19 +206,19 @@ def test_pgd_in_an_l2_ball_on_a_compiled_network_is_the_librarys_within_rounding
     images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
     epsilons = (0.25, 0.5)
     parameters = TASKS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
-    found = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
-    for epsilon, attacked in zip(epsilons, found, strict=True):
+    perturbed = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
+    for epsilon, result in zip(epsilons, perturbed, strict=True):
         expected = library_images("pgd_l2", classifier, to_float(images), labels, epsilon, SEED, parameters)
-        assert (attacked - expected).flatten(1).norm(dim=1).max() < 1e-3 * epsilon
-        torch.testing.assert_close(compiled.logits(attacked), classifier.logits(expected), rtol=1e-3, atol=1e-3)
+        assert (result - expected).flatten(1).norm(dim=1).max() < 1e-3 * epsilon
+        torch.testing.assert_close(compiled.logits(result), classifier.logits(expected), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("p_init", [0.05, 1.0])
-def test_other_squares(p_init):
+def test_parity_of_square_with_other_sides(p_init):
     assert_equal("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
-def test_one_source_replays_restarts_for_one_strength_only():
+def test_replayed_draws_reject_restarts_of_several_strengths():
     draws = ReplayedDraws(0)
     draws.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):

@@ -1,4 +1,4 @@
-"""The gradient of the loss: as autograd has it, and exactly zero where attacks see nothing."""
+"""The input gradient: comparison with autograd, and exact zeros of saturated losses."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def measured(images, classifier, batch_size=8):
 
 
 @pytest.mark.parametrize("batch_size", [2, 8])
-def test_the_norm_is_what_autograd_has(batch_size):
+def test_norm_matches_autograd(batch_size):
     classifier, images = tiny_classifier(TinyNetwork().eval()), tiny_images(6)
     pixels = (torch.from_numpy(images.images) / 255).requires_grad_()
     functional.cross_entropy(classifier(pixels), torch.from_numpy(images.labels), reduction="sum").backward()
@@ -35,7 +35,7 @@ def test_the_norm_is_what_autograd_has(batch_size):
     assert measured(images, classifier, batch_size) == {"norm": pytest.approx(expected, rel=1e-6), "zero_share": 0.0}
 
 
-class _Saturated(nn.Module):
+class _SaturatedNetwork(nn.Module):
     """Logits of a tiny network, so large on bright images that their softmax is 1 and 0 in float32."""
 
     def __init__(self):
@@ -47,19 +47,19 @@ class _Saturated(nn.Module):
         return features, torch.where(pixels.mean(dim=(1, 2, 3), keepdim=True).flatten(1) > 0, logits * 1e6, logits)
 
 
-def test_saturated_losses_count_image_by_image():
-    classifier, images = tiny_classifier(_Saturated()), tiny_images(8)
+def test_zero_share_counts_saturated_images():
+    classifier, images = tiny_classifier(_SaturatedNetwork()), tiny_images(8)
     labels = classifier.logits(torch.from_numpy(images.images) / 255).argmax(dim=1)
     means = classifier.mean.mean()
     assert 0 <= float(means) <= 1
-    is_right = tiny_images(8, labels=labels.tolist())
-    shown = (torch.from_numpy(is_right.images) / 255 - classifier.mean) / classifier.std
-    bright = float((shown.mean(dim=(1, 2, 3)) > 0).double().mean())
+    correct = tiny_images(8, labels=labels.tolist())
+    inputs = (torch.from_numpy(correct.images) / 255 - classifier.mean) / classifier.std
+    bright = float((inputs.mean(dim=(1, 2, 3)) > 0).double().mean())
     assert 0 < bright < 1
-    assert measured(is_right, classifier)["zero_share"] == bright
+    assert measured(correct, classifier)["zero_share"] == bright
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
-def test_constant_networks_have_none(in_graph):
+def test_input_gradient_of_constant_networks_is_zero(in_graph):
     classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
     assert measured(tiny_images(5, classifier=classifier), classifier) == {"norm": 0.0, "zero_share": 1.0}

@@ -1,4 +1,4 @@
-"""The Jacobian's norm: exact as autograd has it, unbiased where it is projected, zero where nothing changes."""
+"""The norm of the Jacobian: comparison with autograd, unbiased projections, and zero for constant networks."""
 
 import dataclasses
 
@@ -25,41 +25,41 @@ MEASURE = find_task("jacobian").load("fused")
 def squared_norm(images, classifier, *, seed=0, batch_size=8, **parameters):
     context = dataclasses.replace(tiny_context("jacobian", classifier, batch_size=batch_size), seed=seed)
     request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
-    found = MEASURE(context, JacobianParameters(**parameters), request)
-    return {name: float(value) for name, value in found.items()}
+    result = MEASURE(context, JacobianParameters(**parameters), request)
+    return {name: float(value) for name, value in result.items()}
 
 
-@pytest.mark.parametrize("shown", ["pixels", "normalised"])
-def test_exact_is_what_autograd_has(shown):
+@pytest.mark.parametrize("space", ["pixels", "normalised"])
+def test_exact_norm_matches_autograd(space):
     network = TinyNetwork().eval()
     images = tiny_images(6)
     classifier = tiny_classifier(network)
     pixels = torch.from_numpy(images.images) / 255
-    if shown == "pixels":
+    if space == "pixels":
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
     else:
         normalised = (pixels - classifier.mean) / classifier.std
         jacobian = torch.func.vmap(torch.func.jacrev(lambda x: network(x[None])[1][0]))(normalised)
     expected = jacobian.double().flatten(1).square().sum(dim=1)
-    found = squared_norm(images, classifier, projections="exact", input=shown)
-    assert found["squared_norm"] == pytest.approx(float(expected.mean()), rel=1e-5)
-    assert found["squared_norm_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-5)
+    result = squared_norm(images, classifier, projections="exact", input=space)
+    assert result["squared_norm"] == pytest.approx(float(expected.mean()), rel=1e-5)
+    assert result["squared_norm_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-5)
 
 
 def test_projections_are_unbiased():
     images, classifier = tiny_images(4), tiny_classifier()
     exact = squared_norm(images, classifier, projections="exact")["squared_norm"]
-    drawn = np.array([squared_norm(images, classifier, seed=seed)["squared_norm"] for seed in range(300)])
-    standard_error = drawn.std() / np.sqrt(len(drawn))
+    estimates = np.array([squared_norm(images, classifier, seed=seed)["squared_norm"] for seed in range(300)])
+    standard_error = estimates.std() / np.sqrt(len(estimates))
     assert 0 < standard_error < 0.2 * exact
-    assert abs(drawn.mean() - exact) < 4 * standard_error
-    # More projections of one seed draw more, and come closer.
+    assert abs(estimates.mean() - exact) < 4 * standard_error
+    # More projections with the same seed are closer to the exact norm.
     many = squared_norm(images, classifier, projections=400)["squared_norm"]
     assert many == pytest.approx(exact, rel=0.2)
 
 
-def test_one_class_needs_no_projection():
-    """With C = 1 each direction is 1 or -1, and one projection is exact."""
+def test_projection_is_exact_for_one_class():
+    """With C = 1, each direction is 1 or -1, so one projection is exact."""
 
     class OneLogit(nn.Module):
         def forward(self, pixels):
@@ -74,14 +74,14 @@ def test_one_class_needs_no_projection():
 
 @pytest.mark.parametrize("in_graph", [True, False])
 @pytest.mark.parametrize("projections", ["exact", 2])
-def test_constant_networks_have_none(projections, in_graph):
+def test_jacobian_of_constant_networks_is_zero(projections, in_graph):
     classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
-    found = squared_norm(tiny_images(5, classifier=classifier), classifier, projections=projections)
-    assert found == {"squared_norm": 0.0, "squared_norm_sd": 0.0}
+    result = squared_norm(tiny_images(5, classifier=classifier), classifier, projections=projections)
+    assert result == {"squared_norm": 0.0, "squared_norm_sd": 0.0}
 
 
 @pytest.mark.parametrize("projections", ["exact", 2])
-def test_batches_change_nothing(projections):
+def test_result_does_not_depend_on_batches(projections):
     images, classifier = tiny_images(21), tiny_classifier()
     whole = squared_norm(images, classifier, batch_size=21, projections=projections)
     for batch_size in (1, 4, 20):
@@ -90,8 +90,8 @@ def test_batches_change_nothing(projections):
         )
 
 
-def test_draws_belong_to_the_image():
-    """An image has the same directions among other images."""
+def test_directions_do_not_depend_on_other_images():
+    """The directions of an image do not depend on the other images."""
     images, classifier = tiny_images(8), tiny_classifier()
     both = squared_norm(images, classifier)["squared_norm"]
     halves = [

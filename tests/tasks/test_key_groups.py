@@ -1,4 +1,4 @@
-"""Names that stand for several keys, wherever keys are listed; suggestions for names that are no keys."""
+"""Groups of keys in lists of keys, and suggestions for unknown names."""
 
 import json
 from pathlib import Path
@@ -15,36 +15,36 @@ from tests.support.fabricated import export, make_plan
 from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 
-def test_group_is_replaced_by_its_keys_once_and_in_place() -> None:
+def test_expand_keys_replaces_groups_in_place() -> None:
     assert expand_keys(["pgd", "corruptions", "fog", "pgd"]) == ("pgd", *CORRUPTIONS)
     assert expand_keys(["fog", "corruptions"], {"snow", "fog", "pgd"}) == ("fog", "snow")
     assert expand_keys(["corruptions", "mine"], {"pgd"}) == ("corruptions", "mine")
 
 
 @pytest.mark.parametrize("row", TASKS.values(), ids=lambda row: row.key)
-def test_label_of_a_figure_suggests_its_key(row) -> None:
+def test_closest_key_recognises_labels_of_figures(row) -> None:
     assert closest_key(row.label, TASKS) == f" Did you mean {row.key!r}?"
 
 
-def test_groups_name_autoattack_and_the_keys_of_the_paper() -> None:
+def test_expand_keys_knows_autoattack_and_paper_keys() -> None:
     assert expand_keys(["autoattack", "autoattack_l2", "clean"]) == ("aa_standard", "aa_standard_l2", "clean")
     assert expand_keys(["all"]) == PAPER_KEYS
 
 
 @pytest.mark.parametrize("keys", [{"autoattack": {"steps": 7}}, {"aa_standard": {"steps": 7}}])
-def test_a_sweep_takes_autoattack_with_its_parameters(write_sweep: WriteSweep, keys) -> None:
+def test_sweep_accepts_parameters_of_autoattack_group(write_sweep: WriteSweep, keys) -> None:
     parameters = load_config(write_sweep(keys={"clean": {}, **keys})).parameters
     assert list(parameters) == ["clean", "aa_standard"] or list(parameters) == ["aa_standard", "clean"]
     assert parameters["aa_standard"].steps == 7
 
 
 @pytest.mark.parametrize("name", ["auto_attak", "AutoAttack", "auto_attack", "Auto Attack"])
-def test_autoattack_suggests_the_standard_version(name: str) -> None:
+def test_find_task_suggests_autoattack(name: str) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean '(aa_standard|autoattack)'\?"):
         find_task(name)
 
 
-def test_sweep_is_narrowed_to_its_corruptions(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     datasets = {"digits": {"corruptions": {"source": "generated"}}}
     sweep = write_sweep(keys={"clean": {}, "fog": {}, "snow": {}}, datasets=datasets)
     units = json.loads(robust201("plan", "--json", sweep, "--keys", "corruptions").out)["units"]
@@ -54,7 +54,7 @@ def test_sweep_is_narrowed_to_its_corruptions(robust201: RunCommand, write_sweep
     assert "expected one of its keys, got 'autoattack'" in robust201("plan", sweep, "--keys", "autoattack").refusal(2)
 
 
-def test_evaluate_takes_the_group_with_parameters() -> None:
+def test_evaluate_accepts_parameters_of_group() -> None:
     images = tiny_images()
     keys = ["clean", {"corruptions": {"severities": [1]}}, {"fog": {"severities": [2, 3]}}]
     frame = evaluate(
@@ -66,7 +66,7 @@ def test_evaluate_takes_the_group_with_parameters() -> None:
     assert by_key["snow"] == [1]
 
 
-def test_metrics_of_the_group_are_those_of_the_corruptions_in_the_dataset(tmp_path: Path) -> None:
+def test_metrics_expand_group_to_corruptions_of_dataset(tmp_path: Path) -> None:
     export(tmp_path, make_plan([0, 1, 2], ("clean", "fog", "snow", "pgd")), formats=("json",))
     data = RobustnessDataset(tmp_path)
     by_group, by_name = data.metrics(keys=["corruptions"]), data.metrics(keys=["fog", "snow"])

@@ -1,4 +1,4 @@
-"""Corruptions of images of 224 pixels: the constants of ImageNet-C, checked against plain readings of its script."""
+"""Corruptions of images of 224 pixels: ImageNet-C's constants, compared with plain implementations of its script."""
 
 import math
 
@@ -33,7 +33,7 @@ def corrupted(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, index: 
 
 
 @pytest.mark.parametrize("key", CORRUPTIONS)
-def test_every_corruption_reaches_every_severity_of_large_images(key: str) -> None:
+def test_corruption_supports_large_images(key: str) -> None:
     first, last = corrupted(key, 1), corrupted(key, 5)
     assert first.shape == last.shape == (SIZE, SIZE, 3)
     changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (first, last)]
@@ -42,27 +42,27 @@ def test_every_corruption_reaches_every_severity_of_large_images(key: str) -> No
 
 
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.08, 0.12, 0.18, 0.26, 0.38), strict=True)])
-def test_gaussian_noise_has_the_published_scale(severity: int, scale: float) -> None:
+def test_gaussian_noise_has_published_scale(severity: int, scale: float) -> None:
     grey = np.full((1, SIZE, SIZE, 3), 128, np.uint8)
     noise = corrupted("gaussian_noise", severity, grey) / 255.0 - 128 / 255
     inside = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
-    # Normal noise that is cut off at black and white: compare a quantile inside of the range.
+    # The noise is clipped at black and white, so compare a quantile inside of the range.
     assert np.quantile(np.abs(noise), 0.5) == pytest.approx(0.6745 * scale, abs=0.004)
     assert inside.mean() > 0.7
 
 
-@pytest.mark.parametrize(("severity", "share"), [*zip(SEVERITIES, (0.4, 0.3, 0.2, 0.1, 0.05), strict=True)])
-def test_contrast_is_that_of_the_script(severity: int, share: float) -> None:
+@pytest.mark.parametrize(("severity", "factor"), [*zip(SEVERITIES, (0.4, 0.3, 0.2, 0.1, 0.05), strict=True)])
+def test_contrast_matches_script(severity: int, factor: float) -> None:
     pixels = IMAGE[0] / 255.0
     means = pixels.mean(axis=(0, 1), keepdims=True)
-    expected = (np.clip((pixels - means) * share + means, 0, 1) * 255).astype(np.uint8)
+    expected = (np.clip((pixels - means) * factor + means, 0, 1) * 255).astype(np.uint8)
     np.testing.assert_array_equal(corrupted("contrast", severity), expected)
 
 
-@pytest.mark.parametrize(("severity", "share"), [*zip(SEVERITIES, (0.6, 0.5, 0.4, 0.3, 0.25), strict=True)])
-def test_pixelate_is_that_of_the_script(severity: int, share: float) -> None:
-    between = int(SIZE * share)
-    image = Image.fromarray(IMAGE[0]).resize((between, between), Image.Resampling.BOX)
+@pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.6, 0.5, 0.4, 0.3, 0.25), strict=True)])
+def test_pixelate_matches_script(severity: int, scale: float) -> None:
+    low_resolution = int(SIZE * scale)
+    image = Image.fromarray(IMAGE[0]).resize((low_resolution, low_resolution), Image.Resampling.BOX)
     expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))
     np.testing.assert_array_equal(corrupted("pixelate", severity), expected)
 
@@ -70,8 +70,8 @@ def test_pixelate_is_that_of_the_script(severity: int, share: float) -> None:
 @pytest.mark.parametrize(
     ("severity", "radius", "smoothing"), [(1, 3, 0.1), (2, 4, 0.5), (3, 6, 0.5), (4, 8, 0.5), (5, 10, 0.5)]
 )
-def test_defocus_kernel_is_that_of_the_script(severity: int, radius: int, smoothing: float) -> None:
-    """The disk of the script, smoothed here pixel by pixel with a border that mirrors through the edge pixel."""
+def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: float) -> None:
+    """The script's disk, smoothed here pixel by pixel with a border that mirrors at the edge pixel."""
     reach = 8 if radius <= 8 else radius
     width = 1 if radius <= 8 else 2
     side = 2 * reach + 1
@@ -95,13 +95,13 @@ def test_defocus_kernel_is_that_of_the_script(severity: int, radius: int, smooth
 
 
 @pytest.mark.parametrize(("severity", "quality"), [*zip(SEVERITIES, (25, 18, 15, 10, 7), strict=True)])
-def test_jpeg_has_the_published_quality(severity: int, quality: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_jpeg_has_published_quality(severity: int, quality: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
     Image.fromarray(IMAGE[0]).save(tmp_path / "image.jpg", quality=quality)
     with Image.open(tmp_path / "image.jpg") as image:
         np.testing.assert_array_equal(corrupted("jpeg_compression", severity), np.asarray(image))
 
 
-def test_constants_change_at_224_pixels_and_so_does_the_version() -> None:
+def test_constants_and_version_change_at_224_pixels() -> None:
     keys = ("brightness", "snow")
     assert corruption_versions(keys, IMAGENET_SIZE - 1) == {"brightness": 1, "snow": 2}
     assert corruption_versions(keys, IMAGENET_SIZE) == {"brightness": 3, "snow": 3}

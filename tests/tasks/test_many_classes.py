@@ -1,4 +1,4 @@
-"""Results of more than 256 classes: predictions in two bytes, and no matrix of classes unless one is asked for."""
+"""Results with more than 256 classes: two-byte predictions, and no class-by-class matrix unless requested."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from robust201.tasks.columns import columns_of
 from robust201.tasks.measurements import Accumulator, check_values, merge_values, summarise
 
 N_CLASSES, N_IMAGES = 1000, 40
-DRAWS = torch.Generator().manual_seed(0)
-LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=DRAWS)
-LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=DRAWS)
-LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images is correct
+GENERATOR = torch.Generator().manual_seed(0)
+LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=GENERATOR)
+LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=GENERATOR)
+LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images are correct
 COMPACT = ("accuracy", "confidence_prediction", "predictions")
 
 
@@ -22,14 +22,14 @@ def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-de
     return accumulator.finalise()
 
 
-def test_no_matrix_is_kept_unless_asked_for() -> None:
+def test_columns_exclude_matrix_unless_requested() -> None:
     assert columns_of(COMPACT, 1000) == ("accuracy", "confidence_prediction", "predictions", "outcome_counts")
     assert columns_of(COMPACT, 256) == ("accuracy", "cm", "confidence_prediction", "predictions")
     assert columns_of(("cm",), 1000) == ("accuracy", "cm")
     assert {"cm", "confidence_label", "confidence_argmax"} < {*columns_of(("confidence",), 1000)}
 
 
-def test_values_are_those_of_the_confusion_matrix() -> None:
+def test_compact_values_match_confusion_matrix() -> None:
     compact, full = measure(COMPACT), measure(("accuracy", "confidence", "cm", "predictions"))
     for values in (compact, full):
         check_values(values, N_IMAGES, np.bincount(LABELS, minlength=N_CLASSES))
@@ -46,7 +46,7 @@ def test_values_are_those_of_the_confusion_matrix() -> None:
 
 
 @pytest.mark.parametrize("measurements", [COMPACT, ("confidence", "cm", "predictions")])
-def test_parts_merge_to_the_byte(measurements: tuple[str, ...]) -> None:
+def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
     parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
     merged, whole = merge_values(parts), measure(measurements)
     assert merged.keys() == whole.keys()
@@ -65,15 +65,15 @@ def test_parts_merge_to_the_byte(measurements: tuple[str, ...]) -> None:
         ("confidence_prediction", lambda means: means + 1, "confidence_prediction in"),
     ],
 )
-def test_damaged_results_are_rejected(name, change, message) -> None:  # type: ignore[no-untyped-def]
+def test_check_values_rejects_damaged_results(name, change, message) -> None:  # type: ignore[no-untyped-def]
     values = measure(COMPACT)
     values[name] = change(values[name])
     with pytest.raises(EvaluationError, match=message):
         check_values(values, N_IMAGES)
 
 
-def test_matrix_of_too_many_classes_is_rejected() -> None:
-    with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large; up to 4,096 classes have one"):
+def test_accumulator_rejects_too_many_classes() -> None:
+    with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large \(maximum 4,096 classes\)"):
         Accumulator(("cm",), 5000, "cpu", 1)
     with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer"):
         Accumulator(("accuracy",), 70_000, "cpu", 1)

@@ -1,4 +1,4 @@
-"""Derivatives in training mode and numbers per batch: what dense matrices and a hand-written ``train()`` give."""
+"""Derivatives in training mode and per batch, compared with dense matrices and a hand-written ``train()``."""
 
 import copy
 
@@ -22,7 +22,7 @@ EXACT = {"tolerance": 1e-5}
 
 
 class NormalisedNetwork(nn.Module):
-    """Smooth, with BatchNorm, whose running statistics are far from those of any batch; with dropout if asked."""
+    """Smooth network with BatchNorm, whose running statistics differ from all batches', and optional dropout."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -37,35 +37,35 @@ class NormalisedNetwork(nn.Module):
         return self.classifier(self.stem(pixels).flatten(1))
 
 
-def measured(key, given, classifier, **parameters):
+def measured(key, image_set, classifier, **parameters):
     row = find_task(key)
     context = tiny_context(key, classifier)
-    found = row.load("fused")(context, row.parameters(**parameters), request_of(given, (0.0,)))
-    return {name: float(value) for name, value in found.items()}
+    values = row.load("fused")(context, row.parameters(**parameters), request_of(image_set, (0.0,)))
+    return {name: float(value) for name, value in values.items()}
 
 
-def shown(images, classifier):
+def replaced_names(images, classifier):
     return ((torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std).double()
 
 
 def batches_of(images, classifier):
-    """Each batch's normalised images (B, 3, H, W) float64 and labels (B,)."""
+    """Return each batch's normalised images (B, 3, H, W) float64 and labels (B,)."""
     labels = torch.from_numpy(images.labels)
-    return list(zip(shown(images, classifier).split(BATCH), labels.split(BATCH), strict=True))
+    return list(zip(replaced_names(images, classifier).split(BATCH), labels.split(BATCH), strict=True))
 
 
 def in_mode(mode):
-    """Make a fresh network in float64, whose running statistics never entered a measure."""
+    """Return a new network in float64, whose running statistics are those of initialisation."""
     return NormalisedNetwork().double().train(mode == "training")
 
 
 def dense_hessian(network, losses_of):
-    """Hessian of a function of the network with respect to its weights, whole."""
+    """Return the dense Hessian of a function of the network with respect to its weights."""
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
     def loss(*values):
-        state = dict(zip(names, values, strict=True)) | {name: one.clone() for name, one in buffers.items()}
+        state = dict(zip(names, values, strict=True)) | {name: buffer.clone() for name, buffer in buffers.items()}
         return losses_of(lambda x: torch.func.functional_call(network, state, (x,)))
 
     blocks = torch.autograd.functional.hessian(loss, weights)
@@ -77,33 +77,33 @@ def dense_hessian(network, losses_of):
 
 
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
-def test_eigenvalues_of_weights_equal_dense_hessians(mode):
+def test_eigenvalues_of_weights_match_dense_hessians(mode):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     batches = batches_of(images, classifier)
     columns = ["largest", "largest_summed", "batch_largest", "batch_largest_sd"]
-    found = measured("hessian_weights", images, classifier, **TRAINING | EXACT | {"mode": mode, "columns": columns})
+    result = measured("hessian_weights", images, classifier, **TRAINING | EXACT | {"mode": mode, "columns": columns})
     hessians = [
         dense_hessian(in_mode(mode), lambda call, x=x, y=y: functional.cross_entropy(call(x), y)) for x, y in batches
     ]
-    of_batches = np.array([float(torch.linalg.eigvalsh(one)[-1]) for one in hessians])
+    eigenvalues = np.array([float(torch.linalg.eigvalsh(hessian)[-1]) for hessian in hessians])
     whole = float(torch.linalg.eigvalsh(torch.stack(hessians).mean(dim=0))[-1])
-    assert found["batch_largest"] == pytest.approx(of_batches.mean(), rel=1e-4)
-    assert found["batch_largest_sd"] == pytest.approx(of_batches.std(), rel=1e-3)
-    assert found["largest"] == pytest.approx(whole, rel=1e-4)
-    assert found["largest_summed"] == 3 * found["largest"]
-    assert found["batch_largest"] > 1.01 * found["largest"]  # Jensen: the two columns are different numbers
+    assert result["batch_largest"] == pytest.approx(eigenvalues.mean(), rel=1e-4)
+    assert result["batch_largest_sd"] == pytest.approx(eigenvalues.std(), rel=1e-3)
+    assert result["largest"] == pytest.approx(whole, rel=1e-4)
+    assert result["largest_summed"] == 3 * result["largest"]
+    assert result["batch_largest"] > 1.01 * result["largest"]  # Jensen's inequality: the two columns differ
 
 
-@pytest.mark.parametrize("given", ["normalised", "pixels"])
-def test_eigenvalues_of_input_equal_dense_hessians_of_batches(given):
+@pytest.mark.parametrize("space", ["normalised", "pixels"])
+def test_batch_eigenvalues_of_input_match_dense_hessians(space):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    found = measured("hessian_input", images, classifier, input=given, **TRAINING, **EXACT)
-    scale = classifier.std.double() if given == "normalised" else torch.ones(())
+    result = measured("hessian_input", images, classifier, input=space, **TRAINING, **EXACT)
+    scale = classifier.std.double() if space == "normalised" else torch.ones(())
     expected = []
     for x, y in batches_of(images, classifier):
         network = in_mode("training")
-        pixels = x * scale  # the derivative by x = pixels / std + constant is that by pixels, scaled
-        factor = torch.ones(()) if given == "normalised" else 1 / classifier.std.double()
+        pixels = x * scale  # the derivative with respect to x = pixels / std + constant is that for pixels, scaled
+        factor = torch.ones(()) if space == "normalised" else 1 / classifier.std.double()
 
         def loss(z, x=x, y=y, network=network, factor=factor):
             return functional.cross_entropy(network(x + factor * z), y, reduction="sum")
@@ -111,14 +111,14 @@ def test_eigenvalues_of_input_equal_dense_hessians_of_batches(given):
         matrix = torch.autograd.functional.hessian(loss, torch.zeros_like(pixels))
         size = x.numel()
         expected.append(float(torch.linalg.eigvalsh(matrix.reshape(size, size))[-1]))
-    assert found["batch_largest"] == pytest.approx(np.mean(expected), rel=1e-4)
-    assert found["batch_largest_sd"] == pytest.approx(np.std(expected), rel=1e-3)
+    assert result["batch_largest"] == pytest.approx(np.mean(expected), rel=1e-4)
+    assert result["batch_largest_sd"] == pytest.approx(np.std(expected), rel=1e-3)
 
 
-def test_batch_eigenvalue_of_input_is_the_largest_image_in_evaluation_mode():
+def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     fields = {"batch": BATCH, "images": N_IMAGES} | EXACT
-    found = measured("hessian_input", images, classifier, columns=["batch_largest", "largest"], **fields)
+    result = measured("hessian_input", images, classifier, columns=["batch_largest", "largest"], **fields)
     network = in_mode("evaluation")
     largest = [
         float(
@@ -128,19 +128,19 @@ def test_batch_eigenvalue_of_input_is_the_largest_image_in_evaluation_mode():
                 ).reshape(x.numel(), -1)
             )[-1]
         )
-        for x, y in zip(shown(images, classifier), torch.from_numpy(images.labels), strict=True)
+        for x, y in zip(replaced_names(images, classifier), torch.from_numpy(images.labels), strict=True)
     ]
-    assert found["batch_largest"] == pytest.approx(np.reshape(largest, (-1, BATCH)).max(axis=1).mean(), rel=1e-4)
-    assert found["largest"] == pytest.approx(np.mean(largest), rel=1e-4)
+    assert result["batch_largest"] == pytest.approx(np.reshape(largest, (-1, BATCH)).max(axis=1).mean(), rel=1e-4)
+    assert result["largest"] == pytest.approx(np.mean(largest), rel=1e-4)
 
 
-def handwritten_squares(images, classifier, network, projections):
-    """Squared norms by a plain loop in training mode, the running statistics restored afterwards."""
+def squares_from_loop(images, classifier, network, projections):
+    """Return squared norms from a plain loop in training mode, with running statistics restored afterwards."""
     state = copy.deepcopy(network.state_dict())
     network.train()
     squares = []
     draws = CounterDraws(SEED, "jacobian")
-    for batch, normalised in enumerate(shown(images, classifier).float().split(BATCH)):
+    for batch, normalised in enumerate(replaced_names(images, classifier).float().split(BATCH)):
         indices = images.indices[batch * BATCH : (batch + 1) * BATCH]
         total = torch.zeros(len(normalised), dtype=torch.float64)
         for projection in range(projections):
@@ -155,56 +155,57 @@ def handwritten_squares(images, classifier, network, projections):
 
 
 @pytest.mark.parametrize("projections", [1, 3])
-def test_jacobian_equals_a_handwritten_loop_in_training_mode(projections):
+def test_jacobian_matches_plain_loop_in_training_mode(projections):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     columns = ["squared_norm", "squared_norm_sd", "norm"]
-    found = measured("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING)
-    squares = handwritten_squares(images, classifier, NormalisedNetwork(), projections)
+    result = measured("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING)
+    squares = squares_from_loop(images, classifier, NormalisedNetwork(), projections)
     expected = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert result == pytest.approx(expected, rel=1e-5)
     evaluation = measured("jacobian", images, classifier, projections=projections)
-    assert evaluation["squared_norm"] != pytest.approx(found["squared_norm"], rel=0.05)
+    assert evaluation["squared_norm"] != pytest.approx(result["squared_norm"], rel=0.05)
 
 
-def test_projections_estimate_the_whole_jacobian_of_a_batch():
+def test_projections_estimate_jacobian_of_whole_batch():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(BATCH)
-    found = measured("jacobian", images, classifier, projections=2000, **TRAINING | {"images": BATCH})
+    result = measured("jacobian", images, classifier, projections=2000, **TRAINING | {"images": BATCH})
     ((x, _),) = batches_of(images, classifier)
     jacobian = torch.autograd.functional.jacobian(in_mode("training"), x)
     expected = float(jacobian.square().sum()) / BATCH
-    assert found["squared_norm"] == pytest.approx(expected, rel=0.02)
-    own = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
-    assert expected > 1.04 * own  # images of a batch do change each other's logits
+    assert result["squared_norm"] == pytest.approx(expected, rel=0.02)
+    without_others = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
+    assert expected > 1.04 * without_others  # images of a batch affect each other's logits
 
 
-def test_mean_norm_is_the_mean_of_the_roots():
+def test_norm_is_mean_of_square_roots():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    found = measured("jacobian", images, classifier, projections="exact", columns=["norm"])
-    jacobians = [torch.autograd.functional.jacobian(in_mode("evaluation"), x[None]) for x in shown(images, classifier)]
-    assert found == {"norm": pytest.approx(np.mean([float(one.norm()) for one in jacobians]), rel=1e-5)}
+    result = measured("jacobian", images, classifier, projections="exact", columns=["norm"])
+    network, inputs = in_mode("evaluation"), replaced_names(images, classifier)
+    norms = [float(torch.autograd.functional.jacobian(network, x[None]).norm()) for x in inputs]
+    assert result == {"norm": pytest.approx(np.mean(norms), rel=1e-5)}
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_training_mode_leaves_no_trace_and_has_no_hidden_state(key):
+def test_training_mode_preserves_network_and_is_deterministic(key):
     network, images = NormalisedNetwork(dropout=0.3), tiny_images(N_IMAGES)
     classifier = tiny_classifier(network)
     before, random_state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
-    found = measured(key, images, classifier, **TRAINING)
+    result = measured(key, images, classifier, **TRAINING)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not any(module.training for module in network.modules())
-    assert measured(key, images, classifier, **TRAINING) == found
-    assert measured(key, images, tiny_classifier(network, micro_batch=3), **TRAINING) == found
+    assert measured(key, images, classifier, **TRAINING) == result
+    assert measured(key, images, tiny_classifier(network, micro_batch=3), **TRAINING) == result
     network.stem[1].running_mean.add_(1.0)
     network.stem[1].running_var.mul_(7.0)
-    assert measured(key, images, classifier, **TRAINING) == found
+    assert measured(key, images, classifier, **TRAINING) == result
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_training_mode_depends_on_batches_and_a_smaller_one_is_rejected(key):
+def test_training_mode_depends_on_batches_and_rejects_unequal_ones(key):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    found = measured(key, images, classifier, **TRAINING)
-    assert measured(key, images, classifier, **TRAINING | {"batch": 6}) != pytest.approx(found, rel=1e-3)
+    result = measured(key, images, classifier, **TRAINING)
+    assert measured(key, images, classifier, **TRAINING | {"batch": 6}) != pytest.approx(result, rel=1e-3)
     with pytest.raises(EvaluationError, match=rf"failed for {key}: 11 images are not a multiple of batch \(4\)"):
         measured(key, tiny_images(11), classifier, **TRAINING)
 
@@ -217,20 +218,20 @@ def test_training_mode_depends_on_batches_and_a_smaller_one_is_rejected(key):
         ("hessian_input", {"tolerance": 0.01, "steps": 100, "input": "normalised"}),
     ],
 )
-def test_parameters_of_older_sweeps_keep_their_identity(key, identity):
+def test_identity_of_older_parameters_is_unchanged(key, identity):
     row = find_task(key)
     assert row.parameters().identity() == identity
-    usual = list(reversed(row.columns))
-    assert row.parameters(mode="evaluation", columns=usual).identity() == identity
+    default = list(reversed(row.columns))
+    assert row.parameters(mode="evaluation", columns=default).identity() == identity
     assert row.with_parameters(row.parameters()) is row
     training = row.parameters(mode="training", columns=["norm"] if key == "jacobian" else ["batch_largest"])
-    added = {"mode": "training", "batch": 256, "columns": list(training.chosen_columns)}
+    added = {"mode": "training", "batch": 256, "columns": list(training.selected_columns)}
     assert training.identity() == identity | added
-    assert row.with_parameters(training).columns == training.chosen_columns
+    assert row.with_parameters(training).columns == training.selected_columns
 
 
 @pytest.mark.parametrize(
-    ("key", "given", "message"),
+    ("key", "fields", "message"),
     [
         ("jacobian", {"mode": "training", "projections": "exact"}, "set projections: 10"),
         ("jacobian", {"mode": "training", "images": None}, r"a number of images in batches of 256, got null"),
@@ -243,6 +244,6 @@ def test_parameters_of_older_sweeps_keep_their_identity(key, identity):
         ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"a multiple of batch \(256\)"),
     ],
 )
-def test_impossible_parameters_are_rejected(key, given, message):
+def test_parameters_reject_invalid_combinations(key, fields, message):
     with pytest.raises(ValidationError, match=message):
-        find_task(key).parameters(**given)
+        find_task(key).parameters(**fields)

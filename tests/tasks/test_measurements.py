@@ -1,4 +1,4 @@
-"""Measurements are exact in any order and merge to the byte."""
+"""Measurements are exact in any order, and merged parts are byte-identical to the whole."""
 
 import itertools
 
@@ -16,8 +16,8 @@ ALL = tuple(MEASUREMENTS)
 
 
 @st.composite
-def answers(draw, max_images=40):
-    """Logits and labels of a few images; classes that nobody has or predicts are common."""
+def logits_and_labels(draw, max_images=40):
+    """Logits and labels of a few images; classes without images or predictions are common."""
     n_images = draw(st.integers(1, max_images))
     n_classes = draw(st.sampled_from([2, 3, 10]))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -36,15 +36,15 @@ def measure(logits, labels, order=None, batch=1000, measurements=ALL):
     return accumulator.finalise()
 
 
-def assert_same_bytes(one, two):
-    assert list(one) == list(two)
-    for name in one:
-        assert (one[name].dtype, one[name].shape) == (two[name].dtype, two[name].shape)
-        assert one[name].tobytes() == two[name].tobytes()
+def assert_same_bytes(values, expected):
+    assert list(values) == list(expected)
+    for name in values:
+        assert (values[name].dtype, values[name].shape) == (expected[name].dtype, expected[name].shape)
+        assert values[name].tobytes() == expected[name].tobytes()
 
 
-@given(answers())
-def test_values_are_those_of_the_definition(sample):
+@given(logits_and_labels())
+def test_values_match_definition(sample):
     logits, labels = sample
     n_classes = logits.shape[1]
     values = measure(logits, labels)
@@ -55,23 +55,23 @@ def test_values_are_those_of_the_definition(sample):
     confidence = softmax[np.arange(len(labels)), predicted]
     for i in range(n_classes):
         assert values["cm"][i].tolist() == [int(np.sum((labels == i) & (predicted == j))) for j in range(n_classes)]
-        for name, chosen in (("confidence_label", labels == i), ("confidence_argmax", predicted == i)):
-            expected = softmax[chosen].mean(axis=0) if chosen.any() else np.full(n_classes, np.nan)
+        for name, selected in (("confidence_label", labels == i), ("confidence_argmax", predicted == i)):
+            expected = softmax[selected].mean(axis=0) if selected.any() else np.full(n_classes, np.nan)
             np.testing.assert_allclose(values[name][i], expected, atol=1e-6)
-    for i, chosen in enumerate((predicted == labels, predicted != labels)):
-        expected = confidence[chosen].mean() if chosen.any() else np.nan
+    for i, selected in enumerate((predicted == labels, predicted != labels)):
+        expected = confidence[selected].mean() if selected.any() else np.nan
         np.testing.assert_allclose(values["confidence_prediction"][i], expected, atol=1e-6)
 
 
-@given(answers(), st.integers(0, 2**32 - 1), st.integers(1, 9))
-def test_order_and_batches_leave_no_trace(sample, seed, batch):
+@given(logits_and_labels(), st.integers(0, 2**32 - 1), st.integers(1, 9))
+def test_values_do_not_depend_on_order_and_batches(sample, seed, batch):
     logits, labels = sample
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     assert_same_bytes(measure(logits, labels, order, batch), measure(logits, labels))
 
 
-@given(answers(), st.data())
-def test_any_split_merges_to_the_whole(sample, data):
+@given(logits_and_labels(), st.data())
+def test_merged_parts_equal_whole(sample, data):
     logits, labels = sample
     cuts = data.draw(st.lists(st.integers(1, len(labels)), unique=True, max_size=5).map(sorted))
     edges = [0, *cuts, len(labels)]
@@ -81,15 +81,15 @@ def test_any_split_merges_to_the_whole(sample, data):
     whole = measure(logits, labels)
     assert_same_bytes(merge_values(parts), whole)
     middle = data.draw(st.integers(1, len(parts)))
-    left = [merge_values(parts[:middle])]
-    right = [merge_values(parts[middle:])] if parts[middle:] else []
-    assert_same_bytes(merge_values(left + right), whole)
+    first = [merge_values(parts[:middle])]
+    second = [merge_values(parts[middle:])] if parts[middle:] else []
+    assert_same_bytes(merge_values(first + second), whole)
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
-def test_the_largest_number_of_images_merges_exactly(seed):
-    # Sums next to the bound, made by hand: every image of one class, predicted as it, with any confidence.
+def test_maximum_number_of_images_merges_exactly(seed):
+    # Sums near the bound: every image has the same class, which is predicted with any confidence.
     random = np.random.default_rng(seed)
     half = MAX_IMAGES // 2
     sums = random.integers(half * 2**31, half * 2**32, size=2, endpoint=True)
@@ -106,7 +106,7 @@ def test_the_largest_number_of_images_merges_exactly(seed):
     assert merged["confidence_label"][0, 0] == int(sums.sum()) / (MAX_IMAGES * 2.0**32)
 
 
-def test_confidences_are_rounded_to_the_nearest_unit():
+def test_confidences_are_rounded_to_nearest_unit():
     logits = torch.randn((200, 7), generator=torch.Generator().manual_seed(2)) * 3
     for row in logits:
         values = measure(row[None], torch.tensor([4]), measurements=("confidence",))
@@ -114,7 +114,7 @@ def test_confidences_are_rounded_to_the_nearest_unit():
         np.testing.assert_array_equal(values["confidence_label"][4], expected)
 
 
-def test_one_image_more_than_the_bound_is_refused():
+def test_accumulator_and_merge_reject_too_many_images():
     with pytest.raises(EvaluationError, match="262144"):
         Accumulator(ALL, 10, "cpu", MAX_IMAGES + 1)
     cm = np.array([[MAX_IMAGES // 2 + 1]], dtype=np.int32)
@@ -122,8 +122,8 @@ def test_one_image_more_than_the_bound_is_refused():
         merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
 
 
-@given(answers())
-def test_columns_have_the_form_of_the_table_and_pass_the_checks(sample):
+@given(logits_and_labels())
+def test_columns_match_table_and_pass_checks(sample):
     logits, labels = sample
     n_classes = logits.shape[1]
     for measurements in (ALL, ("accuracy",), ("confidence",), ("predictions", "cm")):
@@ -136,20 +136,20 @@ def test_columns_have_the_form_of_the_table_and_pass_the_checks(sample):
         check_values(values, len(labels), np.bincount(labels, minlength=n_classes))
 
 
-def test_ties_go_to_the_first_class():
+def test_tied_logits_predict_first_class():
     values = measure(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([0, 1]))
     assert values["predictions"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_logits_that_are_not_finite_are_refused(bad):
+def test_finalise_rejects_non_finite_logits(bad):
     accumulator = Accumulator(ALL, 2, "cpu", 2, name="#3")
     accumulator.update(torch.arange(2), torch.tensor([[1.0, bad], [0.0, 1.0]]), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match=r"#3: expected finite logits, got NaN or infinity for 1 of 2 images"):
         accumulator.finalise()
 
 
-def test_missing_images_are_refused():
+def test_finalise_rejects_missing_images():
     accumulator = Accumulator(ALL, 2, "cpu", 3)
     accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
@@ -189,7 +189,7 @@ def _changed(name, index, change):
         ({"accuracy": np.array(1.0)}, "columns accuracy, cm"),
     ],
 )
-def test_checks_find_damage(values, message):
+def test_check_values_rejects_damage(values, message):
     check_values(_example(), 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
     with pytest.raises(EvaluationError, match=message) as caught:
         check_values(values, 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
@@ -205,24 +205,24 @@ def test_checks_find_damage(values, message):
     ],
     ids=["no parts", "different columns", "different classes"],
 )
-def test_parts_that_do_not_fit_are_refused(parts):
+def test_merge_values_rejects_mismatched_parts(parts):
     with pytest.raises(EvaluationError, match="Merging failed for #7: expected parts with equal columns"):
         merge_values(parts, name="#7")
 
 
-@pytest.mark.parametrize(("n_classes", "most"), [(10, 1e-5), (120, 1e-5), (1000, 5.9e-5), (4096, 2.4e-4)])
-def test_rows_of_many_classes_may_be_further_from_summing_to_1(n_classes, most):
-    assert row_sum_tolerance(n_classes) == pytest.approx(most, rel=0.02)
+@pytest.mark.parametrize(("n_classes", "tolerance"), [(10, 1e-5), (120, 1e-5), (1000, 5.9e-5), (4096, 2.4e-4)])
+def test_row_sum_tolerance_grows_with_number_of_classes(n_classes, tolerance):
+    assert row_sum_tolerance(n_classes) == pytest.approx(tolerance, rel=0.02)
     sums = (torch.randn(50, n_classes, generator=torch.Generator().manual_seed(0)) * 4).softmax(dim=1).double().sum(1)
     assert float((sums - 1).abs().max()) <= row_sum_tolerance(n_classes)
 
 
-@pytest.mark.parametrize(("off", "is_sound"), [(4e-5, True), (8e-5, False)])
-def test_a_damaged_row_of_many_classes_is_refused(off, is_sound):
+@pytest.mark.parametrize(("error", "is_valid"), [(4e-5, True), (8e-5, False)])
+def test_check_values_rejects_damaged_row_of_many_classes(error, is_valid):
     logits = torch.zeros(3, 1000)
     values = measure(logits, torch.zeros(3, dtype=torch.long), measurements=("confidence", "cm"))
-    values["confidence_label"][0, 0] += off
-    if is_sound:
+    values["confidence_label"][0, 0] += error
+    if is_valid:
         check_values(values, 3, decimals={})
     else:
         with pytest.raises(EvaluationError, match="sum to 1"):

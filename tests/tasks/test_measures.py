@@ -1,4 +1,4 @@
-"""What every measure of the table keeps to: declared columns, no trace of batches or of global state, no change."""
+"""Properties of every measure: declared columns, independence of batches and of global state, no side effects."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ MEASURES = [key for key, row in TASKS.items() if row.kind == "measure"]
 
 
 def values_of(key, *, engine="fused", batch_size=8, classifier=None):
-    """Columns of every strength, evaluated as a sweep does."""
+    """Return the columns of every strength, evaluated as in a sweep."""
     images = tiny_images()
     row = TASKS[key]
     parameters = row.parameters()
@@ -27,7 +27,7 @@ def values_of(key, *, engine="fused", batch_size=8, classifier=None):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("key", MEASURES)
-def test_the_declared_columns_are_given_once_per_strength(key, engine):
+def test_measure_returns_declared_columns_per_strength(key, engine):
     values = values_of(key, engine=engine)
     assert tuple(values) == TASKS[key].parameters().strengths
     for columns in values.values():
@@ -36,7 +36,7 @@ def test_the_declared_columns_are_given_once_per_strength(key, engine):
 
 
 @pytest.mark.parametrize("key", MEASURES)
-def test_batches_leave_nothing_but_rounding(key):
+def test_batches_affect_only_rounding(key):
     whole, pieces = values_of(key, batch_size=32), values_of(key, batch_size=4)
     for strength, columns in whole.items():
         for name, value in columns.items():
@@ -44,12 +44,12 @@ def test_batches_leave_nothing_but_rounding(key):
 
 
 @pytest.mark.parametrize("key", MEASURES)
-def test_what_others_drew_leaves_no_trace_and_nothing_is_left_behind(key):
+def test_measure_does_not_depend_on_or_change_global_state(key):
     classifier = tiny_classifier(TinyNetwork())
     before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
     first = values_of(key, classifier=classifier)
     torch.manual_seed(99)
-    np.random.seed(99)  # noqa: NPY002 - the state that a library might draw from
+    np.random.seed(99)  # noqa: NPY002 - the global state that a library might use
     state = torch.get_rng_state()
     second = values_of(key, classifier=classifier)
     assert torch.equal(torch.get_rng_state(), state)

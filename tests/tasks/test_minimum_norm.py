@@ -1,4 +1,4 @@
-"""Attacks for the smallest perturbation: Foolbox's images to the bit, distances, and what few steps miss."""
+"""Minimum-norm attacks: parity with Foolbox, distances, and warnings about few steps."""
 
 import dataclasses
 import math
@@ -44,7 +44,7 @@ FUSED = [row for row in TASKS.values() if row.key.split("_l")[0] in ("fmn", "ddn
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
-    """Foolbox's attack with the projection of the paper: onto the ball of epsilon around the image."""
+    """Foolbox's attack with the paper's projection onto the ball of epsilon around the image."""
 
     def project(self, x, x0, epsilon):
         norms = eagerpy.maximum((x - x0).flatten(start=1).norms.l2(axis=-1), 1e-12)
@@ -68,16 +68,16 @@ def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
 
 
 def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
-    """The nearest misclassified perturbations, whatever their distance."""
+    """Return the nearest misclassified perturbations, whatever their distance."""
     job = AttackJob(
         *(classifier, LIBRARY_BATCHES, ReplayedDraws(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
         indices=np.arange(len(IMAGES)),
         epsilons=(math.inf,),
     )
-    found = torch.full_like(CLEAN, torch.nan)
+    nearest = torch.full_like(CLEAN, torch.nan)
     for batch in TASKS[key].load("fused")(job, parameters):
-        found[batch.positions] = batch.images
-    return found
+        nearest[batch.positions] = batch.images
+    return nearest
 
 
 def distances_of(key, images):
@@ -86,13 +86,13 @@ def distances_of(key, images):
 
 @pytest.mark.parametrize("steps", [1, 7, 60])
 @pytest.mark.parametrize("key", LIBRARY)
-def test_images_are_foolboxes_to_the_bit(key, steps):
-    found = fused_minima(key, TASKS[key].parameters(steps=steps))
+def test_fused_attack_matches_foolbox_bitwise(key, steps):
+    nearest = fused_minima(key, TASKS[key].parameters(steps=steps))
     expected = library_minima(LIBRARY[key](steps=steps))
-    assert differing_bits(found, expected) == 0
+    assert differing_bits(nearest, expected) == 0
     if steps == 60:
         wrong = CLASSIFIER(expected).argmax(dim=1) != LABELS
-        # Tested where something happens: some images are wrong from the start, most others are fooled on the way.
+        # Some images are misclassified without an attack, and most others are fooled by it.
         fooled_later = wrong & (distances_of(key, expected) > 0)
         assert int(fooled_later.sum()) < len(LABELS)
         assert fooled_later.double().mean() > 0.5
@@ -100,20 +100,20 @@ def test_images_are_foolboxes_to_the_bit(key, steps):
 
 @pytest.mark.parametrize("changes", [{"max_stepsize": 0.3, "gamma": 0.2}, {"max_stepsize": 10.0}])
 @pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
-def test_parameters_are_foolboxes(key, changes):
-    found = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
-    assert differing_bits(found, library_minima(LIBRARY[key](steps=12, **changes))) == 0
+def test_parameters_match_foolbox(key, changes):
+    nearest = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
+    assert differing_bits(nearest, library_minima(LIBRARY[key](steps=12, **changes))) == 0
 
 
-def test_l2_without_projection_is_foolboxes_own():
-    found = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
-    assert differing_bits(found, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
+def test_fmn_l2_without_projection_matches_foolbox():
+    nearest = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30, projection="none"))
+    assert differing_bits(nearest, library_minima(foolbox.attacks.L2FMNAttack(steps=30))) == 0
     projected = fused_minima("fmn_l2", TASKS["fmn_l2"].parameters(steps=30))
-    assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", found).median()
+    assert distances_of("fmn_l2", projected).median() < 0.9 * distances_of("fmn_l2", nearest).median()
 
 
 @pytest.mark.parametrize("projection", ["ball", "none"])
-def test_the_reference_engine_of_l2_has_both_projections(projection):
+def test_reference_fmn_l2_supports_both_projections(projection):
     row, whole = TASKS["fmn_l2"], 3.0**0.5 * SIZE
     parameters = row.parameters(steps=20, projection=projection, epsilons=(whole,))
     context = tiny_context(row.key, batch_size=len(IMAGES))
@@ -121,7 +121,7 @@ def test_the_reference_engine_of_l2_has_both_projections(projection):
     assert torch.equal(perturb_all(row, parameters, IMAGES, context)[whole], library_minima(library(steps=20)))
 
 
-def test_l0_does_not_fail_where_epsilon_reaches_all_values():
+def test_fmn_l0_supports_epsilon_of_all_values():
     flat = tiny_classifier(PathlessNetwork([0.0, 3.0, 1.0, -2.0, 0.5]))
     labels = torch.ones_like(LABELS)
     with pytest.raises(IndexError):
@@ -133,8 +133,8 @@ def test_l0_does_not_fail_where_epsilon_reaches_all_values():
     assert torch.equal(perturb_all(row, parameters, images, tiny_context(row.key, flat))[3.0 * SIZE**2], CLEAN)
 
 
-def sigma_zero_by_hand(model, inputs, labels, steps):
-    """The pseudo-code of Cinà et al. (algorithm 1) with Adam's published form, as adv-lib 0.2.8 computes it."""
+def sigma_zero_from_pseudocode(model, inputs, labels, steps):
+    """The pseudo-code of Cinà et al. (algorithm 1) with Adam in its published form, as in adv-lib 0.2.8."""
     shape = (len(inputs), 1, 1, 1)
     delta = torch.zeros_like(inputs, requires_grad=True)
     first, second = torch.zeros_like(inputs), torch.zeros_like(inputs)
@@ -142,10 +142,10 @@ def sigma_zero_by_hand(model, inputs, labels, steps):
     threshold, stepsize = torch.full_like(best_count, 0.3), 1.0
     for i in range(steps):
         logits = model(inputs + delta)
-        own = logits.gather(1, labels[:, None])[:, 0]
-        rest = (logits - torch.zeros_like(logits).scatter_(1, labels[:, None], float("inf"))).amax(dim=1)
+        label_logit = logits.gather(1, labels[:, None])[:, 0]
+        other_logit = (logits - torch.zeros_like(logits).scatter_(1, labels[:, None], float("inf"))).amax(dim=1)
         count = (delta.square() / (delta.square() + 0.001)).flatten(1).mean(dim=1)
-        (gradient,) = torch.autograd.grad(((own - rest).clamp(min=0) + count).sum(), delta)
+        (gradient,) = torch.autograd.grad(((label_logit - other_logit).clamp(min=0) + count).sum(), delta)
         adversarial = logits.argmax(dim=1) != labels
         changed = (delta.detach() != 0).flatten(1).sum(dim=1).float()
         better = adversarial & (changed < best_count)
@@ -162,19 +162,19 @@ def sigma_zero_by_hand(model, inputs, labels, steps):
     return best, best_count
 
 
-def test_sigma_zero_is_the_published_algorithm():
-    """In float64 networks Adam's forms differ by rounding; the changed values are the same."""
+def test_sigma_zero_matches_published_algorithm():
+    """In float64 networks, the two forms of Adam differ by rounding, but the same values change."""
     classifier = tiny_classifier(UnroundedNetwork())
-    found = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=40), classifier)
-    expected, counts = sigma_zero_by_hand(classifier, CLEAN, LABELS, 40)
-    assert torch.equal(distances_of("sigma_zero_l0", found).float(), counts)
-    # Steps multiply the rounding of Adam's two forms.
-    torch.testing.assert_close(found, expected, atol=3e-3, rtol=0)
+    nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=40), classifier)
+    expected, counts = sigma_zero_from_pseudocode(classifier, CLEAN, LABELS, 40)
+    assert torch.equal(distances_of("sigma_zero_l0", nearest).float(), counts)
+    # The steps amplify the rounding differences between the two forms of Adam.
+    torch.testing.assert_close(nearest, expected, atol=3e-3, rtol=0)
     assert 0 < counts.max() < 3 * SIZE**2 / 4
 
 
 def library_sigma_zero():
-    """The attack of adv-lib, from its own file: its package imports torchvision, which the attack does not need."""
+    """Return adv-lib's attack, loaded from its file because its package imports torchvision without need."""
     package = find_spec("adv_lib")
     if package is None or package.origin is None:
         pytest.skip("adv-lib is not installed")
@@ -187,28 +187,28 @@ def library_sigma_zero():
 
 @pytest.mark.parametrize("steps", [1, 7, 60])
 @pytest.mark.parametrize("changes", [{}, {"stepsize": 0.5, "sigma": 0.01, "threshold": 0.1, "threshold_factor": 0.05}])
-def test_sigma_zero_is_adv_libs_to_the_bit(steps, changes):
+def test_sigma_zero_matches_adv_lib_bitwise(steps, changes):
     attack = library_sigma_zero()
     names = {"stepsize": "η_0", "sigma": "σ", "threshold": "τ_0", "threshold_factor": "τ_factor"}
     expected = attack(
         CLASSIFIER, CLEAN, LABELS, num_steps=steps, **{names[name]: value for name, value in changes.items()}
     )
-    found = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=steps, **changes))
-    assert differing_bits(found, expected) == 0
+    nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=steps, **changes))
+    assert differing_bits(nearest, expected) == 0
     if steps == 60:
         fooled_later = (CLASSIFIER(expected).argmax(dim=1) != LABELS) & (distances_of("sigma_zero_l0", expected) > 0)
         assert fooled_later.double().mean() > 0.5
 
 
 @pytest.mark.parametrize("row", FUSED, ids=lambda row: row.key)
-def test_an_image_withstands_the_epsilons_below_its_distance(row):
-    # Free of rounding that differs with the batch.
+def test_image_withstands_epsilons_below_its_distance(row):
+    # Without rounding that depends on the batch.
     classifier = tiny_classifier(UnroundedNetwork())
     whole = fused_minima(row.key, row.parameters(steps=40), classifier)
     distances = distances_of(row.key, whole)
     wrong = classifier(whole).argmax(dim=1) != LABELS
     middle = sorted(set(distances[wrong].tolist()) - {0.0})
-    # A little more than a distance: radii are rounded, and so are sums over other batches.
+    # Slightly more than a distance, since radii and sums over other batches are rounded.
     epsilons = [1.0001 * middle[len(middle) // 4], 1.0001 * middle[-1]]
     field, factor = ("epsilons_255", 255.0) if row.constraint.divisor == 255 else ("epsilons", 1.0)
     parameters = row.parameters(steps=40, **{field: [epsilon * factor for epsilon in epsilons]})
@@ -225,7 +225,7 @@ def test_an_image_withstands_the_epsilons_below_its_distance(row):
 
 
 @pytest.mark.parametrize("key", ["fmn", "fmn_l0", "pgd", "clean"])
-def test_stored_distances_are_those_of_the_images_and_merge_exactly(key):
+def test_stored_distances_match_images_and_merge_exactly(key):
     row = TASKS[key]
     parameters = small_parameters(row)
     context = dataclasses.replace(tiny_context(key, tiny_classifier(UnroundedNetwork())), engine="fused")
@@ -249,7 +249,7 @@ def test_stored_distances_are_those_of_the_images_and_merge_exactly(key):
         assert int(wrong.sum()) > 0
 
 
-def test_few_steps_are_warned_of():
+def test_cautions_warn_about_few_steps():
     for row in FUSED:
         assert row.parameters().cautions == ()
         (caution, *_) = row.parameters(steps=10).cautions
@@ -260,7 +260,7 @@ def test_few_steps_are_warned_of():
     assert TASKS["ddn_l2"].parameters(steps=60, epsilons=(0.25,)).cautions == ()
 
 
-def test_brendel_bethge_says_what_it_needs(monkeypatch):
+def test_brendel_bethge_names_requirements(monkeypatch):
     row = TASKS["bb_l2"]
     with pytest.raises(ConfigError, match="expected one of reference"):
         row.load("fused")
@@ -274,34 +274,34 @@ def test_brendel_bethge_says_what_it_needs(monkeypatch):
 @pytest.mark.parametrize(
     ("key", "largest"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
 )
-def test_brendel_bethge_keeps_the_contract_and_is_near_fmn(key, largest):
+def test_brendel_bethge_keeps_contract_and_is_close_to_fmn(key, largest):
     row = TASKS[key]
     field = "epsilons_255" if key == "bb" else "epsilons"
     parameters = row.parameters(steps=150, **{field: (largest / 8, largest)})
     request = request_of(IMAGES, parameters.strengths)
-    found = torch.full_like(CLEAN, torch.nan)
+    nearest = torch.full_like(CLEAN, torch.nan)
     for batch in checked(
         perturb(row, tiny_context(key), parameters, request), name=key, request=request, constraint=row.constraint
     ):
         if batch.strength == 1:
-            found[batch.positions] = batch.images
-    wrong = CLASSIFIER(found).argmax(dim=1) != LABELS
+            nearest[batch.positions] = batch.images
+    wrong = CLASSIFIER(nearest).argmax(dim=1) != LABELS
     assert wrong.double().mean() > 0.9
     other = "fmn" + key.removeprefix("bb")
-    rival = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
-    ratios = (distances_of(key, found) / rival)[rival > 0]  # FMN does not fool every image
+    fmn_distances = distances_of(other, fused_minima(other, TASKS[other].parameters(steps=150)))
+    ratios = (distances_of(key, nearest) / fmn_distances)[fmn_distances > 0]  # FMN does not fool every image
     # In L0, Foolbox's attack changes several times as many values.
     assert ratios.median() < (5 if key == "bb_l0" else 2)
 
 
-def test_a_perturbation_of_a_whole_epsilon_lies_in_its_ball():
+def test_perturbation_of_exact_radius_is_in_ball():
     epsilons = range(1, 256)
     clean = torch.zeros(255, 3, 2, 2)
     nearest = clean + torch.tensor([epsilon / 255 for epsilon in epsilons]).view(-1, 1, 1, 1)
     for epsilon in epsilons:
-        cut = within(LINF, clean, nearest, LINF.radius(epsilon))
-        assert int((cut > 0).any(dim=(1, 2, 3)).sum()) == epsilon
+        result = within(LINF, clean, nearest, LINF.radius(epsilon))
+        assert int((result > 0).any(dim=(1, 2, 3)).sum()) == epsilon
     changed = (torch.arange(12) < torch.arange(1, 13)[:, None]).float().view(12, 3, 2, 2)
     for count in range(1, 13):
-        cut = within(L0, torch.zeros_like(changed), changed, L0.radius(count))
-        assert int((cut > 0).any(dim=(1, 2, 3)).sum()) == count
+        result = within(L0, torch.zeros_like(changed), changed, L0.radius(count))
+        assert int((result > 0).any(dim=(1, 2, 3)).sum()) == count

@@ -1,4 +1,4 @@
-"""Seven steps of PGD in an Linf ball: the variants against iterates that are kept and chosen by hand."""
+"""Seven steps of PGD in an Linf ball: the variants, compared with a plain loop that stores all iterates."""
 
 import pytest
 import torch
@@ -19,11 +19,11 @@ LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
 
 
-def by_hand(epsilon, *, random_start, iterate, label, steps):
-    """Keep all iterates, and choose among them at the end."""
+def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
+    """Store all iterates, and select the result at the end."""
     start = CLEAN
     if random_start:
-        # The library's draw: uniform in [-epsilon, epsilon) by torch's global generator.
+        # The library's random numbers: uniform in [-epsilon, epsilon), from torch's global generator.
         noise = torch.rand(CLEAN.shape, generator=torch.Generator().manual_seed(SEED))
         start = (CLEAN + (noise * (2 * epsilon) - epsilon)).clamp(0, 1)
     labels = LABELS
@@ -38,28 +38,28 @@ def by_hand(epsilon, *, random_start, iterate, label, steps):
         iterates.append((CLEAN + (moved - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
     with torch.no_grad():
         losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
-    chosen = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)
-    found = torch.stack([iterates[chosen[i]][i] for i in range(len(CLEAN))])
-    return found, chosen
+    selected = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)
+    result = torch.stack([iterates[selected[i]][i] for i in range(len(CLEAN))])
+    return result, selected
 
 
 @pytest.mark.parametrize("label", ["given", "predicted"])
 @pytest.mark.parametrize("iterate", ["last", "best"])
 @pytest.mark.parametrize("random_start", [True, False])
-def test_variants_are_what_is_chosen_by_hand(random_start, iterate, label):
+def test_variants_match_plain_loop(random_start, iterate, label):
     variant = {"random_start": random_start, "iterate": iterate, "label": label, "steps": 9}
     parameters = ROW.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
     images = torch.from_numpy(IMAGES.images)
-    found = fused_images(ROW.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
-    choices = set()
-    for epsilon, attacked in zip(EPSILONS, found, strict=True):
-        expected, chosen = by_hand(epsilon, **variant)
-        torch.testing.assert_close(attacked, expected, rtol=0, atol=1e-6)
-        choices |= set(chosen.tolist())
-    assert len(choices) > 1 or iterate == "last"
+    perturbed = fused_images(ROW.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
+    iterates = set()
+    for epsilon, result in zip(EPSILONS, perturbed, strict=True):
+        expected, selected = iterates_from_loop(epsilon, **variant)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+        iterates |= set(selected.tolist())
+    assert len(iterates) > 1 or iterate == "last"
 
 
-def test_parameters():
+def test_parameters_have_published_defaults_and_identity():
     parameters = ROW.parameters()
     assert parameters.strengths == (1.0, 2.0, 4.0, 8.0)
     assert parameters.identity() == {
@@ -73,7 +73,7 @@ def test_parameters():
 
 
 @pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
-def test_foolbox_has_no_prediction_at_a_start_that_it_draws(key):
+def test_reference_engine_rejects_predicted_label_with_random_start(key):
     row = TASKS[key]
     parameters = row.parameters(label="predicted", random_start=True)
     assert parameters.refusal("fused") is None

@@ -1,7 +1,8 @@
-"""Images, draws and identities do not depend on the processor.
+"""Images, random numbers and identities do not depend on the processor.
 
-Libraries choose kernels by processor, and some round otherwise; their variables choose for them, in a process of its
-own. Hashes of the images are fixed as well, so each machine that runs the tests adds its own kernels to the comparison.
+Libraries select kernels by processor, and some of these round differently. Environment variables select kernels
+instead, in a separate process. Hashes of the images are recorded too, so each machine that runs the tests checks its
+own kernels.
 """
 
 import hashlib
@@ -37,19 +38,19 @@ OLD_PROCESSOR = {
     "JSIMD_FORCENONE": "1",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX",
 }
-"""Makes OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute as on a processor without AVX."""
+"""Makes OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute like on a processor without AVX."""
 
-SINGLE = [
+SINGLE_VARIABLES = [
     *({name: value} for name, value in OLD_PROCESSOR.items()),
     *({"OPENBLAS_CORETYPE": name} for name in ("NEHALEM", "SANDYBRIDGE", "HASWELL", "SKYLAKEX")),
     *({"NPY_DISABLE_CPU_FEATURES": name} for name in FEATURES[1:]),
     *({"ONEDNN_MAX_CPU_ISA": name} for name in ("AVX", "AVX2", "AVX512_CORE")),
     {"ATEN_CPU_CAPABILITY": "avx2"},
 ]
-NEEDED = {"SANDYBRIDGE": "avx", "HASWELL": "fma", "SKYLAKEX": "avx512f"}
-"""Flag of /proc/cpuinfo that OpenBLAS's kernels need."""
+REQUIRED_FLAGS = {"SANDYBRIDGE": "avx", "HASWELL": "fma", "SKYLAKEX": "avx512f"}
+"""Flags of /proc/cpuinfo that OpenBLAS's kernels require."""
 
-FIXED = {
+RECORDED_HASHES = {
     "brightness": "70576238eb7bef91",
     "contrast": "598d6008883e22c9",
     "defocus_blur": "712b8bc0c177fa24",
@@ -66,11 +67,11 @@ FIXED = {
     "zoom_blur": "7e376bc45bd2a205",
     "snow of noise": "80408dc547255f0e",
 }
-"""Hashes over those of the images at all sizes, without jpeg_compression, whose bytes depend on the version of libjpeg.
-On an older commit, with OpenBLAS's kernels for AVX2, the snow of noise has other pixels."""
+"""Hashes of the images' hashes at all sizes, except for jpeg_compression, whose bytes depend on the version of libjpeg.
+On an older commit, with OpenBLAS's kernels for AVX2, the snow of noise has different pixels."""
 
 
-def hashes_elsewhere(variables: Mapping[str, str]) -> dict[str, str]:
+def hashes_with(variables: Mapping[str, str]) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.support.processor_probe", *map(str, SIZES)]
     result = subprocess.run(
         command, cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, check=False
@@ -89,38 +90,36 @@ def differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
     return sorted(name for name in first if first[name] != second[name])
 
 
-def test_images_and_draws_keep_their_bits_on_an_old_processor(expected: Mapping[str, str]) -> None:
-    names = differing(expected, hashes_elsewhere(OLD_PROCESSOR))
+def test_hashes_are_equal_on_old_processor(expected: Mapping[str, str]) -> None:
+    names = differing(expected, hashes_with(OLD_PROCESSOR))
     assert [name for name in names if not name.startswith("control")] == []
-    # Without these, no variable would have been obeyed, and the line above would prove nothing.
+    # These differ only if the variables have an effect; otherwise the line above would prove nothing.
     assert "control OPENBLAS_CORETYPE" in names
     assert "control ONEDNN_MAX_CPU_ISA" in names
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variables", SINGLE, ids=lambda one: "-".join(itertools.chain(*one.items()))[:40])
-def test_images_and_draws_keep_their_bits_with_each_kernel(
-    expected: Mapping[str, str], variables: Mapping[str, str]
-) -> None:
-    needed = NEEDED.get(variables.get("OPENBLAS_CORETYPE", ""))
-    if needed is not None and needed not in Path("/proc/cpuinfo").read_text():
-        pytest.skip(f"the processor lacks {needed}")
-    names = differing(expected, hashes_elsewhere(variables))
+@pytest.mark.parametrize("variables", SINGLE_VARIABLES, ids=lambda item: "-".join(itertools.chain(*item.items()))[:40])
+def test_hashes_are_equal_with_each_kernel(expected: Mapping[str, str], variables: Mapping[str, str]) -> None:
+    flag = REQUIRED_FLAGS.get(variables.get("OPENBLAS_CORETYPE", ""))
+    if flag is not None and flag not in Path("/proc/cpuinfo").read_text():
+        pytest.skip(f"the processor lacks {flag}")
+    names = differing(expected, hashes_with(variables))
     assert [name for name in names if not name.startswith("control")] == []
 
 
-@pytest.mark.parametrize("name", FIXED)
-def test_images_have_the_same_bytes_on_every_machine(expected: Mapping[str, str], name: str) -> None:
+@pytest.mark.parametrize("name", RECORDED_HASHES)
+def test_images_match_recorded_hashes(expected: Mapping[str, str], name: str) -> None:
     sizes = [expected[f"{name} at {size}"] for size in SIZES] if name in CORRUPTION_FUNCTIONS else [expected[name]]
-    assert hashlib.sha256(" ".join(sizes).encode()).hexdigest()[:16] == FIXED[name]
+    assert hashlib.sha256(" ".join(sizes).encode()).hexdigest()[:16] == RECORDED_HASHES[name]
 
 
-def test_the_table_of_fixed_bytes_has_all_corruptions() -> None:
-    assert FIXED.keys() - {"snow of noise"} == CORRUPTION_FUNCTIONS.keys() - {"jpeg_compression"}
+def test_recorded_hashes_cover_all_corruptions() -> None:
+    assert RECORDED_HASHES.keys() - {"snow of noise"} == CORRUPTION_FUNCTIONS.keys() - {"jpeg_compression"}
 
 
-def test_grey_equals_fused_multiply_adds_for_all_colours() -> None:
-    """For rounding twice to differ from rounding once, the first must hit the middle between two float32."""
+def test_grey_of_matches_fused_multiply_adds_for_all_colours() -> None:
+    """Double rounding differs from rounding once only if the first result is halfway between two float32 numbers."""
     levels = (np.arange(256) / 255.0).astype(np.float32)
     weights = np.array((0.299, 0.587, 0.114), np.float32).astype(np.float64)
     green, blue = np.meshgrid(levels, levels, indexing="ij")

@@ -1,4 +1,4 @@
-"""Zero-cost proxies: each as its formula gives it by other means, on networks small enough for brute force."""
+"""Zero-cost proxies: comparison of each with an independent computation on small networks."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ from tests.support.tiny_networks import (
 
 
 class TwoStages(nn.Module):
-    """Convolutions with and without bias, ReLUs as a module, in place and as a call, and a layer that is used twice."""
+    """Convolutions with and without bias, three forms of ReLU (module, in place, function), and a layer used twice."""
 
     def __init__(self):
         super().__init__()
@@ -48,11 +48,11 @@ class TwoStages(nn.Module):
         return self.linear(maps.mean(dim=(2, 3)))
 
 
-def measured(network, shown, key="proxies", **parameters):
+def measured(network, image_set, key="proxies", **parameters):
     row = find_task(key)
     context = tiny_context(key, tiny_classifier(network))
-    found = row.load("fused")(context, row.parameters(**parameters), request_of(shown, (0.0,)))
-    return {name: float(value) for name, value in found.items()}
+    values = row.load("fused")(context, row.parameters(**parameters), request_of(image_set, (0.0,)))
+    return {name: float(value) for name, value in values.items()}
 
 
 @pytest.fixture(scope="module")
@@ -61,100 +61,100 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def found(images):
+def scores(images):
     return measured(TwoStages(), images)
 
 
-def trained_on(images):
-    """A network in training mode, what it is shown, and the labels."""
+def training_batch(images):
+    """Return a network in training mode, its inputs and the labels."""
     classifier = tiny_classifier()
-    shown = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
-    return TwoStages().train(), shown, torch.from_numpy(images.labels)
+    inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
+    return TwoStages().train(), inputs, torch.from_numpy(images.labels)
 
 
 NAMES = ("first.weight", "second.weight", "linear.weight")
 
 
 def loss_of_weights(images):
-    """The loss as a function of the layers' weights, and these, in float64."""
-    network, shown, labels = trained_on(images)
-    network, shown = network.double(), shown.double()
+    """Return the loss as a function of the layers' weights, and the weights, in float64."""
+    network, inputs, labels = training_batch(images)
+    network, inputs = network.double(), inputs.double()
     others = {name: value.detach() for name, value in network.named_parameters()}
 
     def loss(weights):
-        return functional.cross_entropy(torch.func.functional_call(network, others | weights, (shown,)), labels)
+        return functional.cross_entropy(torch.func.functional_call(network, others | weights, (inputs,)), labels)
 
     return loss, {name: others[name] for name in NAMES}
 
 
 def gradient_of(loss, weights):
-    found = torch.autograd.functional.jacobian(
-        lambda *given: loss(dict(zip(NAMES, given, strict=True))), tuple(weights[name] for name in NAMES)
+    gradients = torch.autograd.functional.jacobian(
+        lambda *values: loss(dict(zip(NAMES, values, strict=True))), tuple(weights[name] for name in NAMES)
     )
-    return dict(zip(NAMES, found, strict=True))
+    return dict(zip(NAMES, gradients, strict=True))
 
 
-def test_proxies_of_the_gradient(images, found):
+def test_gradient_proxies_match_jacobian(images, scores):
     loss, weights = loss_of_weights(images)
     gradient = gradient_of(loss, weights)
     products = torch.cat([(weights[name] * gradient[name]).flatten() for name in NAMES])
-    assert found["plain"] == pytest.approx(float(products.sum()), rel=1e-4)
-    assert found["snip"] == pytest.approx(float(products.abs().sum()), rel=1e-4)
-    assert found["grad_norm"] == pytest.approx(sum(float(gradient[name].norm()) for name in NAMES), rel=1e-4)
-    assert found["l2_norm"] == pytest.approx(sum(float(weights[name].norm()) for name in NAMES), rel=1e-5)
+    assert scores["plain"] == pytest.approx(float(products.sum()), rel=1e-4)
+    assert scores["snip"] == pytest.approx(float(products.abs().sum()), rel=1e-4)
+    assert scores["grad_norm"] == pytest.approx(sum(float(gradient[name].norm()) for name in NAMES), rel=1e-4)
+    assert scores["l2_norm"] == pytest.approx(sum(float(weights[name].norm()) for name in NAMES), rel=1e-5)
 
 
-def test_grasp_by_a_difference_of_gradients(images, found):
-    """-w·Hg, with Hg as the derivative of the gradient along itself."""
+def test_grasp_matches_difference_of_gradients(images, scores):
+    """-w·Hg, where Hg is the directional derivative of the gradient along itself."""
     loss, weights = loss_of_weights(images)
     along, step = gradient_of(loss, weights), 1e-6
     moved = [gradient_of(loss, {name: weights[name] + sign * step * along[name] for name in NAMES}) for sign in (1, -1)]
     expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in NAMES)
-    assert found["grasp"] == pytest.approx(expected, rel=1e-3)
+    assert scores["grasp"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_fisher_by_scaling_channels(images, found):
-    """The gradient of the loss with respect to a factor on one image's channel is its saliency."""
-    network, shown, labels = trained_on(images)
+def test_fisher_matches_gradients_of_channel_factors(images, scores):
+    """An image's saliency in a channel is the loss's gradient with respect to a factor on this channel."""
+    network, inputs, labels = training_batch(images)
     factors = []
 
-    def scale(_layer, _given, output):
+    def scale(_layer, _inputs, output):
         factors.append(torch.ones(output.shape[:2], requires_grad=True))
         return output * (factors[-1][..., None, None] if output.ndim == 4 else factors[-1])
 
     for layer in (network.first, network.second, network.linear):
         layer.register_forward_hook(scale)
-    functional.cross_entropy(network(shown), labels).backward()
-    fan_in = (27, 36, 36, 4)  # of each call
+    functional.cross_entropy(network(inputs), labels).backward()
+    fan_in = (27, 36, 36, 4)  # for each call
     expected = sum(
         n * 0.5 * float(factor.grad.square().mean(dim=0).sum()) for n, factor in zip(fan_in, factors, strict=True)
     )
-    assert found["fisher"] == pytest.approx(expected, rel=1e-4)
+    assert scores["fisher"] == pytest.approx(expected, rel=1e-4)
 
 
 def jacobians_of(images):
-    """Gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
-    network, shown, _ = trained_on(images)
-    whole = torch.autograd.functional.jacobian(lambda x: network(x).sum(), shown)
+    """Return the gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
+    network, inputs, _ = training_batch(images)
+    whole = torch.autograd.functional.jacobian(lambda x: network(x).sum(), inputs)
     return whole.flatten(1).double().numpy()
 
 
-def test_jacov_by_explicit_correlations(images, found):
+def test_jacov_matches_explicit_correlations(images, scores):
     eigenvalues = np.linalg.eigvals(np.corrcoef(jacobians_of(images))).real
     expected = -sum(np.log(value + 1e-5) + 1 / (value + 1e-5) for value in eigenvalues)
-    assert found["jacov"] == pytest.approx(expected, rel=1e-3)
+    assert scores["jacov"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_epe_nas_by_explicit_correlations(images, found):
+def test_epe_nas_matches_explicit_correlations(images, scores):
     rows, expected = jacobians_of(images), 0.0
     for label in set(images.labels.tolist()):
-        mine = rows[images.labels == label]
-        expected += abs(np.log(np.abs(np.atleast_2d(np.corrcoef(mine))) + 1e-5).sum())
-    assert found["epe_nas"] == pytest.approx(expected, rel=1e-3)
+        class_rows = rows[images.labels == label]
+        expected += abs(np.log(np.abs(np.atleast_2d(np.corrcoef(class_rows))) + 1e-5).sum())
+    assert scores["epe_nas"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_epe_nas_of_many_classes():
-    """It compares classes with each other, and leaves single images out."""
+def test_epe_nas_compares_classes_if_there_are_many():
+    """For many classes, EPE-NAS compares classes with each other and skips classes of a single image."""
     rows = np.random.default_rng(0).normal(size=(7, 20))
     labels = np.array([0, 0, 5, 5, 5, 9, 120])
     means = [np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))]
@@ -162,27 +162,27 @@ def test_epe_nas_of_many_classes():
     assert proxies.epe_nas(rows[-2:], labels[-2:], 121) == 0.0
 
 
-def test_nwot_by_explicit_codes(images, found):
-    network, shown, _ = trained_on(images)
+def test_nwot_matches_explicit_codes(images, scores):
+    network, inputs, _ = training_batch(images)
     with torch.no_grad():
-        before = [network.norm(network.first(shown))]
+        before = [network.norm(network.first(inputs))]
         before.append(network.second(before[0].clamp_min(0)))
         before.append(network.second(before[1].clamp_min(0)))
-    codes = torch.cat([one.flatten(1) for one in before], dim=1).numpy() > 0
-    agreements = [[float((one == other).sum()) for other in codes] for one in codes]
+    codes = torch.cat([maps.flatten(1) for maps in before], dim=1).numpy() > 0
+    agreements = [[float((code == other).sum()) for other in codes] for code in codes]
     sign, expected = np.linalg.slogdet(np.array(agreements))
     assert sign == 1
-    assert found["nwot"] == pytest.approx(expected, rel=1e-6)
+    assert scores["nwot"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_nwot_of_equal_images_and_without_relu():
+def test_nwot_supports_equal_images_and_no_relu():
     assert proxies.nwot(torch.full((4, 4), 9.0, dtype=torch.float64)) == pytest.approx(np.log(36))
     assert proxies.nwot(torch.zeros(4, 4, dtype=torch.float64)) == 0.0
     assert proxies.nwot(None) == 0.0
 
 
-def test_synflow_of_a_chain():
-    """Of linear layers each layer's sum is the whole product of absolute weights."""
+def test_synflow_of_linear_chain_is_product_of_weights():
+    """For linear layers, each layer's sum is the whole product of absolute weights."""
 
     class Chain(nn.Module):
         def __init__(self):
@@ -191,37 +191,37 @@ def test_synflow_of_a_chain():
                 nn.Conv2d(3, 4, 8, bias=False), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 6, bias=False),
                 nn.ReLU(), nn.Linear(6, N_CLASSES, bias=False),
             )  # fmt: skip
-            self.layers[1].running_mean.fill_(100.0)  # BatchNorm is left out
+            self.layers[1].running_mean.fill_(100.0)  # SynFlow skips BatchNorm
 
         def forward(self, pixels):
             return self.layers(pixels)
 
     chain = Chain()
-    one, two, three = (chain.layers[place].weight.detach().double().abs().flatten(1) for place in (0, 3, 5))
-    product = three @ two @ one @ torch.ones(192, dtype=torch.float64)
+    first, second, third = (chain.layers[i].weight.detach().double().abs().flatten(1) for i in (0, 3, 5))
+    product = third @ second @ first @ torch.ones(192, dtype=torch.float64)
     assert measured(chain, tiny_images(4))["synflow"] == pytest.approx(3 * float(product.sum()), rel=1e-9)
 
 
-def test_zen_with_and_without_batch_norm():
-    """Last map and variances by hand, and the same network when it has no BatchNorm."""
+def test_zen_matches_plain_computation():
+    """Compare with the last map and variances from a plain computation; the score is finite without BatchNorm."""
     images, context = tiny_images(6), tiny_context("proxies")
     classifier = tiny_classifier(TwoStages())
-    found = measured(classifier.network, images)["zen"]
-    drawn = normals(context, "weights", (108 + 144 + 20,))
-    first, second, _ = drawn.split([108, 144, 20])
+    scores = measured(classifier.network, images)["zen"]
+    weights = normals(context, "weights", (108 + 144 + 20,))
+    first, second, _ = weights.split([108, 144, 20])
     before, after = [], []
-    for shown, maps in (
+    for pixels, maps in (
         (normals(context, "images", (6, 3, 8, 8)), before),
         (normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)), after),
     ):
-        conv = functional.conv2d(shown, first.view(4, 3, 3, 3))
+        conv = functional.conv2d(pixels, first.view(4, 3, 3, 3))
         variance = conv.var(dim=(0, 2, 3), correction=0)
         norm = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
         for _ in range(2):
             norm = functional.conv2d(norm.relu(), second.view(4, 4, 3, 3), padding=1)
         maps += [norm.relu(), variance.mean()]
     distance = float((after[0] - before[0]).abs().sum(dim=(1, 2, 3)).mean())
-    assert found == pytest.approx(np.log(distance) + 0.5 * np.log(float(before[1])), rel=1e-4)
+    assert scores == pytest.approx(np.log(distance) + 0.5 * np.log(float(before[1])), rel=1e-4)
     plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
     assert np.isfinite(measured(plain, images)["zen"])
 
@@ -236,22 +236,22 @@ def test_zen_ignores_batch_norm_behind_dead_edges(images):
             dead = self.third_norm(self.third(pixels * 0)).mean()
             return super().forward(pixels) + dead
 
-    # The weights of layers are drawn in order: those of the others stay as they are.
+    # The weights of layers are weights in order, so those of the other layers do not change.
     assert measured(WithDeadBranch(), images)["zen"] == pytest.approx(measured(TwoStages(), images)["zen"], rel=1e-6)
 
 
-def test_zen_does_not_know_the_weights(images, found):
+def test_zen_does_not_depend_on_weights(images, scores):
     other = TwoStages()
     with torch.no_grad():
         for weight in other.parameters():
             weight.mul_(3)
-    again = measured(other, images)
-    same = {name for name in PROXIES if again[name] == found[name]}
+    changed = measured(other, images)
+    same = {name for name in PROXIES if changed[name] == scores[name]}
     assert same == {"zen", "params", "flops"}
 
 
 @pytest.mark.parametrize(("index", "macs", "parameters"), [(0, 15.64737e6, 129_306), (1462, 220.11969e6, 1_531_546)])
-def test_counts_are_those_of_nas_bench_201(index, macs, parameters):
+def test_counts_match_nas_bench_201(index, macs, parameters):
     network = build_network(architecture(index).spec, n_classes=10)
     with torch.no_grad(), proxies.observe(network) as observed:
         network(torch.zeros(1, 3, 32, 32))
@@ -275,8 +275,8 @@ def test_degenerate_networks_have_finite_scores(network):
     assert np.isfinite(measured(network, images, "croze")["score"])
 
 
-def test_relus_of_the_zoo_are_calls():
-    """All units before a ReLU agree with themselves."""
+def test_observe_counts_relu_calls_of_zoo_networks():
+    """Every unit before a ReLU agrees with itself."""
     network = ResNet((1, 1, 1, 1), N_CLASSES)
     with torch.no_grad(), proxies.observe(network) as observed:
         network(torch.rand(2, 3, 16, 16))
@@ -284,13 +284,13 @@ def test_relus_of_the_zoo_are_calls():
     assert observed.last_map.shape == (2, 512, 2, 2)
 
 
-def test_only_the_first_images_are_shown(images):
+def test_proxies_use_only_first_images(images):
     few = dataclasses.replace(images, images=images.images[:4], labels=images.labels[:4], indices=images.indices[:4])
     assert measured(TinyNetwork(), images, images=4) == measured(TinyNetwork(), few)
 
 
 @pytest.mark.parametrize("key", ["proxies", "croze"])
-def test_weights_that_are_not_finite(key, images):
+def test_proxies_reject_nan_weights(key, images):
     network = TwoStages()
     network.linear.weight.data.fill_(torch.nan)
     row = find_task(key)
@@ -306,31 +306,31 @@ def test_weights_that_are_not_finite(key, images):
 # --- CRoZe ------------------------------------------------------------------------------------------------------------
 
 
-def test_croze_step_by_step():
-    """On one linear layer, by NumPy."""
+def test_croze_matches_numpy():
+    """Compare with NumPy on a single linear layer."""
     images = tiny_images(6)
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES))
     classifier = tiny_classifier(network)
     mean, std = classifier.mean.double().numpy(), classifier.std.double().numpy()
-    weight, bias = (np.abs(one.detach().double().numpy()) for one in (network[1].weight, network[1].bias))
+    weight, bias = (np.abs(tensor.detach().double().numpy()) for tensor in (network[1].weight, network[1].bias))
     pixels, hot = images.images / 255, np.eye(N_CLASSES)[images.labels]
 
-    def logits_and_gradient(given, matrix):
-        shown = ((given - mean) / std).reshape(6, -1)
-        logits = shown @ matrix.T + bias
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        of_logits = (shares / shares.sum(axis=1, keepdims=True) - hot) / 6
-        of_pixels = (of_logits @ matrix).reshape(pixels.shape) / std
-        return logits, of_logits.T @ shown, of_pixels
+    def logits_and_gradient(images, matrix):
+        inputs = ((images - mean) / std).reshape(6, -1)
+        logits = inputs @ matrix.T + bias
+        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+        logit_gradient = (exponentials / exponentials.sum(axis=1, keepdims=True) - hot) / 6
+        pixel_gradient = (logit_gradient @ matrix).reshape(pixels.shape) / std
+        return logits, logit_gradient.T @ inputs, pixel_gradient
 
-    def cosines(one, other):
-        norms = np.linalg.norm(one, axis=0) * np.linalg.norm(other, axis=0)
-        return (one * other).sum(axis=0) / norms
+    def cosines(first, second):
+        norms = np.linalg.norm(first, axis=0) * np.linalg.norm(second, axis=0)
+        return (first * second).sum(axis=0) / norms
 
     logits, gradient, _ = logits_and_gradient(pixels, weight)
     moved = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
-    _, _, of_pixels = logits_and_gradient(pixels, moved)
-    shifted = np.clip(pixels - 0.01 * np.sign(of_pixels), 0, 1)
+    _, _, pixel_gradient = logits_and_gradient(pixels, moved)
+    shifted = np.clip(pixels - 0.01 * np.sign(pixel_gradient), 0, 1)
     moved_logits, moved_gradient, _ = logits_and_gradient(shifted, moved)
     expected = (
         (1 + cosines(weight, moved)).sum()

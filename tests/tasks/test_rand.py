@@ -1,4 +1,4 @@
-"""AutoAttack's version for randomised networks: the library's images on a fixed network, its passes on a random one."""
+"""AutoAttack's version for randomised networks: parity on a fixed network, and behaviour on random networks."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ SEED, STEPS, PASSES = 5, 6, 3
 
 
 class NoisyNetwork(nn.Module):
-    """The tiny network with normal noise on its logits; counts its passes, those with a gradient apart."""
+    """The tiny network with normal noise on its logits; counts all passes and those with a gradient."""
 
     def __init__(self, deviation: float) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class NoisyNetwork(nn.Module):
 
 
 def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: int = PASSES) -> torch.Tensor:
-    """Attack with AutoAttack's own version for randomised networks; only steps and passes are fewer."""
+    """Attack with AutoAttack's version for randomised networks, with fewer steps and passes."""
     adversary = AutoAttack(classifier, eps=radius, norm=norm, seed=SEED, version="rand")
     assert (adversary.attacks_to_run, adversary.apgd.n_restarts) == (["apgd-ce", "apgd-dlr"], 1)
     adversary.verbose = False
@@ -61,7 +61,7 @@ def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: i
 
 
 @pytest.mark.parametrize(("key", "radius", "norm"), [("aa_rand", 2 / 255, "Linf"), ("aa_rand_l2", 0.2, "L2")])
-def test_images_are_the_librarys_to_the_bit_on_a_fixed_network(key: str, radius: float, norm: str) -> None:
+def test_fused_rand_matches_library_bitwise_on_fixed_network(key: str, radius: float, norm: str) -> None:
     classifier = tiny_classifier()
     job = AttackJob(
         *(classifier, LIBRARY_BATCHES, ReplayedDraws(SEED, "cpu"), PIXELS, LABELS),
@@ -76,14 +76,14 @@ def test_images_are_the_librarys_to_the_bit_on_a_fixed_network(key: str, radius:
     assert torch.equal(images, expected)
 
 
-def test_defaults_are_the_librarys() -> None:
+def test_defaults_match_library() -> None:
     adversary = AutoAttack(tiny_classifier(), version="rand")
     parameters = TASKS["aa_rand"].parameters()
     assert (parameters.steps, parameters.passes) == (adversary.apgd.n_iter, adversary.apgd.eot_iter) == (100, 20)
 
 
-def test_passes_are_as_many_as_the_librarys() -> None:
-    """On constant noise-free logits that resist, every gradient of both attacks is computed."""
+def test_number_of_gradients_matches_library() -> None:
+    """On constant logits without noise, which resist, every gradient of both attacks is computed."""
     counts = {}
     for name in ("fused", "library"):
         network = NoisyNetwork(0.0)
@@ -102,22 +102,22 @@ def test_passes_are_as_many_as_the_librarys() -> None:
     assert counts["fused"] == counts["library"] == 2 * (STEPS + 1) * PASSES
 
 
-def test_gradients_are_means_of_independent_passes() -> None:
-    """The gradient of the cross-entropy under noise: its variance falls with the number of passes."""
+def test_averaged_gradients_are_means_of_independent_passes() -> None:
+    """The variance of the cross-entropy's gradient under noise decreases with the number of passes."""
     torch.manual_seed(0)
     classifier = Classifier(NoisyNetwork(2.0), NORMALISATION, N_CLASSES)
     pixels = PIXELS[:4] / 255
 
-    def spread(passes: int) -> float:
+    def variance(passes: int) -> float:
         model = AveragedGradients(classifier, passes)
         gradients = torch.stack([model.loss_and_gradient(pixels, LABELS[:4])[2] for _ in range(60)])
         return float(gradients.var(dim=0).sum())
 
-    assert 10 < spread(1) / spread(20) < 40
+    assert 10 < variance(1) / variance(20) < 40
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_a_noisy_network_is_evaluated_and_reproduced_by_its_seed(engine: str) -> None:
+def test_evaluate_of_noisy_network_is_reproducible(engine: str) -> None:
     keys = ["clean", {"autoattack": {"epsilons_255": [8], "steps": 5, "passes": 4}}]
     arguments = (IMAGES.images, IMAGES.labels, keys)
     options = {"normalisation": NORMALISATION, "progress": False, "engine": engine}
@@ -129,7 +129,7 @@ def test_a_noisy_network_is_evaluated_and_reproduced_by_its_seed(engine: str) ->
         evaluate(NoisyNetwork(0.5), IMAGES.images, IMAGES.labels, ["clean"], **options)
 
 
-def test_the_accuracy_under_noise_is_the_librarys_within_chance() -> None:
+def test_accuracy_under_noise_matches_library_statistically() -> None:
     images = np.tile(IMAGES.images, (10, 1, 1, 1))
     labels = np.tile(IMAGES.labels, 10)
     accuracies = {}
@@ -147,14 +147,14 @@ def test_the_accuracy_under_noise_is_the_librarys_within_chance() -> None:
     assert abs(accuracies["fused"] - accuracies["reference"]) < 0.12
 
 
-def test_the_standard_version_warns_on_randomised_networks() -> None:
+def test_standard_version_warns_about_randomised_network() -> None:
     keys = {"aa_standard": {"epsilons_255": [2], "steps": 2, "queries": 3}}
     with pytest.warns(RobustWarning, match="does not average over the network's random numbers"):
         evaluate(NoisyNetwork(0.1), IMAGES.images, IMAGES.labels, keys, randomised=True, normalisation=NORMALISATION)
 
 
 @pytest.mark.parametrize("key", ["fmn", "ddn_l2", "sigma_zero_l0"])
-def test_attacks_for_the_smallest_perturbation_are_rejected_on_randomised_networks(key: str) -> None:
+def test_minimum_norm_attacks_reject_randomised_networks(key: str) -> None:
     with pytest.raises(ConfigError, match=rf"failed for {key}: .* got one for the smallest perturbation"):
         evaluate(NoisyNetwork(0.5), IMAGES.images, IMAGES.labels, ["clean", key], randomised=True)
     with pytest.raises(ConfigError, match="got one for the smallest perturbation"):

@@ -1,4 +1,4 @@
-"""The worst of a grid of rotations and translations: Foolbox's images, whatever is shown together and left out."""
+"""The worst of a grid of rotations and translations: parity with Foolbox, and independence of batches."""
 
 import dataclasses
 
@@ -18,62 +18,62 @@ CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 
 
-def attacked(key, engine, *, classifier=None, images=IMAGES, model_batch=None, **changes):
+def attack(key, engine, *, classifier=None, images=IMAGES, model_batch=None, **changes):
     context = dataclasses.replace(tiny_context(key, classifier), engine=engine, model_batch=model_batch)
-    (found,) = perturb_all(TASKS[key], TASKS[key].parameters(**changes), images, context).values()
-    return found
+    (perturbed,) = perturb_all(TASKS[key], TASKS[key].parameters(**changes), images, context).values()
+    return perturbed
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_the_images_are_foolboxs(key):
-    found = attacked(key, "fused", **SMALLER.get(key, {}))
-    expected = attacked(key, "reference", **SMALLER.get(key, {}))
-    assert torch.equal(found, expected)
-    changed = (found != CLEAN).flatten(1).any(dim=1)
+def test_fused_spatial_attack_matches_foolbox(key):
+    perturbed = attack(key, "fused", **SMALLER.get(key, {}))
+    expected = attack(key, "reference", **SMALLER.get(key, {}))
+    assert torch.equal(perturbed, expected)
+    changed = (perturbed != CLEAN).flatten(1).any(dim=1)
     assert 0 < int(changed.sum()) < len(CLEAN)
 
 
 @pytest.mark.parametrize("model_batch", [1, 5, 1000])
-def test_leaving_out_fooled_images_changes_nothing(model_batch):
+def test_result_does_not_depend_on_model_batch(model_batch):
     classifier = tiny_classifier()
     parameters = TASKS["grid135"].parameters()
-    every = transform(CLEAN, source_coordinates(parameters, 8, 8))
-    assert len(every) == 135
-    right = torch.stack([classifier.logits(images).argmax(dim=1) == LABELS for images in every])
+    transformed = transform(CLEAN, source_coordinates(parameters, 8, 8))
+    assert len(transformed) == 135
+    correct = torch.stack([classifier.logits(images).argmax(dim=1) == LABELS for images in transformed])
     expected = CLEAN.clone()
     for image in range(len(CLEAN)):
-        wrong = (~right[:, image]).nonzero().flatten()
+        wrong = (~correct[:, image]).nonzero().flatten()
         if len(wrong) and classifier.logits(CLEAN[image : image + 1]).argmax() == LABELS[image]:
-            expected[image] = every[wrong[0], image]
+            expected[image] = transformed[wrong[0], image]
     network = CountingNetwork(classifier.network)
-    found = attacked("grid135", "fused", classifier=tiny_classifier(network), model_batch=model_batch)
-    assert torch.equal(found, expected)
-    # Fooled images were left out, and what is left fills the batches.
+    perturbed = attack("grid135", "fused", classifier=tiny_classifier(network), model_batch=model_batch)
+    assert torch.equal(perturbed, expected)
+    # Fooled images were left out, and the remaining ones fill the batches.
     assert network.n_images < 0.8 * 136 * len(CLEAN)
 
 
-def test_an_image_counts_as_right_only_if_it_is_right_at_every_point():
+def test_image_is_correct_only_if_correct_at_every_point():
     classifier = tiny_classifier()
-    right = classifier.logits(CLEAN).argmax(dim=1) == LABELS
+    correct = classifier.logits(CLEAN).argmax(dim=1) == LABELS
     for point in transform(CLEAN, source_coordinates(TASKS["rot30"].parameters(), 8, 8)):
-        right &= classifier.logits(point).argmax(dim=1) == LABELS
-    found = attacked("rot30", "fused")
-    assert torch.equal(classifier.logits(found).argmax(dim=1) == LABELS, right)
+        correct &= classifier.logits(point).argmax(dim=1) == LABELS
+    perturbed = attack("rot30", "fused")
+    assert torch.equal(classifier.logits(perturbed).argmax(dim=1) == LABELS, correct)
 
 
-def test_the_grid():
+def test_grid_has_expected_number_of_points_and_identity():
     assert [TASKS[key].parameters().points for key in KEYS] == [775, 135, 775, 31, 31]
     # The middle of an odd grid is the identity.
     middle = transform(CLEAN, source_coordinates(TASKS["grid135"].parameters(), 8, 8)[135 // 2 : 135 // 2 + 1])[0]
     torch.testing.assert_close(middle, CLEAN, rtol=0, atol=1e-6)
 
 
-def test_a_right_angle_and_whole_shifts_are_those_of_arrays():
+def test_transform_matches_rot90_and_shifted_arrays():
     quarter = TASKS["rot30"].parameters(rotations=2, max_rotation=90)
     back, forth = transform(CLEAN, source_coordinates(quarter, 8, 8))
     torch.testing.assert_close(back, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(forth, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
-    # A distance of centres is 8/7 of a pixel's width. The middle angle of three is 0.
+    # The distance between pixel centres is 8/7 of a pixel's width. The second of three angles is 0.
     shifts = TASKS["grid775"].parameters(rotations=3, translations=2, max_translation=8 / 7)
     shifted = transform(CLEAN, source_coordinates(shifts, 8, 8)[4:8])
     for number, (across, down) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
@@ -84,7 +84,7 @@ def test_a_right_angle_and_whole_shifts_are_those_of_arrays():
         torch.testing.assert_close(shifted[number], expected, rtol=0, atol=1e-5)
 
 
-def test_parameters():
+def test_parameters_have_defaults_and_reject_bad_values():
     for key in KEYS:
         assert TASKS[key].parameters().strengths == (0.0,)
         assert TASKS[key].published_key == key

@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: the library's evaluation to the bit, and what stages share with single keys."""
+"""AutoAttack's standard version: parity with the library, and comparison of stages with single keys."""
 
 import dataclasses
 import itertools
@@ -32,7 +32,7 @@ SEED = 5
 
 
 def ten_classes():
-    """The tiny network with as many classes as AutoAttack's nine targets need."""
+    """Return the tiny network with ten classes, as required by AutoAttack's nine targets."""
     network = TinyNetwork()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -49,26 +49,27 @@ def ten_classes():
         ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
     ],
 )
-def test_the_images_are_those_of_the_librarys_evaluation(key, radii):
+def test_standard_matches_library_bitwise(key, radii):
     classifier = ten_classes()
     images = tiny_images(10, classifier=classifier)
     parameters = TASKS[key].parameters(**radii, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, apart=True)
-    assert {(found.image_bits, found.logit_bits) for found in differences.values()} == {(0, 0)}
-    assert min(found.changed for found in differences.values()) > 0
+    bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
+    assert bits == {(0, 0)}
+    assert min(difference.changed for difference in differences.values()) > 0
 
 
 def outcomes(key, *, images=None, **changes):
-    """Whether each image is right after the fused attack, by strength."""
+    """Return whether each image is classified correctly after the fused attack, by strength."""
     images = images or tiny_images()
     context = dataclasses.replace(tiny_context(key), engine="fused")
-    found = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)
+    perturbed = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)
     labels = torch.from_numpy(images.labels)
-    return [(context.classifier.logits(attacked).argmax(dim=1) == labels).numpy() for attacked in found.values()]
+    return [(context.classifier.logits(pixels).argmax(dim=1) == labels).numpy() for pixels in perturbed.values()]
 
 
-def test_the_first_stage_leaves_what_its_own_key_leaves_and_later_ones_leave_no_more():
+def test_standard_is_at_least_as_strong_as_first_stage():
     for whole, first in zip(outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True):
         assert not (whole & ~first).any()
         assert whole.sum() <= first.sum()
@@ -82,7 +83,7 @@ def stages_of(engine, parameters, images, classifier):
     row = TASKS["aa_standard"]
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
     part = part_of(row, parameters, images)
-    begun = []
+    started = []
     results = evaluate_part(
         context,
         row,
@@ -91,20 +92,20 @@ def stages_of(engine, parameters, images, classifier):
         images,
         ("stages",),
         provenance={},
-        on_stage=lambda *stage: begun.append(stage),
+        on_stage=lambda *stage: started.append(stage),
     )
-    found = {result.strength: result.values["stages"].tolist() for result in results}
-    assert begun == STAGES
-    return found
+    counts = {result.strength: result.values["stages"].tolist() for result in results}
+    assert started == STAGES
+    return counts
 
 
-def test_the_reference_engine_counts_what_each_stage_of_the_library_leaves():
+def test_reference_stages_match_library():
     classifier = ten_classes()
     images = tiny_images(8, classifier=classifier)
     parameters = TASKS["aa_standard"].parameters(epsilons_255=(4.0,), steps=3, queries=10)
     pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
     names = ["apgd-ce", "apgd-t", "fab-t", "square"]
-    left = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
+    resisting = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
     for number in range(1, 5):
         with torch.random.fork_rng():
             seed = derived_seed(tiny_context("").seed, "aa_standard", 0)
@@ -114,44 +115,45 @@ def test_the_reference_engine_counts_what_each_stage_of_the_library_leaves():
             adversary.apgd_targeted = APGDAttack_targeted(classifier, **shared)
             adversary.fab.n_iter = 3
             adversary.square.n_queries = 10
-            attacked, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
-        left.append(int((classifier.logits(attacked).argmax(dim=1) == labels).sum()))
-    expected = [len(images) - left[0], *(before - after for before, after in itertools.pairwise(left)), left[-1]]
+            perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
+        resisting.append(int((classifier.logits(perturbed).argmax(dim=1) == labels).sum()))
+    fooled = [before - after for before, after in itertools.pairwise(resisting)]
+    expected = [len(images) - resisting[0], *fooled, resisting[-1]]
     assert stages_of("reference", parameters, images, classifier) == {4.0: expected}
     assert sum(1 for count in expected if count) >= 3
 
 
-def test_the_fused_engine_counts_what_each_stage_leaves():
+def test_fused_first_stage_matches_apgd():
     classifier = ten_classes()
     images = tiny_images(12, classifier=classifier)
     parameters = TASKS["aa_standard"].parameters(epsilons_255=(2.0, 4.0), steps=3, queries=10)
     context = dataclasses.replace(tiny_context("aa_apgd-ce", classifier), engine="fused")
     first = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
-    found = perturb_all(TASKS["aa_apgd-ce"], first, images, context)
+    perturbed = perturb_all(TASKS["aa_apgd-ce"], first, images, context)
     labels = torch.from_numpy(images.labels)
     for strength, stages in stages_of("fused", parameters, images, classifier).items():
-        wrong = int((classifier.logits(found[strength]).argmax(dim=1) != labels).sum())
+        wrong = int((classifier.logits(perturbed[strength]).argmax(dim=1) != labels).sum())
         assert stages[0] == 3
         assert stages[0] + stages[1] == wrong
         assert sum(stages) == len(images)
 
 
-def test_what_comes_back_is_the_single_keys_image_where_that_fools():
+def test_standard_returns_image_of_first_stage_if_it_fools():
     images = tiny_images()
     clean = to_float(torch.from_numpy(images.images))
-    found = {}
+    perturbed = {}
     for key, changes in (("aa_standard", {"steps": 5, "queries": 10}), ("aa_apgd-ce", {"steps": 5})):
         context = dataclasses.replace(tiny_context(key), engine="fused")
-        found[key] = perturb_all(TASKS[key], attack_parameters(TASKS[key], (3.0,), **changes), images, context)[3.0]
-    fooled = (found["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
+        perturbed[key] = perturb_all(TASKS[key], attack_parameters(TASKS[key], (3.0,), **changes), images, context)[3.0]
+    fooled = (perturbed["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
     assert fooled.any()
-    torch.testing.assert_close(found["aa_standard"][fooled], found["aa_apgd-ce"][fooled], rtol=0, atol=1e-6)
+    torch.testing.assert_close(perturbed["aa_standard"][fooled], perturbed["aa_apgd-ce"][fooled], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("key", "n_classes"), [("aa_apgd-dlr", 2), ("aa_apgd-dlr_l2", 2), ("aa_apgd-t", 3), ("aa_standard_l1", 3)]
 )
-def test_too_few_classes_are_refused_with_the_reason(key, n_classes):
+def test_too_few_classes_are_rejected_with_reason(key, n_classes):
     network = TinyNetwork()
     network.classifier = nn.Linear(24, n_classes)
     classifier = Classifier(network, NORMALISATION, n_classes)
@@ -166,8 +168,8 @@ def test_too_few_classes_are_refused_with_the_reason(key, n_classes):
     assert parameters.class_refusal(n_classes + 1) is None
 
 
-def test_targets_end_with_the_classes():
-    # Five classes have four targets; AutoAttack would fail at the fifth.
+def test_targets_are_limited_to_other_classes():
+    # Five classes allow four targets; AutoAttack would fail at the fifth.
     classifier = tiny_classifier()
     for key in ("aa_apgd-t", "aa_fab-t"):
         row = TASKS[key]

@@ -1,4 +1,4 @@
-"""Steps at which images fall: what the attack with fewer steps gives, what it leaves alone, and who cannot tell."""
+"""Steps at which images are fooled: comparison with attacks of fewer steps, merging, and unsupported attacks."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ RECORDING = [key for key, row in TASKS.items() if row.records_steps]
 
 
 def evaluated(key, measurements=("predictions", "steps"), start=0, stop=None, engine="fused", **changes):
-    """Columns of a key by strength."""
+    """Return a key's columns by strength."""
     row = TASKS[key]
     context = dataclasses.replace(tiny_context(key, CLASSIFIER), engine=engine)
     parameters = small_parameters(row, **changes)
@@ -57,7 +57,7 @@ DESCENTS = [
 
 
 @pytest.mark.parametrize(("key", "changes"), SEARCHES)
-def test_square_with_fewer_queries_fools_the_images_that_fall_by_then(key, changes):
+def test_steps_of_square_match_attacks_with_fewer_queries(key, changes):
     n_queries = 24
     for strength, values in evaluated(key, queries=n_queries, **changes).items():
         steps = steps_of(values["steps"])
@@ -68,23 +68,23 @@ def test_square_with_fewer_queries_fools_the_images_that_fall_by_then(key, chang
 
 
 @pytest.mark.parametrize(("key", "changes"), DESCENTS)
-def test_pgd_fools_an_image_first_with_the_steps_at_which_it_falls(key, changes):
+def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
     n_steps, changes = 6, {"epsilons_255": (16.0, 64.0)} | changes
     whole = evaluated(key, steps=n_steps, **changes)
     fewer = {steps: evaluated(key, ("predictions",), steps=steps, **changes) for steps in range(1, n_steps + 1)}
-    seen = set()
+    all_steps = set()
     for strength, values in whole.items():
         expected = np.full(len(IMAGES), np.inf)
         for steps in reversed(fewer):
             expected[is_wrong(fewer[steps][strength])] = steps
         expected[clean_wrong()] = 0
         np.testing.assert_array_equal(steps_of(values["steps"]), expected)
-        seen |= set(expected)
-    assert len(seen) > 2  # some when clean, some on the way, some never
+        all_steps |= set(expected)
+    assert len(all_steps) > 2  # some clean images, some at later steps, some never
 
 
-class Tracing:
-    """A model that keeps, for every gradient, whether each sample is misclassified there."""
+class TracingModel:
+    """A model that records, for every gradient, whether each sample is misclassified there."""
 
     def __init__(self):
         self.wrong = []
@@ -98,14 +98,14 @@ class Tracing:
         return logits, loss, gradient
 
 
-def test_apgd_counts_its_iterates_and_its_start_as_the_first():
+def test_steps_of_apgd_match_traced_iterates():
     row = TASKS["aa_apgd-ce"]
     parameters = row.parameters(epsilons_255=(8.0,), steps=9)
-    model = Tracing()
+    model = TracingModel()
     context = dataclasses.replace(tiny_context(row.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(row, parameters, IMAGES)
     (result,) = evaluate_part(context, row, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    traced = torch.stack(model.wrong).numpy()  # start and iterates of the images that are right when clean
+    traced = torch.stack(model.wrong).numpy()  # starting point and iterates of images that are correct when clean
     assert len(traced) == 10
     expected = np.where(traced.any(axis=0), np.maximum(traced.argmax(axis=0), 1), np.inf)
     steps = steps_of(result.values["steps"])
@@ -115,7 +115,7 @@ def test_apgd_counts_its_iterates_and_its_start_as_the_first():
 
 
 @pytest.mark.parametrize("key", RECORDING)
-def test_recording_changes_nothing_else_and_merges_to_the_byte(key):
+def test_recording_steps_does_not_change_other_columns(key):
     plain = evaluated(key, ("confidence", "predictions"))
     for strength, values in evaluated(key, ("confidence", "predictions", "steps")).items():
         others = {name: array.tobytes() for name, array in values.items() if name != "steps"}
@@ -125,25 +125,25 @@ def test_recording_changes_nothing_else_and_merges_to_the_byte(key):
 
 
 @pytest.mark.parametrize("key", [key for key in RECORDING if not key.startswith("pgd")])
-def test_attacks_that_return_what_they_find_fool_exactly_the_images_that_fall(key):
+def test_steps_match_outcomes_of_attacks_that_return_any_misclassified_image(key):
     for values in evaluated(key).values():
         np.testing.assert_array_equal(values["steps"] != NEVER_FOOLED, is_wrong(values))
         assert (values["steps"][clean_wrong()] == 0).all()
 
 
 @pytest.mark.parametrize("key", ["fmn", "fmn_l2", "fmn_l1", "fmn_l0"])
-def test_an_image_falls_no_later_in_a_larger_ball(key):
+def test_image_is_fooled_no_later_in_larger_ball(key):
     steps = [steps_of(values["steps"]) for _, values in sorted(evaluated(key, steps=40).items())]
     assert all((smaller >= larger).all() for smaller, larger in itertools.pairwise(steps))
     assert len(np.unique(np.concatenate(steps))) > 3
 
 
-def test_restarts_and_targets_are_counted_one_after_another():
-    one = evaluated("aa_square", queries=3)
+def test_steps_of_restarts_and_targets_are_counted_on():
+    single = evaluated("aa_square", queries=3)
     three = evaluated("aa_square", queries=3, restarts=3)
     targeted = evaluated("aa_apgd-t", steps=4, targets=3)
     for strength, values in three.items():
-        steps, first = steps_of(values["steps"]), steps_of(one[strength]["steps"])
+        steps, first = steps_of(values["steps"]), steps_of(single[strength]["steps"])
         np.testing.assert_array_equal(steps[np.isfinite(first)], first[np.isfinite(first)])
         later = steps[np.isinf(first) & np.isfinite(steps)]
         assert ((later > 3) & (later <= 9)).all()
@@ -151,14 +151,14 @@ def test_restarts_and_targets_are_counted_one_after_another():
     assert finite[np.isfinite(finite)].max() <= 12
 
 
-def test_without_an_attack_images_fall_at_step_0_or_never():
+def test_steps_without_attack_are_0_or_never():
     for key in ("clean", "fog"):
         for values in evaluated(key).values():
             np.testing.assert_array_equal(values["steps"], np.where(is_wrong(values), 0, NEVER_FOOLED))
 
 
 @pytest.mark.parametrize(
-    ("key", "engine", "words"),
+    ("key", "engine", "message"),
     [
         ("pgd", "reference", "pgd does not record `steps` with engine reference"),
         ("aa_standard", "fused", "aa_standard does not record `steps` with any engine"),
@@ -166,6 +166,6 @@ def test_without_an_attack_images_fall_at_step_0_or_never():
         ("rot10", "fused", "rot10 does not record"),
     ],
 )
-def test_attacks_that_cannot_tell_say_so(key, engine, words):
-    with pytest.raises(ConfigError, match=words):
+def test_unsupported_attacks_reject_steps(key, engine, message):
+    with pytest.raises(ConfigError, match=message):
         evaluated(key, engine=engine)

@@ -1,9 +1,9 @@
 """The store of finished evaluations: immutable Parquet shards named by their content.
 
-A shard under its final name is the record that its evaluations are done. `store` is the face of the room; below it are
-`folder` (names), `backends` and `object_store` (where bytes lie), `parquet` (the form of a shard) and `row_identity`
-(what it says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `row_reader` (values),
-`verification`, `compaction` and `merging`.
+A shard under its final name is the completion record of its evaluations. `store` is the interface of this package. Its
+other modules are `folder` (names), `backends` and `object_store` (storage of bytes), `parquet` (file format),
+`row_identity` (identity of rows), `scan`, `catalogue`, `index` and `inventory` (available evaluations), `row_reader`
+(values), `verification`, `compaction` and `merging`.
 """
 
 from robust201.shards.compaction import CompactReport

@@ -1,7 +1,7 @@
 """Conversions between Arrow arrays and NumPy arrays or lists, without importing pandas.
 
-`pyarrow.array` and `Array.to_numpy` import pandas, a third of a second and 40 MB, to ask whether they deal with a
-series. Scans, which every command on a results folder does, and workers that write results avoid that.
+`pyarrow.array` and `Array.to_numpy` import pandas, which takes a third of a second and 40 MB, to check for series.
+Scans, which every command on a results folder runs, and workers that write results avoid this import.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """Make an Arrow array of numbers (not copied if contiguous) or booleans; of one dimension, in native byte order."""
+    """Convert one-dimensional numbers or booleans in native byte order; contiguous numbers are not copied."""
     if values.ndim != 1 or not values.dtype.isnative:
         raise ValueError(f"expected one dimension in native byte order, got {values.dtype.str} of {values.shape}")
-    held = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(held)])
+    content = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(content)])
 
 
 def from_strings(values: Iterable[str]) -> pa.Array:
-    """Make an Arrow array of text, of less than 2 GiB in all."""
+    """Convert text, of less than 2 GiB in total."""
     encoded = [value.encode() for value in values]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if offsets[-1] > np.iinfo(np.int32).max:
@@ -31,12 +31,12 @@ def from_strings(values: Iterable[str]) -> pa.Array:
 
 
 def from_values(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Make an Arrow array of text, or of numbers of a type."""
+    """Convert text, or numbers of a type."""
     return from_strings(values) if dtype == pa.string() else from_numpy(np.array(values, dtype.to_pandas_dtype()))
 
 
 def from_bytes(values: NDArray[np.bytes_]) -> pa.Array:
-    """Make an Arrow array of binary values; trailing zero bytes are lost, as in NumPy."""
+    """Convert binary values; trailing zero bytes are lost, as in NumPy."""
     width = values.dtype.itemsize
     if (np.strings.str_len(values) != width).any():
         return pa.array(values, pa.binary())
@@ -45,10 +45,10 @@ def from_bytes(values: NDArray[np.bytes_]) -> pa.Array:
 
 
 def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
-    """View the numbers of an Arrow array, read-only; where it has nulls, copy them, with `fill` in place of the nulls.
+    """Return an array's numbers as a read-only view, or as a copy with `fill` in place of nulls if there are nulls.
 
     Raises:
-        ValueError: it has nulls and `fill` is None, or it holds booleans.
+        ValueError: the array has nulls and `fill` is None, or its values are booleans.
     """
     if pa.types.is_boolean(array.type):
         raise ValueError("expected numbers, got booleans")
@@ -65,21 +65,21 @@ def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
     return numbers
 
 
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Join the chunks of a column; a single chunk is not copied."""
+def join_chunks(column: pa.ChunkedArray) -> pa.Array:
+    """Join the chunks of a column, without copying a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return the numbers of a column without nulls, as `to_numpy` does."""
-    return to_numpy(one_array(column))
+    """Return the numbers of a column without nulls (see `to_numpy`)."""
+    return to_numpy(join_chunks(column))
 
 
 def true_indices(mask: Sequence[bool]) -> pa.Array:
-    """Positions at which a mask is true, for `take`."""
+    """Return the indices at which a mask is true, for `take`."""
     return from_numpy(np.flatnonzero(mask))
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
-    """Make a table without rows."""
+    """Return a table without rows."""
     return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)

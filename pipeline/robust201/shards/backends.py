@@ -1,11 +1,11 @@
 """Storage backends of shards: a folder of a POSIX file system, or a URL of an object store (`shards.object_store`).
 
-A backend knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change,
-so publishing one twice is harmless; a backend only has to see to it that a shard appears whole or not at all.
+A backend handles names and bytes, and does not interpret shards. Shards are named by their content and never change, so
+publishing one twice is harmless. A backend only has to ensure that a shard appears completely or not at all.
 
-Where a shard is read, FileNotFoundError says that there is none, ShardDamagedError that the disk has lost it, and
-StorageError that it cannot be read now, whatever its bytes are. Where one is written, StorageError (StorageFullError
-for want of space) says that it cannot be, and nothing of it is visible.
+Reading raises FileNotFoundError if there is no such shard, ShardDamagedError if the disk has lost its bytes, and
+StorageError if it cannot be read at the moment. Writing raises StorageError (StorageFullError if the disk is full) if a
+shard cannot be written; then no part of it is visible.
 """
 
 import errno
@@ -39,27 +39,27 @@ from robust201.core.files import (
 SHARD_NAME = re.compile(
     r"(?:(?P<stem>(?:(?P<index>\d{6})-|(?P<name>[A-Za-z][\w.-]*)@).+)|compact)-(?P<sha>[0-9a-f]{16})\.parquet"
 )
-"""What the last component of a shard's name looks like."""
+"""Pattern of the last component of a shard's name."""
 
 SHA_DIGITS = 16
 
 
 def sha_of_name(shard: str) -> str:
-    """First hex digits of the SHA-256 that a shard's name gives it."""
+    """Return the first hex digits of the SHA-256, from a shard's name."""
     return shard.removesuffix(".parquet")[-SHA_DIGITS:]
 
 
 def is_compacted(shard: str) -> bool:
-    """Whether a shard is a compacted one, by its name."""
+    """Return whether a shard is compacted, from its name."""
     return shard.rpartition("/")[2].startswith("compact-")
 
 
 MAX_SHARD_BYTES = 1 << 30
-"""Largest shard that is read whole: one that is not compacted, of a few megabytes as a rule."""
+"""Maximum size of a shard that is read whole. Shards that are not compacted usually have a few megabytes."""
 
 SETTLING_SECONDS = 5.0
-"""Age from which a file's time of change distinguishes all later changes from the last one: file systems count in ticks
-of up to two seconds (FAT), and within a tick a second change leaves no trace."""
+"""Age of a file after which any further change also changes its modification time. File systems count in ticks of up to
+two seconds (FAT), and a second change within a tick is invisible."""
 
 
 _In = TypeVar("_In")
@@ -67,10 +67,10 @@ _Out = TypeVar("_Out")
 
 
 def unreadable(label: str, error: OSError) -> StorageError:
-    """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
+    """Return the error of a shard that cannot be read now, because of permissions, open files or a server."""
     fix = "Check its permissions and the file server"
     if isinstance(error, IsADirectoryError | IrregularFileError):
-        fix = "Move it away: result files are files"
+        fix = "Move it away: a result file belongs there"
     return StorageError(
         f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. {fix}, and run "
         "the same command again; finished work is kept."
@@ -78,7 +78,7 @@ def unreadable(label: str, error: OSError) -> StorageError:
 
 
 def damaged(label: str, expected: str, got: object, doing: str = "Reading") -> ShardDamagedError:
-    """Make the error of a shard whose bytes are not those that were written."""
+    """Return the error of a shard whose bytes differ from those that were written."""
     return ShardDamagedError(
         f"{doing} failed for result file {label}: expected {expected}, got {got}. Run the sweep again: it sets the "
         "file aside and recomputes its evaluations."
@@ -86,16 +86,16 @@ def damaged(label: str, expected: str, got: object, doing: str = "Reading") -> S
 
 
 def oversized(label: str) -> ShardDamagedError:
-    """Make the error of a shard above `MAX_SHARD_BYTES`."""
+    """Return the error of a shard above `MAX_SHARD_BYTES`."""
     return damaged(label, f"at most {show_bytes(MAX_SHARD_BYTES)}", "more")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A shard as a listing shows it.
+    """A shard in a listing.
 
-    `mark` changes when the bytes do (time of the last change, or an object's ETag), and is ``""`` where the backend has
-    none; `modified` is in seconds since the epoch, infinity where the backend does not say.
+    `mark` changes whenever the bytes change (modification time, or an object's ETag); it is ``""`` if the backend has
+    none. `modified` is in seconds since the epoch, or infinity if the backend does not report it.
     """
 
     name: str
@@ -105,15 +105,15 @@ class Entry:
 
 
 class LocalBackend:
-    """Shards in a folder, local or shared: a temporary file, flushed, renamed, and the folder flushed.
+    """Shards in a local or shared folder. Writing flushes a temporary file, renames it, and flushes the folder.
 
     Args:
-        root: holds a folder a dataset.
-        damaged: where shards are set aside; on the same file system.
+        root: folder with one subfolder per dataset.
+        damaged: folder for shards that are set aside, on the same file system.
         on_step: called at each step of writing (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    # Reads that make it faster at once: a shared folder answers each open over the network; a local one loses nothing.
+    # Number of parallel reads: a shared folder answers each open over the network; a local one is not slower.
     threads = 4
 
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
@@ -128,39 +128,39 @@ class LocalBackend:
         return str(self.path(shard))
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now, sorted by name; what else lies there is left out."""
+        """Return all shards as they are now, sorted by name, ignoring other files."""
         if not self.root.is_dir():
             return []
         entries = []
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
-                with os.scandir(folder) as found:
-                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=attrgetter("name"))
+                with os.scandir(folder) as items:
+                    shards = sorted((item for item in items if SHARD_NAME.fullmatch(item.name)), key=attrgetter("name"))
                 for item in shards:
                     try:
                         state = item.stat()
                     except FileNotFoundError:
-                        continue  # a compaction deleted it, or it was set aside, since the folder was listed
+                        continue  # deleted by a compaction, or set aside, after the folder was listed
                     name, mark = f"{folder.name}/{item.name}", str(state.st_mtime_ns)
                     entries.append(Entry(name, state.st_size, mark, state.st_mtime))
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards of a new listing whose mark is certain to change whenever their bytes do from now on.
+        """Return the shards of a new listing whose mark is certain to change if their bytes change from now on.
 
-        These are the ones last changed some seconds ago, by the clock that stamps them.
+        These were last changed some seconds ago, according to the file system's clock.
         """
         try:
-            with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
+            with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has its own clock
                 now = os.fstat(probe.fileno()).st_mtime
         except OSError:
             return set()
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or as many of them as there are; of a whole one, `MAX_SHARD_BYTES`.
+        """Read bytes [start, stop) of a shard, or fewer if it ends before; without `stop`, up to its end.
 
-        Raises ShardDamagedError if a shard that is to be read whole has more.
+        Raises ShardDamagedError if a read up to the end exceeds `MAX_SHARD_BYTES`.
         """
 
         def read() -> bytes:
@@ -174,15 +174,15 @@ class LocalBackend:
         return self._try_reading(shard, read)
 
     def source(self, shard: str) -> Path:
-        """Path of a shard, which Parquet readers open best themselves; whoever hands it to them has read its footer."""
+        """Return the path of a shard, for Parquet readers. Callers must have read its footer."""
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes: 64 hex digits."""
+        """Return the hash of a shard's bytes as 64 hex digits."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], attempts: int = 2) -> _Out:
-        """Read, once more after an input/output error: of all errors only that one may mean lost bytes."""
+        """Read, and retry once after an input/output error, the only error that may mean lost bytes."""
         try:
             return read()
         except FileNotFoundError:
@@ -195,16 +195,16 @@ class LocalBackend:
         return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Publish a shard, whole and durably; one of that name may be there already."""
+        """Publish a shard completely and durably; a shard of the same name may exist."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing whose name is set in the block; it appears when that ends without an error."""
+        """Open a new shard, whose name is set in the block; it appears when the block ends without an error."""
         return new_file(self.root / dataset, on_step=self._on_step)
 
     def set_aside(self, shard: str) -> str:
-        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
+        """Move a shard into ``damaged/``, and return its new location."""
         source, target = self.path(shard), self.damaged / shard
         target.parent.mkdir(parents=True, exist_ok=True)
         source.replace(target)
@@ -213,7 +213,7 @@ class LocalBackend:
         return str(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards; those that are gone already do no harm."""
+        """Delete shards; shards that do not exist are ignored."""
         paths = [self.path(shard) for shard in shards]
         for path in paths:
             path.unlink(missing_ok=True)
@@ -221,12 +221,12 @@ class LocalBackend:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `core.files.remove_leftovers`), and count it."""
+        """Remove files that killed writers left (see `core.files.remove_leftovers`), and return their number."""
         return remove_leftovers(self.root, clock=clock)
 
 
 class HashingStream(io.RawIOBase):
-    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the one below open."""
+    """A write-only binary stream that counts and hashes its bytes; closing it does not close the underlying stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -246,10 +246,10 @@ class HashingStream(io.RawIOBase):
 
 
 def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:
-    """Apply a function that waits for a disk or a network to items, a few at once, in other threads.
+    """Apply a function that waits for a disk or a network to several items at once, in threads.
 
-    Up to four times as many results as there are threads wait to be taken. They come in the order of the items; an
-    exception is raised where its result would have been.
+    Up to four results per thread are computed ahead. Results have the order of the items; an exception is raised in
+    place of its result.
     """
     if threads <= 1:
         yield from map(function, items)

@@ -1,4 +1,4 @@
-"""What shards say of their rows, one row of a table per shard: what a scan gathers and the index keeps."""
+"""Identities of the rows of shards, as a table with one row per shard: a scan's result, and the index's content."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -38,11 +38,11 @@ SCHEMA = pa.schema(
     | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
 """Columns: name, size and mark of a shard (see `shards.backends.Entry`), whether it is verified (see `ScannedShard`),
-its footer, its units, and its rows, whose `unit` is a position among those units."""
+its footer, its units, and its rows. A row's `unit` is an index into the shard's units."""
 
 
 class ScannedShard(NamedTuple):
-    """What was read of one shard; whether its bytes were hashed, so that any later change of them changes its mark."""
+    """The data read from one shard; if `verified`, its bytes were hashed, and any later change changes its mark."""
 
     entry: Entry
     footer: Footer
@@ -51,7 +51,7 @@ class ScannedShard(NamedTuple):
 
 
 def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
-    """Make the table of what was read of shards, in their order."""
+    """Return the table of scanned shards, in their order."""
     arrays: dict[str, Any] = {
         "name": from_strings(shard.entry.name for shard in shards),
         "n_bytes": from_numpy(np.array([shard.entry.n_bytes for shard in shards], np.int64)),
@@ -74,7 +74,7 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
     return pa.table(arrays, schema=SCHEMA)
 
 
-def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
+def _unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
     pieces: dict[str, list[pa.Array]] = {name: [pa.nulls(0, kind)] for name, kind in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 
@@ -83,7 +83,7 @@ def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[s
             pieces[name].append(from_values(column, kind))
         pending.clear()
 
-    for units in found:
+    for units in shard_units:
         if isinstance(units, UnitColumns):
             add_pending()
             for name, piece in units.columns.items():
@@ -101,35 +101,36 @@ def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
 
 def _column(catalogue: Catalogue, name: str) -> pa.Array:
     chunks = [chunk for chunk in catalogue[name].chunks if len(chunk)]
-    if len(chunks) == 1:  # which is not copied
+    if len(chunks) == 1:  # not copied
         return chunks[0]
     return pa.concat_arrays(chunks) if chunks else pa.nulls(0, SCHEMA.field(name).type)
 
 
-def names_of(catalogue: Catalogue) -> list[str]:
-    """Names of the shards."""
+def shard_names(catalogue: Catalogue) -> list[str]:
+    """Return the names of the shards."""
     names: list[str] = _column(catalogue, "name").to_pylist()
     return names
 
 
 def count_rows(catalogue: Catalogue) -> int:
-    """Number of rows that the shards have together."""
+    """Return the total number of rows of the shards."""
     return int(pc.sum(pc.list_value_length(catalogue["unit"])).as_py() or 0)
 
 
-def inputs_of(catalogue: Catalogue, among: Iterable[str]) -> set[str]:
-    """Names of the shards, of some, that others in the table replace; most of those are long gone."""
+def replaced_names(catalogue: Catalogue, among: Iterable[str]) -> set[str]:
+    """Return those of some names that other shards in the table replace."""
+    # The table mostly names replaced shards that were deleted long ago, so `among` filters them before the conversion.
     inputs = _column(catalogue, "inputs").flatten()
     return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(among))).to_pylist())
 
 
 def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
-    """Name, size, mark of each shard, and whether it is verified."""
+    """Yield name, size and mark of each shard, and whether it is verified."""
     yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
 
 
 def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
-    """Names of the shards that were verified and are as a listing shows them."""
+    """Return the names of verified shards that are unchanged in a listing."""
     listed = _states_of(entries)
     return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in listed}
 
@@ -139,24 +140,25 @@ def _states_of(entries: Iterable[Entry]) -> set[tuple[Any, ...]]:
 
 
 def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
-    """Shards that are as a listing shows them; of those named in `verified`, only verified rows of the catalogue count.
+    """Return the rows of shards that are unchanged in a listing.
 
-    Names in `taken` are left out, and those returned are added to it.
+    For names in `verified`, only verified rows are returned. Names in `taken` are left out, and the returned names are
+    added to it.
     """
     listed = _states_of(entries)
     mask = []
     for name, *state, is_verified in _states(catalogue):
-        counts = (name, *state) in listed and name not in taken and (is_verified or name not in verified)
-        mask.append(counts)
-        if counts:
+        matches = (name, *state) in listed and name not in taken and (is_verified or name not in verified)
+        mask.append(matches)
+        if matches:
             taken.add(name)
     return _filter(catalogue, mask)
 
 
 def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
-    """Leave some shards out."""
+    """Return the table without some shards."""
     unwanted = set(names)
-    return _filter(catalogue, [name not in unwanted for name in names_of(catalogue)])
+    return _filter(catalogue, [name not in unwanted for name in shard_names(catalogue)])
 
 
 def _filter(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
@@ -164,12 +166,12 @@ def _filter(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
 
 
 def join(catalogues: Iterable[Catalogue]) -> Catalogue:
-    """Concatenate tables."""
+    """Concatenate catalogues."""
     return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 
 class _Columns:
-    """The columns of a catalogue, each of which can be taken once, so that its memory is free afterwards."""
+    """The columns of a catalogue. Each can be taken once, which frees its memory afterwards."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -183,15 +185,15 @@ class _Columns:
         self._catalogue = self._catalogue.drop_columns([name])
 
 
-def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
-    """Number shards and units, and spread the rows out, as an inventory holds them; hidden shards are left out.
+def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
+    """Number shards and units, and convert rows to the columns of an inventory, leaving hidden shards out.
 
-    The same for the same shards, whatever their order: shards by name, units by where they come first. The list of
-    catalogues is emptied, so that what was copied out of them need not stay in memory.
+    The result does not depend on the order of shards: shards are sorted by name, units by first appearance. The list of
+    catalogues is emptied, so that their memory can be freed during the conversion.
     """
     catalogue = join(catalogues)
     catalogues.clear()
-    names = names_of(catalogue)
+    names = shard_names(catalogue)
     order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)
     if order != list(range(len(names))):
         catalogue = catalogue.take(from_numpy(np.array(order, np.int64)))
@@ -201,7 +203,7 @@ def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
     columns.drop("inputs")
     ids = columns.take("unit_id").flatten().dictionary_encode()
     numbers = to_numpy(ids.indices)
-    _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
+    _, first = np.unique(numbers, return_index=True)  # ids are numbered in order of first appearance
     shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
     row_starts, unit_starts = (
         (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
@@ -215,10 +217,10 @@ def contents_of(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
         column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
         for text in columns.take("columns").to_pylist()
     ]
-    others = {name: columns.take(name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
-    for name in ("dataset", "key", "protocol"):  # few different ones: codes take a third of the memory of units
-        others[name] = others[name].dictionary_encode()
-    units = UnitColumns({"unit_id": ids.dictionary} | others)
+    fields = {name: columns.take(name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
+    for name in ("dataset", "key", "protocol"):  # few distinct values: codes reduce the memory of units to a third
+        fields[name] = fields[name].dictionary_encode()
+    units = UnitColumns({"unit_id": ids.dictionary} | fields)
     return Contents(tuple(names[number] for number in order), shard_columns, units, rows)
 
 

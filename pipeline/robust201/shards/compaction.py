@@ -1,9 +1,9 @@
-"""Many small shards into few large ones, while a run goes on.
+"""Compaction of many small shards into few large ones, possible while a run continues.
 
-A compacted shard names its inputs in its footer, and from the moment it appears readers ignore those. So no step in
-between is ever visible: before the rename the inputs count, after it the compacted shard does. Inputs are deleted by a
-later compaction, after a grace period for readers that still have them in hand, and only once the compacted shard's
-bytes have been read back and match its name.
+A compacted shard names its inputs in its footer. As soon as it appears, readers ignore its inputs. So no intermediate
+state is ever visible: before the rename the inputs count, and after it the compacted shard. A later compaction deletes
+the inputs, after a grace period for readers that still use them, and only after re-reading the compacted shard and
+verifying that its bytes match its name.
 """
 
 import time
@@ -27,21 +27,21 @@ from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""How long replaced shards stay: longer than any export or status that may still read them."""
+"""Time for which replaced shards are kept: longer than any export or status that may still read them."""
 
 _RATIO = 0.8
-"""Bytes of an output for each byte of small inputs: footers go, and values compress a little better. Any true ratio
-between 0.54 and 1.06 gives an output within the bounds."""
+"""Expected output bytes per byte of small inputs: footers are removed, and values compress slightly better. Outputs
+stay within the bounds for any actual ratio between 0.54 and 1.06."""
 
 MAX_COMPACTED_INPUTS = 8
-"""Compacted shards merged at once: each keeps a row group in memory."""
+"""Maximum number of compacted shards merged at once, since each keeps a row group in memory."""
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What a compaction did: numbers of shards, rows and files; names of damaged shards, which are left as they are.
+    """The result of a compaction: numbers of shards, rows and files, and names of damaged shards, left unchanged.
 
-    `deleted` counts shards that earlier compactions had merged, `removed_temporaries` files that killed writers left.
+    `deleted` counts shards merged by earlier compactions, `removed_temporaries` files that killed writers left.
     """
 
     inputs: int
@@ -54,9 +54,10 @@ class CompactReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A live shard that may be merged.
+    """A shard that may be merged.
 
-    `order` is key, kind of id, architecture and first image of its first row, `number` its position in the inventory.
+    `order` consists of key, kind of id, architecture and first image of its first row; `number` is its position in the
+    inventory.
     """
 
     order: tuple[str, bool, ArchitectureId, int]
@@ -68,11 +69,11 @@ class _Candidate:
 
 @dataclass
 class Compaction:
-    """One pass over a results folder; safe while others commit.
+    """One pass over a results folder; safe while other processes commit.
 
-    Compacted shards have two to four thirds of `target_bytes` on disk; what is left over makes a smaller one, which a
-    later pass merges with what has come since. `row_group_bytes` bounds row groups in memory, before compression.
-    Inputs of a compacted shard are deleted when it has the age of `grace_seconds` by the wall `clock`.
+    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller; a later pass merges
+    it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before compression. Inputs of a
+    compacted shard are deleted when its age exceeds `grace_seconds`, measured by `clock`.
     """
 
     folder: ResultsFolder
@@ -84,7 +85,7 @@ class Compaction:
     _damaged: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> CompactReport:
-        """Delete what earlier passes merged, then merge what is small; where no space is left, nothing is lost."""
+        """Delete the inputs of earlier passes, then merge small shards; if the disk is full, no data is lost."""
         deleted = self._delete_inputs()
         removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")
@@ -117,7 +118,7 @@ class Compaction:
                 self._damaged.add(entry.name)
                 continue
             except FileNotFoundError:
-                continue  # another compaction was faster
+                continue  # another compaction deleted it
             self.folder.backend.delete(sorted(inputs))
             present -= inputs
             deleted += len(inputs)
@@ -125,13 +126,13 @@ class Compaction:
 
     def _candidates(self, inventory: Inventory) -> list[_Candidate]:
         numbers, first = np.unique(inventory.row_column("shard"), return_index=True)
-        found = []
+        candidates = []
         for number, row in zip(numbers.tolist(), first.tolist(), strict=True):
             shard = inventory.shards[number]
             unit = inventory.units[inventory.row_column("unit")[row]]
             if shard not in self._entries:
-                continue  # another compaction was faster
-            found.append(
+                continue  # another compaction deleted it
+            candidates.append(
                 _Candidate(
                     order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),
                     shard=shard,
@@ -140,29 +141,30 @@ class Compaction:
                     number=number,
                 )
             )
-        return sorted(found, key=lambda candidate: (candidate.order, candidate.shard))
+        return sorted(candidates, key=lambda candidate: (candidate.order, candidate.shard))
 
     def _groups(self, inventory: Inventory) -> Iterator[list[_Candidate]]:
-        """Choose sets of inputs, each of which becomes one compacted shard of about the target size.
+        """Yield groups of inputs, each of which becomes one compacted shard of about the target size.
 
-        A set is complete in itself: an input never spreads over two outputs, of which one could be missing.
+        All rows of an input go into the same output, so no output depends on another.
         """
-        by_form: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
+        by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
-            by_form.setdefault((dataset, candidate.order[1], tuple(sorted(candidate.columns))), []).append(candidate)
-        for candidates in by_form.values():
-            yield from self._groups_of_form(candidates)
+            layout = (dataset, candidate.order[1], tuple(sorted(candidate.columns)))
+            by_layout.setdefault(layout, []).append(candidate)
+        for candidates in by_layout.values():
+            yield from self._groups_of_layout(candidates)
 
-    def _groups_of_form(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
-        least_bytes = 2 * self.target_bytes // 3
-        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < least_bytes]
+    def _groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
+        min_bytes = 2 * self.target_bytes // 3
+        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < min_bytes]
         small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
         group: list[_Candidate] = []
         total = 0.0
         for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
             expected = item.n_bytes * (1.0 if is_compacted(item.shard) else _RATIO)
-            bound = self.target_bytes if total >= least_bytes else 2 * least_bytes
+            bound = self.target_bytes if total >= min_bytes else 2 * min_bytes
             if group and total + expected > bound:
                 yield group
                 group, total = [], 0.0
@@ -177,11 +179,12 @@ class Compaction:
             return 0, 0
         inputs = {item.shard for item in intact}
         for shard in filter(is_compacted, tuple(inputs)):
-            # What an input replaces may still lie there, and must stay hidden.
+            # Shards that an input replaces may still exist, and must stay hidden.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
         columns = stored_order(intact[0].columns)
         rows = _sorted_rows(inventory, [item.number for item in intact])
-        reader = RowReader(self.folder, contents={name: held for name, held in contents.items() if held is not None})
+        loaded = {name: content for name, content in contents.items() if content is not None}
+        reader = RowReader(self.folder, contents=loaded)
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.publishing_compacted(dataset) as stream:
@@ -190,9 +193,10 @@ class Compaction:
         return len(intact), n_rows
 
     def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
-        """Hash inputs, a few at once; damaged and vanished ones are left out.
+        """Hash inputs, several at once, leaving damaged and deleted ones out.
 
-        Small ones of an object store are kept in memory: reading one again would be another round trip.
+        Contents of small shards in an object store are kept in memory, because reading one again takes another round
+        trip.
         """
 
         def verify(shard: str) -> bytes | ShardDamagedError | FileNotFoundError | None:
@@ -206,21 +210,21 @@ class Compaction:
 
         contents: dict[str, bytes | None] = {}
         shards = [item.shard for item in group]
-        for shard, found in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
-            if isinstance(found, ShardDamagedError):
+        for shard, result in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
+            if isinstance(result, ShardDamagedError):
                 self._damaged.add(shard)
-            elif not isinstance(found, FileNotFoundError):  # else another compaction was faster
-                contents[shard] = found
+            elif not isinstance(result, FileNotFoundError):  # otherwise another compaction deleted it
+                contents[shard] = result
         return contents
 
 
 def _rank(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
-    """Order ids: indices first; the two kinds of ids are columns of different types, and never share a shard."""
+    """Return a sort key for ids, integers first. The two kinds have different column types, and never share a shard."""
     return isinstance(architecture, str), architecture
 
 
 def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
-    """Rows of some shards, in the order in which an export reads them."""
+    """Return the rows of some shards, in the order in which an export reads them."""
     rows = np.concatenate([inventory.rows_of_shard(number) for number in shard_numbers])
     units = [inventory.units[number] for number in inventory.row_column("unit")[rows].tolist()]
     names = [(unit.key, *_rank(unit.architecture)) for unit in units]

@@ -1,15 +1,15 @@
-"""The results folder: where its files lie, how a shard gets its name, and how one is set aside.
+"""The results folder: paths of its files, and names of shards.
 
-format.json                                     what this folder is, the version of its form, and where its shards lie
-protocols/<digest>.json                         payload of every protocol that rows name
-shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit; or below the URL that format.json names
-shards/<dataset>/compact-<sha16>.parquet        many of them, merged
-damaged/<dataset>/                              shards set aside; those of a URL below it
-index/                                          what is in the shards, to scan faster (see `shards.index`)
-lease.json                                      the driver at work (see `runtime.lease`)
-shares/<i>-of-<n>/                              what each share reports of itself (see `planning.shares`)
+format.json                                     marks a results folder; version of its format, and location of shards
+protocols/<digest>.json                         payload of every protocol that rows refer to
+shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit; or below the URL in format.json
+shards/<dataset>/compact-<sha16>.parquet        a compacted shard
+damaged/<dataset>/                              shards that were set aside; for a URL, below the URL
+index/                                          cache of the shards' contents, to scan faster (see `shards.index`)
+lease.json                                      the running driver (see `runtime.lease`)
+shares/<i>-of-<n>/                              reports of each share (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
-logs/                                           what workers did, one file each (see `runtime.work_log`)
+logs/                                           logs of workers, one file each (see `runtime.work_log`)
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_
 
 FORMAT_NAME = "robust201-results"
 FOLDER_VERSION = 1
-"""Version of the folder's form; a shard has its own (see `shards.parquet`)."""
+"""Version of the folder's format; shards have their own version (see `shards.parquet`)."""
 
 
 OnStep = Callable[[str], None]
@@ -59,7 +59,7 @@ class ResultsFolder:
 
     @cached_property
     def backend(self) -> StorageBackend:
-        """Where the shards lie, as format.json says; in the folder itself where there is none yet."""
+        """The storage of the shards according to format.json; the folder itself if there is no format.json yet."""
         url = self.shards_url
         folder = folder_of(url)
         if folder is not None:
@@ -68,7 +68,7 @@ class ResultsFolder:
 
     @property
     def shards_url(self) -> str:
-        """URL below which the shards lie; empty for the folder itself."""
+        """URL below which the shards are stored; empty for the folder itself."""
         try:
             payload = load_json(self.root / "format.json", MAX_STATE_BYTES)
             return str(payload.get("shards", ""))
@@ -76,14 +76,14 @@ class ResultsFolder:
             return ""
 
     def create(self, shards: str | None = None) -> None:
-        """Make an empty results folder, unless it is one already.
+        """Create an empty results folder, unless it is one already.
 
         Args:
-            shards: URL below which its shards shall lie, ``""`` for the folder itself; None takes what an existing
-                folder says, and the folder itself for a new one.
+            shards: URL below which to store the shards, ``""`` for the folder itself; None keeps an existing folder's
+                location, and uses the folder itself for a new one.
 
         Raises:
-            InputError: the path is a file, or a folder that holds something else.
+            InputError: the path is a file, or a folder with other contents.
             StorageError: the URL cannot be reached.
             ConfigError, FormatVersionError: see `check_format`.
         """
@@ -100,25 +100,25 @@ class ResultsFolder:
             payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FOLDER_VERSION}
             if shards:
                 if folder_of(shards) is None:
-                    ObjectBackend(shards, self.on_step).entries()  # a wrong URL must not be remembered
+                    ObjectBackend(shards, self.on_step).entries()  # fail before a wrong URL is saved
                 payload["shards"] = shards
             write_text(form, canonical_json(payload) + "\n")
             self.__dict__.pop("backend", None)
         self.check_format(shards)
 
     def remove(self) -> None:
-        """Make a new results folder an empty folder again, after the first that was to be stored turned out wrong."""
+        """Reduce a new results folder to an empty folder, after its first result turned out to be invalid."""
         for folder in (self.shards, self.damaged, self.protocols, self.index):
             shutil.rmtree(folder, ignore_errors=True)
         (self.root / "format.json").unlink(missing_ok=True)
 
     def check_format(self, shards: str | None = None) -> None:
-        """Check that this is a results folder of a known version, with its shards where they are expected.
+        """Check that this is a results folder of a known version, with its shards in the expected location.
 
         Raises:
-            InputError: it is none.
-            ConfigError: its shards lie elsewhere than at `shards` (see `create`; None for anywhere).
-            FormatVersionError: another version made it.
+            InputError: it is not a results folder.
+            ConfigError: its location of shards differs from `shards` (see `create`; None accepts any).
+            FormatVersionError: another version created it.
         """
         form = self.root / "format.json"
         try:
@@ -128,7 +128,7 @@ class ResultsFolder:
             inside = next(iter(sorted(self.root.glob("*/format.json"))), None)
             hint = f" Did you mean {inside.parent}?" if inside else ""
             got, fix = "none", "Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
-            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):  # of either form
+            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):  # JSON or Parquet
                 got, fix = "an exported dataset", "Give the folder of the sweep's results, or the sweep's YAML."
             raise InputError(
                 f"Opening results failed for {self.root}: expected a results folder with a format.json, got {got}."
@@ -152,35 +152,35 @@ class ResultsFolder:
             )
 
     def remove_leftovers(self) -> int:
-        """Delete what killed processes left in this folder and where its shards lie (see `files.remove_leftovers`)."""
+        """Delete files that killed processes left here and next to the shards (see `files.remove_leftovers`)."""
         removed = remove_leftovers(self.root)
         return removed + self.backend.remove_temporaries(time.time) if self.shards_url else removed
 
     def verify_hash(self, shard: str) -> None:
-        """Compare a shard's bytes with its name; ShardDamagedError if they differ (else see `shards.backends`)."""
+        """Check a shard's bytes against its name; raise ShardDamagedError if they differ (see `shards.backends`)."""
         self.check_hash(shard, self.backend.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:
-        """Read a whole shard and compare its bytes with its name (raises as `verify_hash` does)."""
+        """Read a whole shard and check its bytes against its name (raises like `verify_hash`)."""
         content = self.backend.read(shard)
         self.check_hash(shard, hashlib.sha256(content).hexdigest())
         return content
 
     def check_hash(self, shard: str, sha256: str) -> None:
-        """Compare the hash of a shard's bytes with its name (raises as `verify_hash` does)."""
+        """Check the hash of a shard's bytes against its name (raises like `verify_hash`)."""
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
             expected = f"SHA-256 {sha_of_name(shard)}…"
             raise damaged(self.backend.label(shard), expected, sha256[:SHA_DIGITS], "Verifying")
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:
-        """Write a shard durably under the name that its content gives it, after a stem, and return that name."""
+        """Write a shard durably, named by a stem and the hash of its content, and return the name."""
         shard = f"{dataset}/{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
         self.backend.publish(shard, content)
         return shard
 
     @contextmanager
     def publishing_compacted(self, dataset: str) -> Iterator[HashingStream]:
-        """Open a compacted shard for writing; it appears, named by its content, when the block ends without error."""
+        """Open a compacted shard for writing; it appears under its content's name when the block ends without error."""
         with self.backend.writing(dataset) as new:
             stream = HashingStream(new.stream)
             yield stream
@@ -188,7 +188,7 @@ class ResultsFolder:
 
 
 def network_of(shard: str) -> tuple[str, ArchitectureId] | None:
-    """Dataset and architecture of a shard's rows, by its name; None for a compacted one, which has many."""
+    """Return dataset and architecture from a shard's name; None for a compacted shard, which has many."""
     dataset, _, name = shard.partition("/")
     match = SHARD_NAME.fullmatch(name)
     if match is None or not match["stem"]:
@@ -197,11 +197,11 @@ def network_of(shard: str) -> tuple[str, ArchitectureId] | None:
 
 
 def stem_of(architecture: ArchitectureId, key: str) -> str:
-    """What the name of a unit's shard begins with."""
+    """Return the stem of the names of a unit's shards."""
     return f"{architecture:06d}-{key}" if isinstance(architecture, int) else f"{architecture}@{key}"
 
 
 def has_stem(shard: str, stem: str) -> bool:
-    """Whether a shard's name begins with what its rows say."""
+    """Return whether a shard's name has a stem."""
     match = SHARD_NAME.fullmatch(shard.rpartition("/")[2])
     return match is not None and match["stem"] == stem

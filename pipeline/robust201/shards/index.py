@@ -1,12 +1,13 @@
-"""A cache of what is in the shards, so that a scan reads, and a resume hashes, only those that were not before.
+"""A cache of the shards' contents. A scan reads, and a resume hashes, only shards that are not in the cache.
 
-The shards are the record; the index can be deleted at any time. It lies in the results folder as a few files, each of
-which is complete in itself and ends with its own hash: a damaged, half-written or foreign one is as good as none. An
-entry counts for a shard of the same name, size and mark only (see `shards.backends.Entry`). Processes add files
-and never change one; whoever adds merges the small ones, so a file is rewritten once each time the index has doubled.
+The shards are the source of truth, so the index can be deleted at any time. It consists of a few files in the results
+folder. Each is self-contained and ends with its own hash; damaged, partial and foreign files are ignored. An entry is
+valid only for a shard of the same name, size and mark (see `shards.backends.Entry`). Processes add files and never
+change one. Whoever adds a file also merges smaller ones into it, so a file is rewritten only when the index has
+doubled.
 
-An entry says as well whether the shard's bytes were hashed and matched its name. A file that had been changed within
-seconds before it was hashed may be changed again without a trace in its time, so it does not count as verified.
+An entry also records whether the shard's bytes were hashed and matched its name. If a file was changed within seconds
+before it was hashed, a further change may leave its modification time unchanged, so it does not count as verified.
 """
 
 import hashlib
@@ -27,10 +28,10 @@ from robust201.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matc
 _MAGIC = b"robust201 index 1\n"
 _DIGEST_BYTES = 32
 MAX_INDEX_BYTES = 4 << 30
-"""Largest file of the index that is read: millions of rows take some hundred megabytes."""
+"""Maximum size of an index file that is read: millions of rows take a few hundred megabytes."""
 
 MIN_ROWS = 1000
-"""Fewer rows than this are read again rather than written down."""
+"""Minimum number of rows that are worth an index file; fewer are read again."""
 
 
 @dataclass(frozen=True)
@@ -41,33 +42,33 @@ class _Segment:
 
 
 class Index:
-    """What earlier scans of one results folder have found; the folder of its files need not exist."""
+    """The index of one results folder, whose own folder need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._segments: list[_Segment] = []
 
     def load(self, entries: Sequence[Entry], must_be_verified: Collection[str] = ()) -> Catalogue:
-        """Find what is known of shards as a listing shows them, each once, in any order.
+        """Return the known contents of the shards in a listing, each once, in any order.
 
-        Those named in `must_be_verified` count as known only if their bytes were verified.
+        Names in `must_be_verified` are known only if their bytes were verified.
         """
-        if not entries:  # whoever asks for nothing writes anew what there is
+        if not entries:  # then the next `add` replaces all files
             paths = self._folder.glob("*.index")
             self._segments = [_Segment(path, empty_table(SCHEMA), is_mostly_stale=True) for path in paths]
             return empty_table(SCHEMA)
         self._segments = []
         taken: set[str] = set()
-        found = {path: _read(path) for path in sorted(self._folder.glob("*.index"))}
-        # Where one file has seen a shard and another has verified it, the second says more.
-        verified = set(must_be_verified).union(*(verified_names(stored, entries) for stored in found.values()))
-        for path, stored in found.items():
+        stored_by_path = {path: _read(path) for path in sorted(self._folder.glob("*.index"))}
+        # If one file has an unverified entry of a shard and another has a verified one, the verified one is used.
+        verified = set(must_be_verified).union(*(verified_names(stored, entries) for stored in stored_by_path.values()))
+        for path, stored in stored_by_path.items():
             known = matching(stored, entries, verified, taken)
             self._segments.append(_Segment(path, known, 2 * len(known) <= len(stored)))
         return join(segment.known for segment in self._segments)
 
     def add(self, new: Catalogue) -> None:
-        """Keep what was read of shards that `load` did not give, unless it is little or the folder is read-only."""
+        """Store the contents of shards that `load` did not return, unless they are few or the folder is read-only."""
         n_rows = count_rows(new)
         if n_rows < MIN_ROWS:
             return
@@ -78,7 +79,7 @@ class Index:
                 absorbed.append(segment.path)
                 parts.append(segment.known)
                 n_rows += size
-        # The shards are the record: an index that cannot be written costs time only.
+        # The shards are the source of truth: if the index cannot be written, only time is lost.
         with suppress(StorageError):
             path = _write(self._folder, join(parts))
             for old in absorbed:
@@ -87,14 +88,14 @@ class Index:
                         old.unlink()
 
     def forget(self, shards: Collection[str]) -> None:
-        """Drop what is known of shards that turned out damaged, so that the next resume hashes them."""
+        """Drop the entries of damaged shards, so that the next resume hashes them."""
         for path in sorted(self._folder.glob("*.index")) if shards else ():
             stored = _read(path)
-            kept = without(stored, shards)
-            if len(kept) < len(stored):
-                # To forget is worth more than to keep: where nothing can be written, the whole file goes.
+            remaining = without(stored, shards)
+            if len(remaining) < len(stored):
+                # Dropping these entries is more important than keeping the others: if writing fails, delete the file.
                 with suppress(StorageError):
-                    _write(self._folder, kept)
+                    _write(self._folder, remaining)
                 with suppress(OSError):
                     path.unlink()
 
@@ -102,7 +103,7 @@ class Index:
 def _write(folder: Path, catalogue: Catalogue) -> Path:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(catalogue)  # chunk by chunk: joined, they would take as much again
+        writer.write_table(catalogue)  # chunk by chunk: joining the chunks would double the memory
     body = sink.getvalue()
     digest = hashlib.sha256(_MAGIC)
     digest.update(body)
@@ -115,15 +116,15 @@ def _write(folder: Path, catalogue: Catalogue) -> Path:
 
 
 def _read(path: Path) -> Catalogue:
-    """Read a file of the index; empty where it is not whole, not ours or gone."""
+    """Read an index file; return an empty catalogue if it is incomplete, foreign or deleted."""
     try:
         with open_file(path, MAX_INDEX_BYTES) as stream:
-            if stream.read(len(_MAGIC)) != _MAGIC:  # compared before a large file is read whole
+            if stream.read(len(_MAGIC)) != _MAGIC:  # before reading a large foreign file
                 return empty_table(SCHEMA)
             stream.seek(0)
             content = stream.read(os.fstat(stream.fileno()).st_size)
     except OSError:
-        return empty_table(SCHEMA)  # another process has merged it into its own
+        return empty_table(SCHEMA)  # another process has merged it
     body = memoryview(content)[:-_DIGEST_BYTES]
     if hashlib.sha256(body).digest() != content[-_DIGEST_BYTES:]:
         return empty_table(SCHEMA)

@@ -1,6 +1,6 @@
-"""What a results folder holds, by evaluation: a few NumPy columns and a dictionary of unit ids.
+"""The evaluations in a results folder: a few NumPy columns and a dictionary of unit ids.
 
-1.6 million evaluations take under 200 MB: 33 bytes a row, and about 400 a unit.
+1.6 million evaluations take less than 200 MB: 33 bytes per row, and about 400 per unit.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ from robust201.tasks.columns import asked_columns
 
 
 class Slice(NamedTuple):
-    """One row of the inventory: image positions [start, stop), and where its values are."""
+    """One row of the inventory: image positions [start, stop), and the row's number."""
 
     start: int
     stop: int
@@ -35,14 +35,14 @@ class Slice(NamedTuple):
 
 
 def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Choose disjoint slices that cover the most images, with the fewest slices among those, by ascending start.
+    """Choose disjoint slices that cover the most images, and among those the fewest slices; sorted by start.
 
-    Sums over parts that overlap would count images twice, so a cover is disjoint. Slices come in the order of start,
-    stop and shard name; among equal ones the first wins.
+    They must be disjoint, because sums over overlapping parts would count images twice. The input is sorted by start,
+    stop and shard name; of equal slices the first is chosen.
     """
     if len(slices) <= 1:
         return tuple(slices)
-    # Weighted interval scheduling: best[i] is the best choice among the slices that begin at or after slices[i].
+    # Weighted interval scheduling: best[i] is the best choice among the slices that start at or after slices[i].
     best: list[tuple[int, int, tuple[Slice, ...]]] = [(0, 0, ())] * (len(slices) + 1)
     starts = [item.start for item in slices]
     for i in range(len(slices) - 1, -1, -1):
@@ -54,10 +54,10 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     return best[0][2]
 
 
-def gaps(chosen: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
-    """Ranges of [0, n_images) that disjoint slices leave open, ascending."""
+def gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
+    """Return the ranges of [0, n_images) that disjoint slices do not cover, sorted."""
     open_ranges, position = [], 0
-    for item in chosen:
+    for item in slices:
         if item.start > position:
             open_ranges.append((position, item.start))
         position = item.stop
@@ -68,7 +68,7 @@ def gaps(chosen: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """All rows of one evaluation: a unit at a strength."""
+    """All rows of one evaluation, which is a unit at a strength."""
 
     unit: StoredUnit
     strength: float
@@ -77,7 +77,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a scan found, numbered: shards by name, their measurement columns, units, and columns over all rows."""
+    """Contents of an inventory: shards by name, their measurement columns, units, and columns over all rows."""
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
@@ -86,11 +86,11 @@ class Contents:
 
 
 class Inventory:
-    """Finished evaluations and parts of a results folder, as they were when it was scanned.
+    """Finished evaluations and parts of a results folder, at the time of its scan.
 
-    `damage` says in one line what is wrong with each of the `damaged` shards, whose rows are not in here; `superseded`
-    shards, which a compacted one replaces, still lie in the folder. `hashed` is whether every shard in here was hashed
-    when it was scanned, and had the hash of its name.
+    `damage` describes the fault of each of the `damaged` shards in one line; the inventory does not contain their rows.
+    `superseded` shards still exist, but are replaced by a compacted one. `hashed` is whether the scan hashed every
+    shard of the inventory and each hash matched its shard's name.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Inventory:
 
     @cached_property
     def units(self) -> list[StoredUnit]:
-        """Units of the rows, an object for each: by their positions in the column ``unit``."""
+        """Units of the rows, one object each, indexed by the column ``unit``."""
         return list(self._units)
 
     def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
-        """Fields of some of the `units`, a column each, architectures as text: without an object for each unit."""
+        """Return fields of some `units` as columns, architectures as text, without creating an object per unit."""
         taken = {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
         return {
             name: column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -135,7 +135,7 @@ class Inventory:
 
     @cached_property
     def dataset_protocols(self) -> tuple[list[tuple[str, str]], NDArray[np.int64]]:
-        """Pairs of dataset and protocol that units have, and the position of its pair for each of the `units`."""
+        """Distinct (dataset, protocol) pairs of units, and the index of each unit's pair."""
         dataset, protocol = (self._units.columns[name].dictionary_encode() for name in ("dataset", "protocol"))
         codes = to_numpy(dataset.indices).astype(np.int64) * len(protocol.dictionary) + to_numpy(protocol.indices)
         _, first, pair = np.unique(codes, return_index=True, return_inverse=True)
@@ -147,24 +147,24 @@ class Inventory:
         return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
 
     def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """Positions of units in `units`, by their ids; -1 of those without a row."""
+        """Return the indices of units in `units`; -1 for units without a row."""
         stored = self._units.columns["unit_id"].cast(pa.binary())
-        found = pc.index_in(from_bytes(unit_ids), value_set=stored)
-        return to_numpy(found, fill=-1).astype(np.int64)
+        indices = pc.index_in(from_bytes(unit_ids), value_set=stored)
+        return to_numpy(indices, fill=-1).astype(np.int64)
 
     @cached_property
     def n_evaluations(self) -> int:
-        """Number of evaluations that are complete, whatever they measured."""
+        """Number of complete evaluations, whatever they measured."""
         return len(self._complete_evaluations(frozenset())[0])
 
     @property
     def seconds(self) -> float:
-        """Wall time that all the rows took together, in seconds."""
+        """Total wall time of all rows, in seconds."""
         return float(self._rows["seconds"].sum(dtype=np.float64))
 
     @cached_property
     def _group_starts(self) -> NDArray[np.int32]:
-        """Position of the first row of each evaluation, then the number of rows."""
+        """Index of the first row of each evaluation, followed by the number of rows."""
         unit, strength = self._rows["unit"], self._rows["strength"]
         new = np.ones(len(unit) + 1, dtype=bool)
         new[1:-1] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
@@ -176,7 +176,7 @@ class Inventory:
         return len(self._group_starts) - 1 == len(self)
 
     def overlapping(self) -> Iterator[UnitGroup]:
-        """Evaluations whose rows cover an image more than once: duplicates, or a whole beside its parts."""
+        """Yield evaluations whose rows cover an image more than once: duplicates, or a whole next to its parts."""
         if self._has_single_rows:
             return
         lengths = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
@@ -194,38 +194,38 @@ class Inventory:
     def _by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
         if self._last[0] != unit_id:
             number = self._numbers.get(unit_id)
-            found: dict[float, list[Slice]] = {}
+            by_strength: dict[float, list[Slice]] = {}
             if number is not None:
                 first, stop = self._offsets[number : number + 2].tolist()
                 strengths = self._rows["strength"][first:stop].tolist()
                 pairs = zip(strengths, self._slices(first, stop), strict=True)
-                found = {strength: [item for _, item in group] for strength, group in groupby(pairs, itemgetter(0))}
-            self._last = unit_id, found
+                by_strength = {s: [item for _, item in group] for s, group in groupby(pairs, itemgetter(0))}
+            self._last = unit_id, by_strength
         return self._last[1]
 
     def _usable(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
-        found = self._by_strength(unit.id).get(strength, [])
-        return [item for item in found if columns <= self._shard_columns[self._rows["shard"][item.row]]]
+        rows = self._by_strength(unit.id).get(strength, [])
+        return [item for item in rows if columns <= self._shard_columns[self._rows["shard"][item.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Choose the rows that make up an evaluation: they have the columns asked for, and cover every image once.
+        """Return the rows that make up an evaluation: they have the required columns, and cover every image once.
 
-        There is one row for the whole where there is one; of equals the first by name. IncompleteError: images are
-        missing.
+        If there is a row for the whole evaluation, it is returned; of several, the first by shard name. Raises
+        IncompleteError if images are missing.
         """
-        chosen = choose_slices(self._usable(unit, strength, columns))
-        missing = gaps(chosen, unit.n_images)
+        cover = choose_slices(self._usable(unit, strength, columns))
+        missing = gaps(cover, unit.n_images)
         if missing:
             raise IncompleteError(
                 f"Reading values failed for {unit.label} at {strength:g}: expected images 0:{unit.n_images}, "
                 f"missing {', '.join(f'{start}:{stop}' for start, stop in missing)}. Run the sweep to the end."
             )
-        return chosen
+        return cover
 
-    def sole_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
-        """Find the rows of units by strength where each evaluation has one row, of all images and with the columns.
+    def single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
+        """Return the rows of units by strength if each evaluation has exactly one row, with all images and columns.
 
-        None where some evaluation has none or several, for `slices` to choose among.
+        Return None if some evaluation has no row or several, which `slices` must choose among.
         """
         ids = np.array([unit.id.encode() for unit in units], dtype=np.bytes_)
         number = self.find(ids)
@@ -241,43 +241,43 @@ class Inventory:
         return rows if (is_whole & (self._rows["strength"][rows] == strengths)).all() else None
 
     def _have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
-        """Whether each row has some columns."""
-        of_shards = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
-        having: NDArray[np.bool_] = of_shards[self._rows["shard"]]
-        return having
+        """Return whether each row has some columns."""
+        shard_has_columns = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
+        row_has_columns: NDArray[np.bool_] = shard_has_columns[self._rows["shard"]]
+        return row_has_columns
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        """Whether an evaluation is done, with every measurement asked for."""
+        """Return whether an evaluation is complete, with all requested measurements."""
         return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
-        """Count the strengths of a unit that are done, with every measurement asked for."""
+        """Return the number of a unit's strengths that are complete, with all requested measurements."""
         complete = self._complete_strengths(unit, columns_needed(unit, measurements))
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
     def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
-        """Whether units of one key are done at a strength: as `is_complete`, without a table of all units' ids."""
+        """Return whether units of one key are complete at a strength, without an object for each known unit."""
         if not units:
             return []
         numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
         counts = self.count_complete_at((strength,), columns_needed(units[0], measurements))
-        complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # the last is of units without a row
+        complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # index -1 is for units without a row
         return complete
 
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
-        """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
+        """Return for each of `units` the number of some strengths that are complete, with all of some columns."""
         unit, strength = self._complete_evaluations(columns)
         return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
-        """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
+        """Return a unit's strengths at which rows with all columns cover every image, ascending."""
         number = self._numbers.get(unit.id)
         if number is None:
             return ()
         if columns not in self._complete:
             numbers, strength = self._complete_evaluations(columns)
             firsts = np.searchsorted(numbers, np.arange(len(self._units) + 1))
-            # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
+            # There are many rows, but few distinct strengths: sharing the objects reduces the memory to a quarter.
             values, indices = np.unique(strength, return_inverse=True)
             strengths = tuple(map(values.tolist().__getitem__, indices.tolist()))
             self._complete[columns] = strengths, firsts.tolist()
@@ -285,7 +285,7 @@ class Inventory:
         return strengths[offsets[number] : offsets[number + 1]]
 
     def _complete_evaluations(self, columns: frozenset[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Find unit and strength of the complete evaluations: one pass over arrays, and a look at those in parts."""
+        """Return unit and strength of the complete evaluations; only evaluations in parts are checked one by one."""
         if columns in self._evaluations:
             return self._evaluations[columns]
         if not len(self):
@@ -303,12 +303,12 @@ class Inventory:
             usable = [item for item in self._slices(first, stop) if has_columns[item.row]]
             n_images = int(self._n_images[self._rows["unit"][first]])
             complete[number] = not gaps(choose_slices(usable), n_images)
-        chosen = firsts[complete]
-        self._evaluations[columns] = self._rows["unit"][chosen], self._rows["strength"][chosen]
+        complete_firsts = firsts[complete]
+        self._evaluations[columns] = self._rows["unit"][complete_firsts], self._rows["strength"][complete_firsts]
         return self._evaluations[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """List the parts that complete a unit: strengths with the same missing images together."""
+        """Return the parts that complete a unit; strengths with the same missing images share parts."""
         columns = columns_needed(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
@@ -321,11 +321,11 @@ class Inventory:
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
 
     def foreign(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:
-        """Count the evaluations that no unit of a plan asks for, by protocol digest."""
+        """Return the number of evaluations outside of a plan's units, by protocol digest."""
         counts: Counter[str] = Counter()
         if len(self):
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
-            is_foreign[self.find(plan_unit_ids)] = False  # the last stands for those without a row
+            is_foreign[self.find(plan_unit_ids)] = False  # index -1 is for units without a row
             per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
             foreign = np.flatnonzero(is_foreign[:-1])
             protocols = self._units.columns["protocol"].take(from_numpy(foreign)).to_pylist()
@@ -337,28 +337,28 @@ class Inventory:
         return frozenset(self._units.columns["protocol"].unique().to_pylist())
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Payload of a protocol that rows name; empty where the folder lacks it. StorageError: its file is damaged."""
+        """Return a protocol's payload, empty if the folder lacks it. Raises StorageError if its file is damaged."""
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
         if path is None or not path.is_file():
             return {}
         try:
             payload = load_json(path)
-            sound = isinstance(payload, dict) and EvaluationProtocol.of(payload).digest == digest
+            is_valid = isinstance(payload, dict) and EvaluationProtocol.of(payload).digest == digest
         except ValueError:
-            sound = False
-        if not sound:
+            is_valid = False
+        if not is_valid:
             raise StorageError(
-                f"Reading a protocol failed for {path}: expected what its name is the digest of, got something else. "
+                f"Reading a protocol failed for {path}: its content does not match the digest in its name. "
                 "Delete the file, and run the sweep again: that rewrites it."
             )
         return dict(payload)
 
     def locate(self, row: int) -> tuple[str, int]:
-        """Where a row of the inventory is: name of its shard, and position in it."""
+        """Return the name of a row's shard, and the row's position in it."""
         return self.shards[self._rows["shard"][row]], int(self._rows["position"][row])
 
-    def locate_all(self, rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int32]]:
-        """Where rows of the inventory are: names of shards, and which of them and which position each row has."""
+    def locate_rows(self, rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int32]]:
+        """Return names of shards, and for each row the index of its shard's name and its position in the shard."""
         numbers, shard = np.unique(self._rows["shard"][rows], return_inverse=True)
         names = tuple(self.shards[number] for number in numbers.tolist())
         return names, shard.astype(np.int32), self._rows["position"][rows].astype(np.int32)
@@ -367,11 +367,11 @@ class Inventory:
         return self._shard_columns[int(self._rows["shard"][row])]
 
     def shard_columns(self, shard_number: int) -> frozenset[str]:
-        """Measurement columns of a shard, by its position in `shards`."""
+        """Return a shard's measurement columns, by its index in `shards`."""
         return self._shard_columns[shard_number]
 
     def rows_of_shard(self, shard_number: int) -> NDArray[np.int32]:
-        """Rows of the inventory that lie in a shard, in file order; the shard by its position in `shards`."""
+        """Return the inventory's rows of a shard, in file order, by the shard's index in `shards`."""
         order, offsets = self._shard_index
         return order[offsets[shard_number] : offsets[shard_number + 1]]
 
@@ -382,10 +382,10 @@ class Inventory:
         return order, np.searchsorted(shard[order], np.arange(len(self.shards) + 1))
 
     def row_column(self, name: str) -> NDArray[Any]:
-        """One column over all rows, sorted by unit, strength, start, stop and shard.
+        """Return one column over all rows, sorted by unit, strength, start, stop and shard.
 
-        ``unit`` and ``shard`` are positions in `units` and `shards`, ``position`` is that of the row in its shard;
-        there are ``strength``, ``start``, ``stop`` and ``seconds``.
+        ``unit`` and ``shard`` are indices into `units` and `shards`, and ``position`` is the row's position in its
+        shard. The other columns are ``strength``, ``start``, ``stop`` and ``seconds``.
         """
         return self._rows[name]
 
@@ -394,27 +394,27 @@ _ORDER = ("unit", "strength", "start", "stop", "shard", "position")
 
 
 def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Sort rows, unless they are sorted, as those of compacted shards may be; the columns given are used up."""
+    """Sort rows, unless they are sorted already, as in compacted shards; the input dictionary is emptied."""
     is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
     for name in _ORDER:
         column = rows[name]
         if (is_tied & (column[1:] < column[:-1])).any():
             order = np.lexsort([rows[name] for name in reversed(_ORDER)])
-            # One column at a time: together they may have a hundred megabytes.
+            # One column at a time, since all columns together may have a hundred megabytes.
             return {name: rows.pop(name)[order] for name in list(rows)}
         is_tied &= column[1:] == column[:-1]
     return rows
 
 
 def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
-    """Columns that a row of a unit must have: a measure's own, or those of the measurements."""
+    """Return the columns that a row of a unit must have: a measure's own, or those of the measurements."""
     return frozenset(unit.columns) if unit.columns else required_columns(tuple(measurements))
 
 
 @lru_cache(maxsize=64)
 def required_columns(measurements: tuple[str, ...]) -> frozenset[str]:
-    """Measurement columns that hold the given measurements; `accuracy` is always among them.
+    """Return the columns of measurements, always including `accuracy`.
 
-    Counts are in every row, too, in one of two columns (see `tasks.columns.columns_of`).
+    Every row also has counts, in one of two columns (see `tasks.columns.columns_of`).
     """
     return frozenset({"accuracy", *asked_columns(measurements)})

@@ -1,4 +1,4 @@
-"""Result folders of several clusters into one."""
+"""Merging of results folders, for example from several clusters."""
 
 import os
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ _COPY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What joining results folders did: shards and protocols that the target received, shards that it had already.
+    """The result of merging results folders: shards and protocols added to the target, and shards already present.
 
-    Conflicts are damaged shards of the sources, which were left there, and unequal duplicates in the target.
+    Conflicts are damaged shards of the sources, which were not copied, and unequal duplicates in the target.
     """
 
     added: int
@@ -29,11 +29,11 @@ class MergeReport:
 
 
 def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
-    """Join results folders into one, made if absent; the sources stay as they are, and may overlap.
+    """Merge results folders into one, which is created if absent. Sources may overlap, and are not changed.
 
-    Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
-    (within a file system) or copied; the folders may have different storage backends. InputError says that a source is
-    no results folder; where no space is left, every shard that came over is whole.
+    Names of shards are hashes of their content, so shards of the same name are equal. Each is verified before it is
+    linked (within a file system) or copied. The folders may have different storage backends. Raises InputError if a
+    source is not a results folder. If the disk is full, every shard copied so far is complete.
     """
     folders = [ResultsFolder(source) for source in sources]
     for folder in folders:
@@ -48,9 +48,9 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
         inventory = scan(folder, verify="all", on_damage="report")
         conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
         protocols += _receive_protocols(folder, receiver)
-        held = {entry.name for entry in receiver.backend.entries()}
+        present_names = {entry.name for entry in receiver.backend.entries()}
         for shard in inventory.shards:
-            if shard in held:
+            if shard in present_names:
                 present += 1
             else:
                 _receive_shard(folder, receiver, shard)
@@ -73,7 +73,7 @@ def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> 
         except FileExistsError:
             return
         except OSError:
-            pass  # another file system, or one without hard links: copied below
+            pass  # another file system, or one without hard links: copy below
         else:
             return
     dataset, _, name = shard.partition("/")

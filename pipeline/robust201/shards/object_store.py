@@ -1,10 +1,11 @@
-"""Shards below a URL that fsspec understands, such as ``s3://bucket/prefix``; the only `import fsspec`.
+"""Shards below a URL that fsspec supports, such as ``s3://bucket/prefix``; the only module that imports fsspec.
 
-A shard appears by one conditional PUT (``If-None-Match: *``), a large one by a multipart upload whose completion has
-the same condition: the object is there whole or not at all, and the first of equal writers wins. Where a store does not
-know the condition an overwrite does no harm either, since names carry the content's hash.
+A shard appears through one conditional PUT (``If-None-Match: *``), or for a large shard through a multipart upload
+whose completion has the same condition. So the object is there completely or not at all, and the first of several equal
+writers wins. If a store does not support the condition, an overwrite is harmless, since names contain the content's
+hash.
 
-Credentials are found by the library of the scheme, in the environment or in its own files; none are taken from URLs.
+The scheme's library finds credentials in the environment or in its own files; URLs must not contain any.
 """
 
 import errno
@@ -39,26 +40,26 @@ from robust201.shards.backends import (
 )
 
 PUT_STEPS = ("ready", "put")
-"""Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
+"""Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
 
 _SETTLED_MARKS = ("ETag", "etag", "md5Hash", "generation")
-"""What a store changes with every change of an object; times are too coarse for that."""
+"""Properties that change with every change of an object; modification times are too coarse for that."""
 _MARKS = (*_SETTLED_MARKS, "mtime", "LastModified", "last_modified", "created")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 _RANGE_BYTES = 32 << 20
 _CONFLICT_ATTEMPTS = 6
 _EXTRAS = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
-"""Schemes whose libraries would take making a folder for making a bucket."""
-_USUAL_SCHEMES = ("s3", "gs", "abfs", "file", "hdfs", "sftp")
+"""Schemes for which creating a folder would create a bucket."""
+_COMMON_SCHEMES = ("s3", "gs", "abfs", "file", "hdfs", "sftp")
 _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Check that shards may lie below a URL, and return it in the form in which two of them are compared.
+    """Check that shards may be stored below a URL, and return the URL in normalised form, for comparisons.
 
     Raises:
-        ValueError: it is no such URL; the message says what was expected, and repeats no password.
+        ValueError: the URL is not suitable; the message explains why, without repeating a password.
     """
     scheme, separator, rest = url.partition("://")
     if "::" in url:
@@ -67,7 +68,7 @@ def check_url(url: str) -> str:
             "would hide the result files of other writers; name the store itself."
         )
     authority = rest.partition("/")[0]
-    # In Azure's form `@` stands between container and account.
+    # In Azure's URLs, `@` separates container and account.
     is_azure = re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url)
     if re.search(":.*@", rest or url) or (scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure):
         raise ValueError(
@@ -77,34 +78,35 @@ def check_url(url: str) -> str:
     if re.search("[?#]", url) or not url.isprintable():
         raise ValueError(
             "expected a URL of printable characters such as s3://bucket/prefix, got one with a query, a fragment or "
-            "such a character. Leave out what begins with '?' or '#': options are set in the library's own files."
+            "an unprintable character. Leave out what begins with '?' or '#': options are set in the library's own "
+            "files."
         )
     if not separator or not rest.strip("/"):
         raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. A folder is file:///FOLDER.")
     if scheme == "memory":
         raise ValueError(
-            "expected a store that every process reaches, got memory://, which each process has for itself: what "
-            "workers write there is lost. Name a store such as s3://bucket/prefix, or leave `shards` out to use the "
+            "expected a store that all processes share, got memory://, which is separate in each process, so results "
+            "of workers would be lost. Name a store such as s3://bucket/prefix, or leave `shards` out to use the "
             "results folder."
         )
     if scheme not in fsspec.available_protocols():
-        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _USUAL_SCHEMES)}")
+        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _COMMON_SCHEMES)}")
     if scheme in {"file", "local"} and not rest.startswith("/"):
         raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
     return f"{scheme}://{rest.rstrip('/')}"
 
 
 def folder_of(url: str) -> Path | None:
-    """Folder that a ``file://`` URL names; None for every other URL."""
+    """Return the folder of a ``file://`` URL; None for other URLs."""
     scheme, _, rest = url.partition("://")
     return Path(rest) if scheme in {"file", "local"} else None
 
 
 class ObjectBackend:
-    """Shards below a URL of an object store, or of anything else that fsspec reaches (see `LocalBackend`).
+    """Shards below a URL of an object store, or of any other file system that fsspec supports (see `LocalBackend`).
 
     Args:
-        url: as `check_url` returned it.
+        url: a URL as returned by `check_url`.
         on_step: called at each of `PUT_STEPS`, for crash tests.
     """
 
@@ -117,7 +119,7 @@ class ObjectBackend:
         self._opening = threading.Lock()
 
     def _filesystem(self) -> tuple[Any, str]:
-        """The file system, opened anew in a forked process, and the path of the URL in it."""
+        """Return the file system, reopened after a fork, and the path of the URL in it."""
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 try:
@@ -136,9 +138,9 @@ class ObjectBackend:
             return self._opened[1], self._opened[2]
 
     def _call(self, doing: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
-        """Call a function with the file system and the path of a shard; what fails becomes our own error.
+        """Call a function with the file system and the path of a shard, and convert its exceptions.
 
-        Transient errors were retried by the library before they come here.
+        The library has already retried transient errors.
         """
         filesystem, root = self._filesystem()
         try:
@@ -172,7 +174,7 @@ class ObjectBackend:
         try:
             files = self._call("Listing the results", "", find)
         except FileNotFoundError:
-            return []  # a folder that nothing was written to yet
+            return []  # nothing was written yet
         _, root = self._filesystem()
         entries = []
         for path, info in files.items():
@@ -208,7 +210,7 @@ class ObjectBackend:
         return self._call("Reading", shard, cat) if stop > start else b""
 
     def _pieces(self, shard: str, start: int = 0) -> Iterator[bytes]:
-        """Read a shard from a position to its end, by ranges: the size need not be asked for."""
+        """Yield a shard's bytes from a position to its end, in ranges, without requesting its size."""
         while True:
             piece = self._read_range(shard, start, start + _RANGE_BYTES)
             yield piece
@@ -217,7 +219,7 @@ class ObjectBackend:
                 return
 
     def source(self, shard: str) -> BinaryIO:
-        """Open a shard for a Parquet reader: a small one at once, of a compacted one what is asked for."""
+        """Open a shard for a Parquet reader: a small shard is read whole, a compacted one on request."""
         if not is_compacted(shard):
             return io.BytesIO(self.read(shard))
         return cast(
@@ -232,12 +234,12 @@ class ObjectBackend:
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Publish a shard by one conditional PUT."""
+        """Publish a shard with one conditional PUT."""
         self._put(shard, lambda filesystem, path, mode: filesystem.pipe_file(path, content, mode=mode))
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
-        """Open a shard for writing: named by what is yet to be written, it waits in a temporary file here."""
+        """Open a new shard in a local temporary file, since its name depends on its content."""
         with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
             new = NewFile(cast(BinaryIO, stream), "")
             yield new
@@ -251,7 +253,7 @@ class ObjectBackend:
         try:
             self._call("Writing", shard, lambda filesystem, path: _put_if_absent(filesystem, path, put))
         except FileExistsError:
-            # An equal writer was first, or the answer to our own first attempt was lost: either way the bytes are
+            # Another writer was first, or the response to our own first attempt was lost. Either way the bytes are
             # there, unless they were damaged since.
             if self.sha256(shard)[:SHA_DIGITS] != sha_of_name(shard):
                 self._call("Writing", shard, lambda filesystem, path: put(filesystem, path, "overwrite"))
@@ -278,7 +280,7 @@ class ObjectBackend:
                 continue
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Nothing to remove: an unfinished upload is no object."""
+        """Return 0: an unfinished upload is not visible as an object."""
         del clock
         return 0
 
@@ -287,14 +289,14 @@ StorageBackend: TypeAlias = LocalBackend | ObjectBackend
 
 
 def _make_parents(filesystem: Any, path: str) -> None:
-    """Make the folders above a path, where the file system has folders; object stores have none to make."""
+    """Create the parent folders of a path, if the file system has folders; object stores have none."""
     schemes = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
     if not schemes & _WITHOUT_FOLDERS:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object; FileExistsError says that it is there already."""
+    """Write an object; raise FileExistsError if it exists."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")
@@ -307,7 +309,7 @@ def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], No
             if code == "PreconditionFailed":
                 raise FileExistsError(path) from error
             if code == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_ATTEMPTS:
-                time.sleep(0.1 * 2**attempt)  # another upload of this name was under way
+                time.sleep(0.1 * 2**attempt)  # another upload of this name is in progress
                 continue
             if error.errno == errno.ENOSYS:
                 put(filesystem, path, "overwrite")
@@ -317,7 +319,7 @@ def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], No
 
 
 def _code(error: BaseException) -> str:
-    """What an S3 server calls an error; empty for errors of other origin."""
+    """Return the error code of an S3 server; empty for other errors."""
     response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
@@ -344,5 +346,5 @@ def _advice(error: Exception) -> str:
             "and AWS_SECRET_ACCESS_KEY, or a profile)."
         )
     if isinstance(error, FileNotFoundError):
-        return "Make the bucket, or correct `shards` in the sweep YAML."
+        return "Create the bucket, or correct `shards` in the sweep YAML."
     return "Check the network, the endpoint (for S3: AWS_ENDPOINT_URL) and the region."

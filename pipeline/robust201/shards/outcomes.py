@@ -1,4 +1,4 @@
-"""Outcomes by image of stored evaluations, from their predicted classes."""
+"""Per-image outcomes of stored evaluations, computed from their predicted classes."""
 
 from collections.abc import Collection
 
@@ -14,9 +14,9 @@ from robust201.tasks.columns import PREDICTIONS
 def read_outcomes(
     store: ShardStore, inventory: Inventory, unit: Unit, labels: NDArray[np.int64], measurements: Collection[str]
 ) -> NDArray[np.bool_]:
-    """Read whether each image was classified correctly: (S, N), by strength and position.
+    """Return whether each image was classified correctly: (S, N), by strength and position.
 
-    Raises IncompleteError where images are missing, and as `ShardStore.values` does.
+    Raises IncompleteError if images are missing, and the errors of `ShardStore.values`.
     """
     predicted = [store.values(unit, strength, inventory, measurements)[PREDICTIONS] for strength in unit.strengths]
     outcomes: NDArray[np.bool_] = np.stack(predicted) == labels

@@ -1,13 +1,14 @@
-"""The form of a shard, columns and footer: how it is written, and how its values are read.
+"""The file format of a shard: columns and footer, writing, and reading of values.
 
-A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with a row per evaluation or slice of one. Its
-columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
-version, kind (``shard`` or ``compacted``), measurement columns, for a shard its identity once more (`unit` and `rows`),
-for a compacted one the names of the shards that it replaces. The copy of the identity in the footer is what makes
-scanning cheap: one read of a few kilobytes a file.
+A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row per evaluation or slice of one.
+Its columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` contains a JSON value:
+format version, kind (``shard`` or ``compacted``) and measurement columns. For a shard, it also contains a copy of the
+identity of its rows (`unit` and `rows`); for a compacted shard, the names of the shards that it replaces. The copy
+makes scanning cheap: one read of a few kilobytes per file.
 
-Measured on trained-looking rows: byte-stream-split takes 10 % off the confidences under zstd, a dictionary adds 20 %;
-columns without statistics and Arrow schema halve the footer, which is a tenth of a small shard.
+Measured on rows like those of trained networks: byte-stream-split makes the confidences 10% smaller under zstd, and a
+dictionary makes them 20% larger. Leaving out statistics and the Arrow schema halves the footer, which is a tenth of a
+small shard.
 """
 
 import errno
@@ -29,17 +30,17 @@ from robust201.core.errors import FormatVersionError, ShardDamagedError, Storage
 from robust201.core.files import open_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.arrow_arrays import from_numpy, from_values, numbers_of, one_array, to_numpy
+from robust201.shards.arrow_arrays import from_numpy, from_values, join_chunks, numbers_of, to_numpy
 from robust201.shards.backends import damaged, unreadable
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
-"""Version of a shard's columns and footer; what is in a protocol never changes it."""
+"""Version of a shard's columns and footer; it does not depend on protocols."""
 
 ROW_GROUP_BYTES = 16 << 20
-"""Bound on the row groups of compacted shards, in memory and before compression; a larger row makes its own."""
+"""Maximum size of compacted shards' row groups, in memory before compression; a larger row has its own row group."""
 
 FOOTER_KEY = "robust201"
 
@@ -58,24 +59,25 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
     "provenance": pa.string(),
 }
-"""Columns that say what a row is; `n_images` is the whole unit's, `start` and `stop` are the row's image positions."""
+"""Columns that identify a row; `n_images` is that of the whole unit, `start` and `stop` are the row's image
+positions."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", kind)) if column.dimensions else kind
     for name, column in COLUMNS.items()
     for kind in (pa.from_numpy_dtype(column.dtype),)
 }
-"""Measurement columns as they are stored: those of `tasks.columns.COLUMNS`, matrices flattened by row."""
+"""Stored types of the measurement columns in `tasks.columns.COLUMNS`; matrices are flattened by row."""
 
 WIDE_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", pa.from_numpy_dtype(column.wide_dtype)))
     for name, column in COLUMNS.items()
     if column.wide_dtype is not None
 }
-"""Types of columns that take more bytes beyond `tasks.columns.MAX_COUNTED_CLASSES` classes."""
+"""Types of columns that need more bytes beyond `tasks.columns.MAX_COUNTED_CLASSES` classes."""
 
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
-"""Identity columns that the shapes of a row's measurements follow from."""
+"""Identity columns that determine the shapes of a row's measurements."""
 
 _STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
 _float_list = pa.list_(pa.field("element", pa.float64()))
@@ -83,10 +85,10 @@ _float_list = pa.list_(pa.field("element", pa.float64()))
 
 @dataclass(frozen=True)
 class Footer:
-    """What a shard's footer says of it.
+    """The contents of a shard's footer.
 
-    `kind` is ``"shard"`` or ``"compacted"``; a shard has its identity in it (`unit` and `rows` as JSON values), a
-    compacted one the names of the shards that it replaces, its inputs.
+    `kind` is ``"shard"`` or ``"compacted"``. The footer of a shard contains its identity (`unit` and `rows` as JSON
+    values), that of a compacted shard its inputs, which are the names of the shards that it replaces.
     """
 
     kind: str
@@ -107,9 +109,9 @@ class Footer:
 
     @classmethod
     def from_json(cls, text: bytes, label: str) -> "Footer":
-        """Read what `to_json` wrote.
+        """Parse the result of `to_json`.
 
-        Raises FormatVersionError, and ValueError, KeyError or TypeError if it says something else.
+        Raises FormatVersionError for another version, and ValueError, KeyError or TypeError for other contents.
         """
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
@@ -118,12 +120,12 @@ class Footer:
                 f"got {payload['format_version']!r}. Use the version of robust201 that wrote it."
             )
         names = [payload["kind"], *payload["columns"], *payload["inputs"]]
-        "".join(names).encode()  # texts, and such as can be stored
+        "".join(names).encode()  # raises an error if they are not text, or cannot be encoded
         return cls(payload["kind"], tuple(payload["columns"]), tuple(payload["inputs"]), payload["identity"])
 
 
 def encode(results: Sequence[EvaluationResult]) -> bytes:
-    """Write the results of one part, one a strength and all with the same columns, as the bytes of a shard."""
+    """Encode the results of one part, one per strength and with the same columns, as the bytes of a shard."""
     part, unit = results[0].part, results[0].part.unit
     identity = {
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
@@ -171,7 +173,7 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
 
 
 def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
-    """Write one or more tables of one schema as the row groups of one shard, and count the rows."""
+    """Write one or more tables of the same schema as row groups of one shard, and return the number of rows."""
     n_rows = 0
     remaining = iter(tables)
     first = next(remaining)
@@ -199,39 +201,39 @@ def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat)), type=kind)
 
 
-def damaged_shard(label: str, what: object) -> ShardDamagedError:
-    """Make the error of a shard that cannot be read."""
-    return damaged(label, "a whole Parquet file of this project", what)
+def damaged_shard_error(label: str, fault: object) -> ShardDamagedError:
+    """Return the error of a shard that cannot be read."""
+    return damaged(label, "a whole Parquet file of this project", fault)
 
 
-def failed_to_read(label: str, error: Exception) -> StorageError:
-    """Make the error of a reader of Parquet that failed: wrong bytes are damage, what the system refuses is not."""
-    # Readers of wrong bytes give no number, or that of a seek to where nothing can be.
+def parquet_read_error(label: str, error: Exception) -> StorageError:
+    """Return the error of a failed Parquet reader: wrong bytes are damage, errors of the operating system are not."""
+    # For wrong bytes, readers raise an error without errno, or that of a seek to an invalid position.
     if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
         return unreadable(label, error)
-    return damaged_shard(label, error if isinstance(error, WrongShardError) else repr(error))
+    return damaged_shard_error(label, error if isinstance(error, WrongShardError) else repr(error))
 
 
 def parse_provenance(text: str) -> dict[str, str]:
-    """Read a row's provenance (see `EvaluationResult.provenance`); WrongShardError if it is something else."""
+    """Parse a row's provenance (see `EvaluationResult.provenance`); raise WrongShardError if it is something else."""
     try:
         provenance = json.loads(text)
     except (ValueError, RecursionError):
         provenance = None
     if not isinstance(provenance, dict) or not all(isinstance(value, str) for value in provenance.values()):
-        raise WrongShardError("a provenance that is no JSON object of texts")
+        raise WrongShardError("a provenance that is not a JSON object of strings")
     return provenance
 
 
 class ShardFile:
-    """An open shard, read by row group, from its bytes where those were read already (raises as `shards.backends`)."""
+    """An open shard, read by row group, from its bytes if they were read already (errors as in `shards.backends`)."""
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
         self.label = backend.label(shard)
         try:
             self._source = backend.source(shard) if content is None else io.BytesIO(content)
-            whole = open_file(self._source, None) if isinstance(self._source, Path) else nullcontext(self._source)
-            with whole as stream:
+            file = open_file(self._source, None) if isinstance(self._source, Path) else nullcontext(self._source)
+            with file as stream:
                 groups = parse_row_groups(read_footer_bytes(stream))
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES)
@@ -242,13 +244,13 @@ class ShardFile:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise failed_to_read(self.label, error) from error
+            raise parquet_read_error(self.label, error) from error
         self.columns = tuple(name for name in self._file.schema_arrow.names if name not in IDENTITY_TYPES)
         self.first_rows = np.cumsum([0, *counts])
-        """(G + 1,) int64: the first row of each row group, then the number of rows."""
+        """(G + 1,) int64: first row of each row group, followed by the number of rows."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None, *, stop: int | None = None) -> pa.Table:
-        """Read one row group, or those before `stop`, or some of their columns (raises as the class does)."""
+        """Read one row group, or all before `stop`, or some of their columns (raises like the constructor)."""
         try:
             groups = [row_group] if stop is None else [*range(row_group, stop)]
             table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
@@ -256,23 +258,23 @@ class ShardFile:
             for text in table["provenance"].unique().to_pylist() if "provenance" in table.schema.names else ():
                 parse_provenance(text)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise failed_to_read(self.label, error) from error
+            raise parquet_read_error(self.label, error) from error
         return table
 
     def encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
-        """Size of a row group, or of some of its columns, before compression."""
+        """Return the size of a row group, or of some of its columns, before compression."""
         sizes = self._columns_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
     def runs(self, n_bytes: int) -> Iterator[tuple[int, int]]:
-        """Divide the row groups into runs, first and last + 1, of at most so many bytes before compression, or one."""
+        """Yield runs of row groups, as first and last + 1: at most `n_bytes` before compression, or a single group."""
         first, size = 0, 0
         for group in range(len(self._columns_of_groups)):
-            coming = self.encoded_bytes(group)
-            if group > first and size + coming > n_bytes:
+            group_bytes = self.encoded_bytes(group)
+            if group > first and size + group_bytes > n_bytes:
                 yield first, group
                 first, size = group, 0
-            size += coming
+            size += group_bytes
         yield first, len(self._columns_of_groups)
 
     def close(self) -> None:
@@ -282,7 +284,7 @@ class ShardFile:
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Copy one row's measurements out of a table that has `LOCATING_COLUMNS`, in the committed shapes and types."""
+    """Copy one row's measurements from a table that has `LOCATING_COLUMNS`, with the original shapes and types."""
     values = values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
     return {name: np.asarray(array[0]) for name, array in values.items()}
 
@@ -290,14 +292,14 @@ def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, N
 def values_of_rows(
     table: pa.Table, rows: NDArray[np.integer[Any]], columns: Sequence[str]
 ) -> dict[str, NDArray[Any]] | None:
-    """Copy measurements of some rows out of a table, as `row_values` does of one: (R, …); None if shapes differ."""
-    forms = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
-    if (forms != forms[0]).any():
+    """Copy the measurements of some rows from a table, like `row_values`: (R, …); return None if shapes differ."""
+    sizes = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
+    if (sizes != sizes[0]).any():
         return None
-    n_classes, start, stop = forms[0].tolist()
+    n_classes, start, stop = sizes[0].tolist()
     values: dict[str, NDArray[Any]] = {}
     for name in columns:
-        array, column = one_array(table[name]), COLUMNS.get(name)
+        array, column = join_chunks(table[name]), COLUMNS.get(name)
         if not isinstance(array, pa.ListArray):
             values[name] = to_numpy(array)[rows]
         else:

@@ -1,7 +1,6 @@
-"""Checks of many rows at once: which of them may break an invariant, so that only those are looked at one by one.
+"""Vectorised checks that find the rows which may break an invariant, so that only these are checked one by one.
 
-`tasks.measurements.check_values` says what must be true of a row, and a row that it refuses is always among those
-found here.
+`tasks.measurements.check_values` defines the invariants. Every row that it rejects is among those found here.
 """
 
 from typing import Any
@@ -10,30 +9,31 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from robust201.shards.arrow_arrays import numbers_of, one_array, to_numpy
-from robust201.tasks.columns import ALWAYS, COLUMNS, COUNTS, FRACTION_BITS, Column
+from robust201.shards.arrow_arrays import join_chunks, numbers_of, to_numpy
+from robust201.tasks.columns import COLUMNS, COUNTS, FRACTION_BITS, STANDARD_COLUMNS, Column
 from robust201.tasks.measurements import row_sum_tolerance
 
 RowMask = NDArray[np.bool_]
-"""(R,) which of R rows."""
+"""(R,) bool, one per row."""
 
 
 def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDArray[np.int64] | None]:
-    """Find the rows to look at, of R rows that `shards.validation.check_table` let pass.
+    """Find the rows to check, of R rows that passed `shards.validation.check_table`.
 
     Args:
-        table: with the measurements named and `shards.parquet.LOCATING_COLUMNS`.
+        table: table with the named measurements and `shards.parquet.LOCATING_COLUMNS`.
         names: the measurement columns.
 
     Returns:
-        (R,) whether a row may be wrong, and (R, C) images by true class, or None where rows have no `cm` of one size.
+        (R,) whether a row may be invalid, and (R, C) images of each true class, or None if rows have no `cm`, or `cm`
+        of different sizes.
     """
     n_rows = len(table)
     if COLUMNS.keys().isdisjoint(names):
         finite = all(np.isfinite(_flat(table, name)).all() for name in names)
         return np.full(n_rows, not finite), None
     sizes = np.unique(numbers_of(table["n_classes"]))
-    if not {*ALWAYS} <= {*names} <= COLUMNS.keys() or len(sizes) != 1:
+    if not {*STANDARD_COLUMNS} <= {*names} <= COLUMNS.keys() or len(sizes) != 1:
         return np.ones(n_rows, dtype=bool), None
     n_classes = int(sizes[0])
     n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
@@ -47,13 +47,13 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
             continue
         values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.of_counts is not None:
-            with np.errstate(invalid="ignore"):  # of no image: NaN, which no value equals
+            with np.errstate(invalid="ignore"):  # over zero images: NaN, which no value equals
                 wrong |= values != column.of_counts(cm)
         elif column.counts is None:
-            wrong[:] = True  # of a kind that this module does not know
+            wrong[:] = True  # no vectorised check for this kind of column
         elif column.is_distribution:
             counts = column.counts(cm)
-            wrong |= _are_no_distributions(values, counts[..., 0])
+            wrong |= _are_not_distributions(values, counts[..., 0])
             totals.append(_sums(values, counts))
         else:
             wrong |= _out_of_range(values, column.counts(cm) > 0)
@@ -63,33 +63,34 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
 
 
 def _flat(table: pa.Table, name: str) -> NDArray[Any]:
-    column = one_array(table[name])
+    column = join_chunks(table[name])
     return to_numpy(column.flatten() if isinstance(column, pa.ListArray) else column)
 
 
-def _out_of_range(means: NDArray[Any], filled: RowMask) -> RowMask:
-    """Find the rows with a mean that is no number in [0, 1] over some images, or a number over none."""
-    sound = np.where(filled, (means >= 0) & (means <= 1), np.isnan(means))
-    found: RowMask = ~np.asarray(sound.all(axis=tuple(range(1, sound.ndim))))
-    return found
+def _out_of_range(means: NDArray[Any], has_images: RowMask) -> RowMask:
+    """Return the rows with a mean over some images outside of [0, 1] or NaN, or a mean over none that is not NaN."""
+    valid = np.where(has_images, (means >= 0) & (means <= 1), np.isnan(means))
+    invalid_rows: RowMask = ~np.asarray(valid.all(axis=tuple(range(1, valid.ndim))))
+    return invalid_rows
 
 
-def _are_no_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> RowMask:
-    """Find the rows with vectors (R, C, C) over some images, (R, C), not in [0, 1] or of another sum, or over none."""
+def _are_not_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> RowMask:
+    """Return the rows whose vectors (R, C, C) are not distributions where (R, C) images > 0, or not NaN elsewhere."""
     flat = means.reshape(len(means), -1)
-    with np.errstate(invalid="ignore"):  # of infinities of both signs
+    with np.errstate(invalid="ignore"):  # infinities of both signs
         sums = np.abs(means.sum(axis=-1) - 1) <= row_sum_tolerance(means.shape[-1])
-    # NaN, as over no image, is neither.
-    found: RowMask = ~((flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 1) & (counts > 0).all(axis=1) & sums.all(axis=1))
-    rows = np.flatnonzero(found)
-    filled = counts[rows] > 0
-    found[rows] = _out_of_range(means[rows], filled[..., None]) | (filled & ~sums[rows]).any(axis=1)
-    return found
+    # Comparisons with NaN, as over zero images, are false, so rows with NaN are checked below.
+    is_valid = (flat.min(axis=1) >= 0) & (flat.max(axis=1) <= 1) & (counts > 0).all(axis=1) & sums.all(axis=1)
+    invalid: RowMask = ~is_valid
+    rows = np.flatnonzero(invalid)
+    has_images = counts[rows] > 0
+    invalid[rows] = _out_of_range(means[rows], has_images[..., None]) | (has_images & ~sums[rows]).any(axis=1)
+    return invalid
 
 
 def _sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
-    """Sum over all images, (R, C), from means of each class (R, C, C) over (R, C, 1) images: whole below 2**53."""
-    with np.errstate(invalid="ignore", over="ignore"):  # of a damaged mean over no image
+    """Return sums over all images, (R, C), from class means (R, C, C) over (R, C, 1) images; exact below 2**53."""
+    with np.errstate(invalid="ignore", over="ignore"):  # a damaged mean over zero images
         sums = means * (counts * 2.0**FRACTION_BITS)
     np.rint(sums, out=sums)
     sums[counts[..., 0] <= 0] = 0
@@ -98,7 +99,7 @@ def _sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> RowMask:
-    """Find the rows with values of single images that contradict the confusion matrix."""
+    """Return the rows whose per-image values contradict the confusion matrix."""
     ends = np.cumsum(n_images)
     rows = np.split(values, ends[:-1])
     if column.contradiction is None:

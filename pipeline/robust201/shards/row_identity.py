@@ -1,4 +1,4 @@
-"""What a shard says of its rows, read without their values: the end of a small shard, columns of a compacted one."""
+"""Identities of a shard's rows, read without values: from a small shard's footer, or a compacted one's columns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from robust201.shards.parquet import (
     MEASUREMENT_TYPES,
     WIDE_TYPES,
     Footer,
-    damaged_shard,
-    failed_to_read,
+    damaged_shard_error,
+    parquet_read_error,
 )
 from robust201.shards.validation import WrongShardError, check_identity, check_row_count, check_schema
 
-_UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # as the fields of `StoredUnit`
+_UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # in order of `StoredUnit`
 _NUMBER_COLUMNS = ["strength", "start", "stop", "seconds"]
 _TEXT_COLUMNS = ["unit_id", "dataset", "key", "protocol"]
 _TAIL_BYTES = 1 << 14
@@ -34,7 +34,7 @@ _FOOTER_END_BYTES = 8  # four bytes of length, four of magic
 
 
 class StoredUnit(NamedTuple):
-    """What a shard says of a unit."""
+    """A unit as identified in a shard."""
 
     id: str
     architecture: ArchitectureId
@@ -46,7 +46,7 @@ class StoredUnit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Identity of the R rows of one shard, in file order; `unit` holds positions in `units`."""
+    """Identities of the R rows of one shard, in file order; `unit` contains indices into `units`."""
 
     units: "Sequence[StoredUnit] | UnitColumns"
     unit: NDArray[np.int64]
@@ -57,7 +57,7 @@ class ShardRows:
 
 
 def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
-    """Read what a shard says of itself, from its last bytes only (raises as `ShardFile`, and FormatVersionError)."""
+    """Read a shard's footer, from its last bytes only (raises like `ShardFile`, and FormatVersionError)."""
     shard, n_bytes = entry.name, entry.n_bytes
     tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
     footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
@@ -67,16 +67,16 @@ def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
 
 
 def parse_footer(tail: bytes, label: str) -> Footer:
-    """Read what a shard says of itself from its last bytes, the whole footer among them.
+    """Parse a shard's footer from its last bytes, which must include the whole footer.
 
     Raises ShardDamagedError, and FormatVersionError if another version wrote it.
     """
     try:
         return _read_checked(pq.read_metadata(pa.BufferReader(tail)), label)
     except WrongShardError as error:
-        raise damaged_shard(label, error) from error
+        raise damaged_shard_error(label, error) from error
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-        raise damaged_shard(label, repr(error)) from error
+        raise damaged_shard_error(label, repr(error)) from error
 
 
 def _read_checked(metadata: pq.FileMetaData, label: str) -> Footer:
@@ -89,16 +89,16 @@ def _read_checked(metadata: pq.FileMetaData, label: str) -> Footer:
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read the identity of a shard's rows: from its footer or, of a compacted one, columns (raises as `ShardFile`)."""
+    """Read identities of a shard's rows, from its footer or a compacted shard's columns (raises like `ShardFile`)."""
     try:
-        return _rows_of_footer(footer) if footer.identity else _rows_of_columns(backend.source(shard))
+        return _rows_from_footer(footer) if footer.identity else _rows_from_columns(backend.source(shard))
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise failed_to_read(backend.label(shard), error) from error
+        raise parquet_read_error(backend.label(shard), error) from error
 
 
-def _rows_of_footer(footer: Footer) -> ShardRows:
+def _rows_from_footer(footer: Footer) -> ShardRows:
     strengths, start, stop, seconds = footer.identity["rows"]
     n_rows = len(strengths)
     unit = StoredUnit(*footer.identity["unit"])
@@ -107,13 +107,13 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
         texts.append(unit.architecture)
     else:
         numbers.append(unit.architecture)
-    "".join(texts).encode()  # texts, and such as can be stored
-    # NumPy would also convert text and truth values to numbers.
+    "".join(texts).encode()  # raises an error if they are not text, or cannot be encoded
+    # NumPy would also convert text and booleans to numbers.
     if {*map(type, (start, stop, *numbers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
         raise WrongShardError("identities of other types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:
-        raise WrongShardError("a strength twice, or without its seconds")
-    np.array(numbers, dtype=np.int32)  # small ones
+        raise WrongShardError("a repeated strength, or one without its seconds")
+    np.array(numbers, dtype=np.int32)  # raises an error if they are too large
     rows = ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
@@ -126,8 +126,8 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     return rows
 
 
-def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
-    """Read the identities of the rows of a shard with a checked schema."""
+def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
+    """Read the identities of the rows of a shard, from its columns, and check the schema."""
     names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
     with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
         n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
@@ -137,7 +137,7 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
     _, first, unit = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
     heads = {name: arrays[name].take(from_numpy(first)) for name in _UNIT_COLUMNS}
     decoded = {name: head.dictionary_decode() if name in _TEXT_COLUMNS else head for name, head in heads.items()}
-    # Ids that are indices are stored as numbers; in memory all are text, of which there are many equal ones.
+    # Ids that are indices are stored as numbers. In memory all ids are text; many of them are equal.
     kinds = IDENTITY_TYPES | {"architecture": pa.string()}
     units = UnitColumns({name: array.cast(kinds[name]) for name, array in decoded.items()})
     numbers = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
@@ -146,7 +146,7 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
 
 
 def _shared_values(column: pa.Array) -> list[Any]:
-    """Values of a column that has a few different ones: one object for each."""
+    """Return the values of a column with few distinct values, with one object for each distinct value."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     return [values[code] for code in encoded.indices.to_pylist()]
@@ -157,7 +157,7 @@ def _parse_architecture(text: str) -> ArchitectureId:
 
 
 def _checked(column: pa.ChunkedArray) -> pa.Array:
-    """The one array of a column; pa.ArrowInvalid and ValueError say that it holds what no writer of ours puts there."""
+    """Join a column's chunks; raise pa.ArrowInvalid or ValueError for contents that robust201 never writes."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     array.validate(full=True)
     if array.null_count:
@@ -166,7 +166,7 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """Units as columns in the order of `StoredUnit`: a scan needs no object for each of them."""
+    """Units as columns in the order of `StoredUnit`, so that a scan creates no object per unit."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns
@@ -188,12 +188,12 @@ class UnitColumns:
         return self._units[position]
 
 
-def is_of_units(table: pa.Table, units: Mapping[str, pa.Array]) -> bool:
-    """Whether the rows of a table are of these units, row by row; ids of architectures are compared as text."""
+def matches_units(table: pa.Table, units: Mapping[str, pa.Array]) -> bool:
+    """Return whether a table's rows belong to these units, row by row; ids of architectures are compared as text."""
     stored = ((table[name].combine_chunks(), expected) for name, expected in units.items())
     return all(column.cast(expected.type).equals(expected) for column, expected in stored)
 
 
-def units_of_table(table: pa.Table) -> Iterator[StoredUnit]:
+def iter_table_units(table: pa.Table) -> Iterator[StoredUnit]:
     """Yield the unit of each row of a table."""
     return map(StoredUnit._make, zip(*table.select(_UNIT_COLUMNS).to_pydict().values(), strict=True))

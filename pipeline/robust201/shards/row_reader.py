@@ -1,4 +1,4 @@
-"""Values of evaluations, read from shards in any order, cheaply in the order in which they are stored."""
+"""Reading of evaluations' values from shards, in any order; reading is cheap in storage order."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 64
-_BATCH_BYTES = 2 << 20  # of decoded rows that are read together
-_READ_BYTES = 2 << 20  # at a row group's columns, not at each small shard
-_CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may overlap before reading slows down
+_BATCH_BYTES = 2 << 20  # decoded rows that are read together
+_READ_BYTES = 2 << 20  # bytes read before freed memory is released; less often than after each small shard
+_CACHE_BYTES = 256 << 20  # sixteen row groups: reading stays fast while up to sixteen compacted shards overlap
 
 
 class RowReader:
     """Reads rows of shards through a cache of open files and decoded row groups.
 
-    `cache_bytes` bounds the row groups kept; a larger one is kept alone, while it is in use. `contents` are bytes of
-    shards that need not be read again, by name. Methods raise ShardDamagedError, and StorageError where a shard
-    vanished or cannot be read now.
+    `cache_bytes` limits the cached row groups; a larger one is cached alone, while it is in use. `contents` are bytes
+    of shards by name, which need not be read again. Methods raise ShardDamagedError, and StorageError if a shard has
+    disappeared or cannot be read now.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class RowReader:
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], pa.Table] = OrderedDict()
-        self._held_bytes = self._read_bytes = 0
+        self._cached_bytes = self._read_bytes = 0
 
     def close(self) -> None:
         while self._files:
             self._files.popitem()[1].close()
         self._tables.clear()
-        self._held_bytes = 0
+        self._cached_bytes = 0
 
     def _file(self, shard: str) -> ShardFile:
         if shard in self._files:
@@ -60,68 +60,68 @@ class RowReader:
             self._files[shard] = ShardFile(self._folder.backend, shard, self._contents.get(shard))
         except FileNotFoundError as error:
             raise StorageError(
-                f"Reading failed for result file {self._folder.backend.label(shard)}: expected it to stay, got none: "
-                "it was set aside or replaced by a compaction meanwhile. Run the same command again."
+                f"Reading failed for result file {self._folder.backend.label(shard)}: it no longer exists, because "
+                "it was set aside, or replaced by a compaction. Run the same command again."
             ) from error
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)[1].close()
         return self._files[shard]
 
     def locate(self, shard: str, position: int) -> tuple[int, int]:
-        """Find a row: its row group, and its position in that."""
+        """Return the row group of a row, and its position in the row group."""
         first_rows = self._file(shard).first_rows
         group = int(np.searchsorted(first_rows, position, side="right")) - 1
         return group, position - int(first_rows[group])
 
     def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
-        """Read a row group, or some of its columns, or take it from the cache."""
-        place = shard, group, columns
-        if place in self._tables:
-            self._tables.move_to_end(place)
-            return self._tables[place]
+        """Return a row group or some of its columns, from the cache if possible."""
+        cache_key = shard, group, columns
+        if cache_key in self._tables:
+            self._tables.move_to_end(cache_key)
+            return self._tables[cache_key]
         file = self._file(shard)
-        coming = file.encoded_bytes(group, columns)
-        # Room is made before, since reading takes more than the size of what is read meanwhile.
-        while self._tables and self._held_bytes + coming > self._cache_bytes:
-            self._held_bytes -= self._tables.popitem(last=False)[1].nbytes
+        n_bytes = file.encoded_bytes(group, columns)
+        # Evict before reading, since reading temporarily takes more than the size of the result.
+        while self._tables and self._cached_bytes + n_bytes > self._cache_bytes:
+            self._cached_bytes -= self._tables.popitem(last=False)[1].nbytes
         table = file.read(group, None if columns is None else sorted(columns))
-        self._tables[place] = table
-        self._held_bytes += table.nbytes
-        self._read_bytes += coming
+        self._tables[cache_key] = table
+        self._cached_bytes += table.nbytes
+        self._read_bytes += n_bytes
         if self._read_bytes > _READ_BYTES:
             self._read_bytes = 0
             give_back_freed_memory()
         return table
 
     def count_columns(self, shard: str) -> tuple[str, ...]:
-        """Columns of a shard that count its images: a confusion matrix, or what stands in for it."""
+        """Return the columns of a shard that count images: the confusion matrix, or the column that replaces it."""
         return tuple(name for name in (COUNTS, OUTCOME_COUNTS) if name in self._file(shard).columns)
 
     def rows_of_group(self, shard: str, group: int) -> tuple[int, int]:
-        """Positions in a shard of the rows of a row group: first, and last + 1."""
+        """Return the range of a row group's rows in their shard, as first and last + 1."""
         first, stop = self._file(shard).first_rows[group : group + 2].tolist()
         return first, stop
 
     def bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
-        """Mean size of a row, in memory or encoded, whichever is more: bytes of `predictions` are stored as four."""
+        """Return a row's mean size in memory or encoded, whichever is larger: bytes of `predictions` take four each."""
         n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Read the measurements of one row; the arrays share no memory with the cache."""
+        """Return the measurements of one row, in arrays that share no memory with the cache."""
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
         return row_values(table, row, sorted(columns))
 
     def merged(self, rows: Sequence[tuple[str, int]], columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Read rows that make up one evaluation, each a shard and a position in it, and merge them."""
+        """Return the merged measurements of the rows of one evaluation, given as shards and positions."""
         parts = [self.row(shard, position, columns) for shard, position in rows]
         return parts[0] if len(parts) == 1 else dict(merge_values(parts))
 
 
 @dataclass
 class _Piece:
-    """Rows wanted of one row group: their positions in it, and in the table that is being gathered."""
+    """Selected rows of one row group: their positions in it, and in the output table."""
 
     table: pa.Table
     bytes_per_row: float
@@ -132,7 +132,7 @@ class _Piece:
 def read_row_groups(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.integer[Any]], row_group_bytes: int
 ) -> Iterator[pa.Table]:
-    """Read rows of an inventory in the given order, in tables of about the given size, each with one chunk a column."""
+    """Yield rows of an inventory in a given order, in tables of about a given size, with one chunk per column."""
     pending: dict[tuple[str, int], _Piece] = {}
     n_rows, n_bytes = 0, 0.0
     for row in rows.tolist():
@@ -174,7 +174,7 @@ StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 class RowBatch:
     """Columns of the E evaluations of some units, in the order of unit and strength.
 
-    A column has the shape (E, …), or is a list of E arrays where these differ in shape.
+    A column has the shape (E, …), or is a list of E arrays if their shapes differ.
     """
 
     units: tuple[Unit, ...]
@@ -202,7 +202,7 @@ class RowBatch:
     def bytes_by_unit(self) -> list[int]:
         sizes = np.zeros(self.n_evaluations, np.int64)
         for column in self.columns.values():
-            sizes += column.nbytes // len(column) if isinstance(column, np.ndarray) else [one.nbytes for one in column]
+            sizes += column.nbytes // len(column) if isinstance(column, np.ndarray) else [a.nbytes for a in column]
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])[:-1]
         by_unit: list[int] = np.add.reduceat(sizes, starts).tolist()
         return by_unit
@@ -219,10 +219,10 @@ class RowBatch:
 
 @dataclass(frozen=True, eq=False)
 class RowSelection:
-    """Where the values of some units lie: 8 bytes per row and the names of the shards, to be sent to other processes.
+    """Locations of the values of some units: 8 bytes per row, and the shards' names, to be sent to other processes.
 
-    Units are in the order in which they are read, `offsets` are the first rows of their E evaluations, by unit and
-    strength, and the number of rows; `shard` and `position`, (R,) int32, are positions in `shards` and in the shard.
+    Units are in reading order. `offsets` are the first rows of their E evaluations, by unit and strength, followed by
+    the number of rows. `shard` and `position`, (R,) int32, are indices into `shards` and into the shard.
     """
 
     root: Path
@@ -237,22 +237,22 @@ class RowSelection:
     def iter_values(
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Read one measurement, or all, unit by unit: columns by strength (raises as `iter_batches` does)."""
+        """Yield one measurement, or all, unit by unit: columns by strength (raises like `iter_batches`)."""
         for batch in self.iter_batches(measurement):
             yield from batch.by_unit()
 
     def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
-        """Read one measurement, or all, of some units at a time, of each row what is needed (raises as `RowReader`)."""
+        """Yield one measurement, or all, of several units at a time, reading only its columns (see `RowReader`)."""
         measurements = self.measurements if measurement is None else (measurement,)
-        wanted = [column for name in measurements for column in fields_of(name).values()]
+        names = [column for name in measurements for column in fields_of(name).values()]
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
         first = 0
         try:
             while first < len(self.units):
-                n_units, columns = self._read_together(reader, starts[first:], wanted)
+                n_units, columns = self._read_together(reader, starts[first:], names)
                 if columns is None:
-                    n_units, batch = 1, self._read_one(reader, self.units[first], int(starts[first]), wanted)
+                    n_units, batch = 1, self._read_one(reader, self.units[first], int(starts[first]), names)
                 else:
                     batch = RowBatch(self.units[first : first + n_units], columns)
                 yield batch
@@ -261,40 +261,40 @@ class RowSelection:
             reader.close()
 
     def _read_together(
-        self, reader: RowReader, starts: NDArray[np.int64], wanted: Sequence[str]
+        self, reader: RowReader, starts: NDArray[np.int64], names: Sequence[str]
     ) -> tuple[int, Mapping[str, StoredColumn] | None]:
-        """Read the first of some units, as far as their rows lie in one row group: how many, and their columns.
+        """Read the first units whose rows are in one row group, and return their number and their columns.
 
-        `starts` are the first evaluations of the units, and the end of the last. None in place of the columns: the
-        first unit lies in several row groups or in parts, or its rows differ in shape.
+        `starts` are the units' first evaluations, followed by the end of the last. The columns are None if the first
+        unit is in several row groups or in parts, or if the shapes of its rows differ.
         """
         first = int(self.offsets[starts[0]])
         shard = self.shards[self.shard[first]]
         group, _ = reader.locate(shard, int(self.position[first]))
-        table = reader.row_group(shard, group, frozenset(wanted) | set(LOCATING_COLUMNS))
+        table = reader.row_group(shard, group, frozenset(names) | set(LOCATING_COLUMNS))
         low, high = reader.rows_of_group(shard, group)
-        most = max(int(starts[1] - starts[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes)))
-        n_rows = np.diff(self.offsets[starts[0] : min(starts[0] + most, starts[-1]) + 1])
+        max_rows = max(int(starts[1] - starts[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes)))
+        n_rows = np.diff(self.offsets[starts[0] : min(starts[0] + max_rows, starts[-1]) + 1])
         rows = slice(first, first + len(n_rows))
-        is_here = (n_rows == 1) & (self.shard[rows] == self.shard[first])
-        is_here &= (self.position[rows] >= low) & (self.position[rows] < high)
-        n_evaluations = len(is_here) if is_here.all() else int(is_here.argmin())
+        is_in_group = (n_rows == 1) & (self.shard[rows] == self.shard[first])
+        is_in_group &= (self.position[rows] >= low) & (self.position[rows] < high)
+        n_evaluations = len(is_in_group) if is_in_group.all() else int(is_in_group.argmin())
         n_units = int(np.searchsorted(starts, starts[0] + n_evaluations, side="right")) - 1
         if not n_units:
             return 0, None
         stop = first + int(starts[n_units] - starts[0])
-        return n_units, values_of_rows(table, self.position[first:stop] - low, wanted)
+        return n_units, values_of_rows(table, self.position[first:stop] - low, names)
 
-    def _read_one(self, reader: RowReader, unit: Unit, evaluation: int, wanted: Sequence[str]) -> RowBatch:
-        """Read the evaluations of a unit, from a number on, each from its own rows."""
+    def _read_one(self, reader: RowReader, unit: Unit, evaluation: int, names: Sequence[str]) -> RowBatch:
+        """Read a unit's evaluations one by one; `evaluation` is the number of the first."""
         by_strength = {}
         edges = self.offsets[evaluation : evaluation + len(unit.strengths) + 1].tolist()
         for strength, (first, stop) in zip(unit.strengths, pairwise(edges), strict=True):
             rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
-            # Parts are merged by their counts; a whole needs nothing but what is asked for.
-            columns: Collection[str] = wanted
+            # Parts are merged by their counts; an evaluation in one row needs only the requested columns.
+            columns: Collection[str] = names
             if len(rows) > 1:
-                columns = {*wanted, "accuracy", *reader.count_columns(rows[0][0])}
+                columns = {*names, "accuracy", *reader.count_columns(rows[0][0])}
             merged = reader.merged(rows, columns)
-            by_strength[strength] = {name: merged[name] for name in wanted}
+            by_strength[strength] = {name: merged[name] for name in names}
         return RowBatch.of_unit(unit, by_strength)

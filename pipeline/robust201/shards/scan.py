@@ -1,4 +1,4 @@
-"""From a results folder to its inventory: which shards count, and which are damaged."""
+"""Scan of a results folder into an inventory, which determines the valid and the damaged shards."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,15 @@ from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.memory import collect_as_usual, give_back_freed_memory
 from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, is_compacted, map_ahead
-from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
+from robust201.shards.catalogue import (
+    Catalogue,
+    ScannedShard,
+    join,
+    make_catalogue,
+    make_contents,
+    replaced_names,
+    shard_names,
+)
 from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
@@ -17,10 +25,10 @@ from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, 
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
-"""Which shards are hashed: none; those that were not hashed before at their present size and mark; or all of them."""
+"""Shards to hash: none, those that were not hashed with their current size and mark, or all."""
 
 _SCAN_ATTEMPTS = 5
-_ROWS_TOGETHER = 1 << 17  # rows whose arrays lie beside the catalogue that they are copied into
+_BATCH_ROWS = 1 << 17  # rows that are collected before they are copied into a catalogue
 
 
 def scan(
@@ -32,17 +40,17 @@ def scan(
 ) -> Inventory:
     """Read the identity of every row in a results folder.
 
-    Shards that an intact compacted shard replaces are left out. A shard that vanishes meanwhile was replaced by a
-    compaction, so the scan begins again.
+    Shards that an intact compacted shard replaces are left out. If a shard disappears during the scan, a compaction has
+    replaced it, so the scan starts again.
 
-    `verify` chooses the shards to hash and compare with their names: an export hashes all and trusts nothing, a resume
-    those that are unverified; with ``"none"`` only damage that hinders reading is noticed. With ``"unverified"`` and
-    `networks`, (dataset, architecture) pairs, only uncompacted shards of these are hashed. Damaged shards raise, are
-    set aside into ``damaged/``, or are left and reported.
+    `verify` selects the shards whose hash is compared with their name. An export hashes all shards, and a resume those
+    that are unverified; with ``"none"``, only damage that prevents reading is noticed. With ``"unverified"`` and
+    `networks`, (dataset, architecture) pairs, only uncompacted shards of these networks are hashed. Damaged shards
+    raise an error, are moved to ``damaged/``, or are reported and not changed, according to `on_damage`.
 
-    Raises ShardDamagedError, if asked to, FormatVersionError, and StorageError if shards keep vanishing.
+    Raises ShardDamagedError if requested, FormatVersionError, and StorageError if shards keep disappearing.
     """
-    collect_as_usual()  # footers that pyarrow drops are garbage in circles: 300 kB for each compacted shard
+    collect_as_usual()  # footers from pyarrow are reference cycles of 300 kB for each compacted shard
     scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
     vanished: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):
@@ -51,11 +59,11 @@ def scan(
         except FileNotFoundError as error:
             vanished = error
         else:
-            give_back_freed_memory()  # a scan takes twice what the inventory keeps
+            give_back_freed_memory()  # a scan takes twice as much memory as its inventory
             return inventory
     raise StorageError(
-        f"Reading the inventory failed for {folder.root}: expected result files to stay, got one that vanished in each "
-        f"of {_SCAN_ATTEMPTS} scans ({vanished}). Make sure that nothing deletes files there, and try again."
+        f"Reading the inventory failed for {folder.root}: a result file disappeared in each of {_SCAN_ATTEMPTS} scans "
+        f"({vanished}). Make sure that nothing deletes files there, and try again."
     )
 
 
@@ -73,17 +81,17 @@ class _Scanner:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
         index = Index(self.folder.index)
         self.to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
-        # Whoever verifies all reads every byte anyway, and trusts nothing else.
+        # With "all", every byte is read anyway, so the index is not used.
         known = index.load(entries if self.verify != "all" else (), self.to_hash)
-        names = set(names_of(known))
+        names = set(shard_names(known))
         unread = [entry for entry in entries if entry.name not in names]
-        # Asked before anything is hashed: what changes from now on will show.
+        # Determined before anything is hashed, so that later changes are visible in the marks.
         to_hash = [entry for entry in unread if entry.name in self.to_hash]
         self.settled = self.folder.backend.settled(to_hash) if to_hash else set()
-        # Compacted shards first: only an intact one may hide the shards that it replaces.
+        # Compacted shards first: only intact ones hide the shards that they replace.
         compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
         listed = [entry.name for entry in entries]
-        replaced = inputs_of(known, listed) | inputs_of(compacted, listed)
+        replaced = replaced_names(known, listed) | replaced_names(compacted, listed)
         rest = self._read_all(
             [entry for entry in unread if not is_compacted(entry.name) and entry.name not in replaced]
         )
@@ -94,7 +102,7 @@ class _Scanner:
         tables = [known, new]
         del index, known, new, compacted, rest  # each may have a hundred megabytes, and so may the inventory
         give_back_freed_memory()
-        contents = contents_of(tables, hidden=replaced)
+        contents = make_contents(tables, hidden=replaced)
         give_back_freed_memory()
         superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
@@ -115,13 +123,13 @@ class _Scanner:
         scanned: list[ScannedShard] = []
         n_rows = 0
         threads = min(self.folder.backend.threads, len(entries))
-        for entry, found in zip(entries, map_ahead(self._read, entries, threads), strict=True):
-            if isinstance(found, ShardDamagedError):
-                self._record(entry.name, found)
+        for entry, result in zip(entries, map_ahead(self._read, entries, threads), strict=True):
+            if isinstance(result, ShardDamagedError):
+                self._record(entry.name, result)
             else:
-                scanned.append(ScannedShard(entry, *found, verified=entry.name in self.settled))
-                n_rows += len(found[1].unit)
-            if n_rows >= _ROWS_TOGETHER:
+                scanned.append(ScannedShard(entry, *result, verified=entry.name in self.settled))
+                n_rows += len(result[1].unit)
+            if n_rows >= _BATCH_ROWS:
                 catalogues.append(make_catalogue(scanned))
                 scanned, n_rows = [], 0
                 give_back_freed_memory()
@@ -133,7 +141,7 @@ class _Scanner:
             if shard in self.to_hash and not is_compacted(shard):
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
-                footer = read_footer(backend, entry)  # first: a large file without one need not be hashed
+                footer = read_footer(backend, entry)  # first, to avoid hashing a large file without a footer
                 if shard in self.to_hash:
                     self.folder.verify_hash(shard)
             return footer, read_shard_rows(backend, shard, footer)

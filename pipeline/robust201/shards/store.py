@@ -1,4 +1,4 @@
-"""The store of finished evaluations: the face of a results folder to the rest of the program."""
+"""The store of finished evaluations, the interface of a results folder to the rest of the program."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -30,9 +30,10 @@ from robust201.tasks.measurements import check_values
 
 
 class ShardStore:
-    """Finished evaluations in one results folder; use `create` or `open`, which check it.
+    """Finished evaluations in one results folder; use `create` or `open`, which check the folder.
 
-    Any number of processes on any number of hosts may commit to one folder at once; nothing is ever changed in place.
+    Any number of processes on any number of hosts may commit to a folder simultaneously; files are never changed in
+    place.
     """
 
     def __init__(self, root: Path, *, on_step: OnStep = lambda _step: None) -> None:
@@ -56,26 +57,26 @@ class ShardStore:
         return self.folder.root
 
     def save_protocol(self, protocol: EvaluationProtocol) -> None:
-        """Store a protocol's payload, also in place of a damaged one, so that rows which name it can be explained."""
+        """Store a protocol's payload, replacing a damaged one, so that rows which refer to it can be explained."""
         path = self.folder.protocols / f"{protocol.digest}.json"
         text = canonical_json(protocol.payload) + "\n"
         try:
-            is_there = read_file(path, MAX_JSON_BYTES) == text.encode()
+            is_stored = read_file(path, MAX_JSON_BYTES) == text.encode()
         except (FileNotFoundError, IsADirectoryError, IrregularFileError):
-            is_there = False
-        if not is_there:
+            is_stored = False
+        if not is_stored:
             write_text(path, text)
 
     def commit(self, results: Sequence[EvaluationResult]) -> Receipt:
-        """Store results as one shard; when this returns they are done and on the disk.
+        """Store results as one shard. After it returns, they are complete and on disk.
 
         Args:
-            results: of one part (or of some of its strengths), one a strength, with the same measurement columns.
+            results: results of one part (or of some of its strengths), one per strength, with the same columns.
 
         Raises:
             EvaluationError: the results break an invariant (see `tasks.measurements.check_values`) or belong to
                 different parts.
-            StorageFullError: no space is left; nothing is left behind.
+            StorageFullError: the disk is full; no partial file remains.
         """
         _check_results(results)
         part, unit = results[0].part, results[0].part.unit
@@ -84,9 +85,9 @@ class ShardStore:
         return Receipt(unit.id, strengths, part.start, part.stop, shard, seconds=seconds)
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
-        """Find the receipts that a worker died before reporting: parts, or some of their strengths, among the shards.
+        """Return receipts of shards whose worker died before reporting them, for parts or some of their strengths.
 
-        Compacted shards, which no worker writes, and damaged ones are skipped. Receipts are in the order of the shards.
+        Compacted shards, which workers never write, and damaged shards are skipped. The order is that of the shards.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
@@ -101,10 +102,10 @@ class ShardStore:
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
                 rows = read_shard_rows(backend, shard, footer)
             except (FileNotFoundError, ShardDamagedError):
-                continue  # gone or unusable: the part is computed again, and a scan deals with the shard
-            place = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
+                continue  # deleted or damaged: the part is computed again, and a scan handles the shard
+            part_key = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            is_open = not open_strengths.get(place, set()).isdisjoint(strengths)
+            is_open = not open_strengths.get(part_key, set()).isdisjoint(strengths)
             if is_open and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
@@ -116,16 +117,16 @@ class ShardStore:
         on_damage: OnDamage = "raise",
         networks: Collection[tuple[str, ArchitectureId]] | None = None,
     ) -> Inventory:
-        """Return what the folder holds (see `shards.scan.scan`)."""
+        """Return the inventory of the folder (see `shards.scan.scan`)."""
         return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
-        """Read one evaluation, merged over its parts: columns of measurements, always with `accuracy` and counts.
+        """Return one evaluation's columns of measurements, merged over its parts, always with `accuracy` and counts.
 
-        Reading in the order of (dataset, key, architecture) is cheap, from compacted shards too; memory stays bounded.
-        Raises IncompleteError where images are missing, and as `RowReader.row` does.
+        Reading in the order of (dataset, key, architecture) is cheap, also from compacted shards, and takes bounded
+        memory. Raises IncompleteError if images are missing, and the errors of `RowReader.row`.
         """
         columns = columns_needed(unit, measurements)
         rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
@@ -139,23 +140,23 @@ class ShardStore:
         *,
         cache_bytes: int = SELECTION_CACHE_BYTES,
     ) -> RowSelection:
-        """Choose rows of units, to read measurements of them in this order, later or in another process.
+        """Return the locations of units' measurements, to be read in this order, later or in another process.
 
-        Raises IncompleteError where images are missing.
+        Raises IncompleteError if images are missing.
         """
-        alike = {columns_needed(unit, measurements) for unit in units}
-        rows = inventory.sole_rows(units, *alike) if len(alike) == 1 else None
+        column_sets = {columns_needed(unit, measurements) for unit in units}
+        rows = inventory.single_rows(units, *column_sets) if len(column_sets) == 1 else None
         if rows is None:
-            chosen = [
+            evaluations = [
                 [item.row for item in inventory.slices(unit, strength, columns_needed(unit, measurements))]
                 for unit in units
                 for strength in unit.strengths
             ]
-            offsets = np.cumsum([0, *map(len, chosen)])
-            rows = np.array([row for of_evaluation in chosen for row in of_evaluation], dtype=np.int64)
+            offsets = np.cumsum([0, *map(len, evaluations)])
+            rows = np.array([row for evaluation in evaluations for row in evaluation], dtype=np.int64)
         else:
             offsets = np.arange(len(rows) + 1)
-        shards, shard, position = inventory.locate_all(rows)
+        shards, shard, position = inventory.locate_rows(rows)
         return RowSelection(
             root=self.root,
             units=tuple(units),
@@ -168,14 +169,14 @@ class ShardStore:
         )
 
     def check_rows(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """Check every row of an inventory as `verify` does, and list their different provenances, sorted.
+        """Check every row of an inventory as `verify` does, and return its distinct provenances, sorted.
 
-        Raises ShardDamagedError for the first row that is wrong (see `EvaluationResult.provenance`).
+        Raises ShardDamagedError for the first invalid row (see `EvaluationResult.provenance`).
         """
         provenances: set[str] = set()
         for finding in check_rows(self.folder, inventory, provenances=provenances):
             raise ShardDamagedError(
-                f"Checking results failed for {self.root}: expected sound rows, got this ({finding.kind}): "
+                f"Checking results failed for {self.root}: there are invalid rows. The first ({finding.kind}): "
                 f"{finding.message} See all: robust201 verify {self.root}, with --requeue to let the next run "
                 "recompute them."
             )
@@ -189,14 +190,14 @@ class ShardStore:
     ) -> list[ShardFinding]:
         """Check every byte, every row and every duplicate of an inventory that was read with ``verify="all"``.
 
-        It is read anew where None.
+        If it is None, it is read.
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")
         return list(verify_shards(self.folder, inventory, on_progress))
 
     def compact(self, **options: Any) -> CompactReport:
-        """Merge small shards into large ones, sorted as an export reads them; the options are those of `Compaction`."""
+        """Merge small shards into large ones, sorted in an export's reading order, with options of `Compaction`."""
         return Compaction(self.folder, **options).run()
 
 

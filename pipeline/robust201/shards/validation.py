@@ -1,7 +1,7 @@
-"""What a shard must be like before anything in it is used: its schema, counts and sizes, and that no cell is empty.
+"""Checks of a shard before its contents are used: its schema, counts and sizes, and that no cell is empty.
 
-Metadata is checked before a page is decoded, so that a file of a few kilobytes cannot ask for gigabytes. A shard may
-have the hash of its name and still be none that a writer of ours made. Every reader of shards calls these.
+Metadata is checked before a page is decoded, so that a file of a few kilobytes cannot request gigabytes. A shard may
+have the hash of its name although robust201 did not write it. Every reader of shards calls these functions.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,16 +17,16 @@ from robust201.shards.arrow_arrays import to_numpy
 from robust201.tasks.columns import COLUMNS, COUNTS
 
 MAX_SMALL_ROWS = 1 << 20
-"""Rows of a shard of any size; a larger one may have as many as it has bytes."""
+"""Maximum number of rows of small shards; a larger shard may have as many rows as bytes."""
 
 MAX_GROUP_BYTES = 256 << 20
-"""Bytes that a row group of any size in the file may take in memory; a larger one may take `MAX_EXPANSION` times it."""
+"""Maximum memory of small row groups; a larger row group may take `MAX_EXPANSION` times its size in the file."""
 
 MAX_EXPANSION = 100
 
 
 class WrongShardError(ValueError):
-    """A file that no writer of ours made."""
+    """A file that robust201 did not write."""
 
 
 def check_schema(
@@ -38,14 +38,12 @@ def check_schema(
 ) -> None:
     """Check a shard's columns: types of identity and measurements, and the `columns` that its footer names.
 
-    `wide` are types that columns have beyond 256 classes.
-
-    Architectures are whole numbers or text; columns that neither mapping names are a measure's: float64 numbers, or
-    lists of them.
+    `wide` are types of columns beyond 256 classes. Architectures are integers or text. Columns in neither mapping
+    belong to a measure: float64 numbers, or lists of them.
     """
     names = schema.names
     if len(set(names)) < len(names):
-        raise WrongShardError("a column twice")
+        raise WrongShardError("a duplicate column")
     missing = [name for name in identity if name not in names]
     if missing:
         raise WrongShardError(f"no column {missing[0]}")
@@ -72,7 +70,7 @@ def check_row_count(n_rows: int, n_bytes: int) -> None:
 
 
 def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
-    """Check the values and bytes in the footer against what row groups of so many columns may have."""
+    """Check values and bytes in the footer against the limits of row groups with `n_columns` columns."""
     for group in groups:
         if len(group.chunks) != n_columns:
             raise WrongShardError(f"a row group of {len(group.chunks)} columns, not {n_columns}")
@@ -92,7 +90,7 @@ def check_identity(
     if not len(strength):
         raise WrongShardError("no rows")
     if not np.isfinite(strength).all():
-        raise WrongShardError("a strength that is no finite number")
+        raise WrongShardError("a strength that is not finite")
     wrong = (start < 0) | (stop > n_images) | ((start >= stop) & (n_images > 0))
     if wrong.any():
         row = int(wrong.argmax())
@@ -100,13 +98,13 @@ def check_identity(
 
 
 def check_table(table: pa.Table) -> None:
-    """Check of rows that were read what `check_schema` cannot see: no empty cells, and lists of the right length.
+    """Check rows for faults that `check_schema` cannot detect: empty cells, and lists of wrong lengths.
 
-    Lengths are compared where the table has `n_classes`, `start` and `stop`.
+    Lengths are checked if the table has `n_classes`, `start` and `stop`.
     """
     sizes = _sizes_of(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
     for name, column in zip(table.schema.names, table.columns, strict=True):
-        form = COLUMNS.get(name)
+        definition = COLUMNS.get(name)
         first_row = 0
         for chunk in column.chunks:
             if chunk.null_count:
@@ -114,10 +112,10 @@ def check_table(table: pa.Table) -> None:
             if not isinstance(chunk, pa.ListArray):
                 continue
             if chunk.values.null_count:
-                raise WrongShardError(f"{name} with an empty place")
-            if sizes is not None and form is not None:
+                raise WrongShardError(f"{name} with an empty element")
+            if sizes is not None and definition is not None:
                 lengths, expected = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
-                for dimension in form.dimensions:
+                for dimension in definition.dimensions:
                     if isinstance(dimension, int):
                         expected *= dimension
                     else:
@@ -130,14 +128,14 @@ def check_table(table: pa.Table) -> None:
 
 
 def _sizes_of(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
-    """Numbers of classes and of images by row, by their names in `Column.dimensions`."""
+    """Return the numbers of classes and of images per row, by their names in `Column.dimensions`."""
     columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
     if any(column.null_count for column in columns):
         raise WrongShardError("a row without n_classes, start or stop")
     n_classes, start, stop = (to_numpy(column).astype(np.int64) for column in columns)
     n_images = stop - start
-    fewest = 1 if COUNTS in table.schema.names else 0
-    wrong = (n_classes < fewest) | (n_classes > MAX_CLASSES) | (n_images < fewest)
+    smallest = 1 if COUNTS in table.schema.names else 0
+    wrong = (n_classes < smallest) | (n_classes > MAX_CLASSES) | (n_images < smallest)
     if wrong.any():
         row = int(wrong.argmax())
         raise WrongShardError(f"a row of {n_classes[row]} classes and {n_images[row]} images")

@@ -1,4 +1,4 @@
-"""What can be wrong with stored results, how it is found, and how it is put out of the way of the next run."""
+"""Verification of stored results, and removal of invalid ones, so that the next run recomputes them."""
 
 import os
 from collections import defaultdict
@@ -19,15 +19,15 @@ from robust201.shards.backends import Entry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, damaged_shard, row_values, write_tables
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, damaged_shard_error, row_values, write_tables
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
     ShardRows,
     StoredUnit,
-    is_of_units,
+    iter_table_units,
+    matches_units,
     read_footer,
     read_shard_rows,
-    units_of_table,
 )
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.columns import COUNTS
@@ -36,20 +36,21 @@ from robust201.tasks.measurements import check_values
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
 OnProgress = Callable[[int, int], None]
-"""Receives after each shard how many of how many are checked."""
+"""Called after each shard with the number of checked shards and their total."""
 
 _READ_BYTES = 4 << 20
-"""Bytes of small row groups that are checked together."""
+"""Size of consecutive row groups that are checked together."""
 
 
 @dataclass(frozen=True)
 class ShardFinding:
-    """Something wrong with stored results, of a unit or (``""``) of a whole shard.
+    """A fault of stored results, of a unit or, if `unit` is ``""``, of a whole shard.
 
-    `kind` is ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
-    is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows), ``unequal
-    duplicates`` (two results of one evaluation differ) or ``lost in compaction`` (a compacted shard lacks a row of a
-    shard that it replaces). `locations` are to be computed again: rows of shards by position, None for the whole shard.
+    `kind` is ``damaged`` (bytes do not match the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
+    does not match footer, file name or folder), ``unlike others`` (its images differ from those of other rows),
+    ``unequal duplicates`` (two results of one evaluation differ) or ``lost in compaction`` (a compacted shard lacks a
+    row of a shard that it replaces). `locations` must be recomputed: rows of shards by position, or None for a whole
+    shard.
     """
 
     shard: str
@@ -88,14 +89,14 @@ def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
 
 def _identities_in_table(table: pa.Table) -> Iterator[_RowIdentity]:
     numbers = (table[name].to_pylist() for name in ("strength", "start", "stop"))
-    return map(_RowIdentity, units_of_table(table), *numbers)
+    return map(_RowIdentity, iter_table_units(table), *numbers)
 
 
 def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnProgress) -> Iterator[ShardFinding]:
-    """Check every live shard and every row of a results folder, and yield what is wrong.
+    """Check every live shard and every row of a results folder, and yield all faults.
 
-    Damaged shards that the inventory reports are findings too. Shards are hashed unless it was read with
-    ``verify="all"``, which did.
+    These include damaged shards in the inventory. Shards are hashed, unless the inventory was read with
+    ``verify="all"``.
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
@@ -116,16 +117,16 @@ def check_rows(
     on_progress: OnProgress = lambda _done, _all: None,
     provenances: set[str] | None = None,
 ) -> Iterator[ShardFinding]:
-    """Check every row of the shards of an inventory by itself, and the images that it counts; yield what is wrong.
+    """Check each row of an inventory's shards, and the images that it counts, and yield all faults.
 
-    The `provenances` receive the texts of all rows.
+    The texts of all rows' provenances are added to `provenances`.
     """
     check = _RowCheck(folder, inventory, set() if provenances is None else provenances)
-    # Reading, decoding and NumPy's work leave the interpreter's lock to other threads.
+    # Reading, decoding and NumPy release the interpreter's lock.
     checked = map_ahead(check.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
     for number, findings in enumerate(checked, start=1):
         if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[number - 1]])  # the time of its change may not show the damage
+            Index(folder.index).forget([inventory.shards[number - 1]])  # its mark may not show the damage
         yield from findings
         on_progress(number, len(inventory.shards))
     for row, difference in check.counts.find_unlike():
@@ -136,10 +137,10 @@ def check_rows(
 
 
 class _ClassCounts:
-    """Images of each true class by row of an inventory: the sums of the rows of each confusion matrix.
+    """Images of each true class by row of an inventory: the row sums of each confusion matrix.
 
-    What the classes of a dataset should count is not asked of the images, which may be elsewhere, but of the rows: all
-    that were measured on the same images agree, and one that does not stands out.
+    The images themselves may be elsewhere, so the expected counts come from the rows: all rows measured on the same
+    images must agree, and a row that does not is reported.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -149,37 +150,37 @@ class _ClassCounts:
         self._lock = Lock()
 
     def add(self, rows: NDArray[np.integer[Any]], images: NDArray[np.integer[Any]]) -> None:
-        """Record the images of each true class, (R, C), that R rows of the inventory count."""
+        """Record the numbers of images of each true class, (R, C), in R rows of the inventory."""
         if not len(rows):
             return
         number, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
-        kinds, kind_of_unit = self._inventory.dataset_protocols
-        counted = np.column_stack([kind_of_unit[number], start, stop, images])
+        pairs, pair_of_unit = self._inventory.dataset_protocols
+        counted = np.column_stack([pair_of_unit[number], start, stop, images])
         if (counted == counted[:1]).all():
-            different, group = counted[:1], np.zeros(len(rows), np.intp)
+            distinct, group = counted[:1], np.zeros(len(rows), np.intp)
         else:
-            different, group = np.unique(counted, axis=0, return_inverse=True)
+            distinct, group = np.unique(counted, axis=0, return_inverse=True)
         with self._lock:
-            for place, (kind, first, last, *counts) in enumerate(different.tolist()):
-                dataset, protocol = kinds[kind]
+            for index, (pair, first, last, *counts) in enumerate(distinct.tolist()):
+                dataset, protocol = pairs[pair]
                 by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
-                by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == place])
+                by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == index])
 
     def _images_of(self, protocol: str) -> str:
-        """Name the images of a protocol: by their hash, where the folder knows it."""
+        """Return the hash of a protocol's images if the folder knows it, otherwise the protocol's digest."""
         if protocol not in self._images:
             images = self._inventory.protocol(protocol).get("images", {})
             self._images[protocol] = str(images.get("sha256", protocol))
         return self._images[protocol]
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
-        """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
+        """Yield rows whose counts differ from most rows of the same dataset, images and range, and the difference."""
         for by_counts in self._rows.values():
             n_rows = {counts: sum(map(len, pieces)) for counts, pieces in by_counts.items()}
             first = {counts: min(int(rows.min()) for rows in pieces) for counts, pieces in by_counts.items()}
-            usual = max(by_counts, key=lambda counts: (n_rows[counts], -first[counts]))
-            message = f"expected rows of cm to count {list(usual)} images, as in {n_rows[usual]} other rows"
-            others = ((pieces, counts) for counts, pieces in by_counts.items() if counts != usual)
+            majority = max(by_counts, key=lambda counts: (n_rows[counts], -first[counts]))
+            message = f"expected rows of cm to count {list(majority)} images, as in {n_rows[majority]} other rows"
+            others = ((pieces, counts) for counts, pieces in by_counts.items() if counts != majority)
             for row, counts in sorted(
                 (row, counts) for pieces, counts in others for rows in pieces for row in rows.tolist()
             ):
@@ -188,7 +189,7 @@ class _ClassCounts:
 
 @dataclass
 class _RowCheck:
-    """Checks the rows of one shard after the other, and gathers what they count and the texts of provenances."""
+    """Checks the rows of single shards, and collects their counts and provenances."""
 
     folder: ResultsFolder
     inventory: Inventory
@@ -199,7 +200,7 @@ class _RowCheck:
         self.counts = _ClassCounts(self.inventory)
 
     def check_shard(self, number: int) -> list[ShardFinding]:
-        """Check one shard, by its position in the inventory; safe to be called by several threads."""
+        """Check one shard, by its position in the inventory; thread-safe."""
         shard = self.inventory.shards[number]
         try:
             if not self.inventory.hashed:
@@ -214,7 +215,9 @@ class _RowCheck:
 
     def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int32]) -> Iterator[ShardFinding]:
         if int(file.first_rows[-1]) != len(rows_in_order):
-            raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned")
+            raise damaged_shard_error(
+                file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned"
+            )
         for group, stop in file.runs(_READ_BYTES):
             table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
@@ -239,12 +242,12 @@ class _RowCheck:
                 self.counts.add(rows[~invalid], images[~invalid])
 
     def _is_as_scanned(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
-        """Whether the rows of a table are what the inventory has at these rows, and belong into the shard."""
+        """Return whether a table's rows match those of the inventory, and belong to the shard."""
         inventory, numbers = self.inventory, ("strength", "start", "stop")
         if not all(np.array_equal(numbers_of(table[name]), inventory.row_column(name)[rows]) for name in numbers):
             return False
         unit = inventory.row_column("unit")[rows]
-        if not is_of_units(table, inventory.unit_columns(unit)):
+        if not matches_units(table, inventory.unit_columns(unit)):
             return False
         if is_compacted(shard):
             return set(table["dataset"].unique().to_pylist()) == {shard.partition("/")[0]}
@@ -253,7 +256,7 @@ class _RowCheck:
     def _find_misplaced(
         self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
-        """Find the rows of a table that are not what the inventory has at these rows, or that do not belong there."""
+        """Yield findings for rows of a table that do not match the inventory's, or do not belong to the shard."""
         pairs = zip(_identities_in(self.inventory, rows), _identities_in_table(table), strict=True)
         for known, identity in pairs:
             if identity != known or not _is_named_for(shard, identity.unit):
@@ -265,7 +268,7 @@ class _RowCheck:
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
-    """Whether a shard's name is that of one with rows of a unit."""
+    """Return whether a shard's name is that of a shard with rows of a unit."""
     in_dataset = shard.startswith(f"{unit.dataset}/")
     return in_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
 
@@ -275,20 +278,20 @@ def find_unequal_duplicates(
 ) -> Iterator[ShardFinding]:
     """Compare results that exist more than once: equal ranges of images, and a whole with its merged parts.
 
-    Yields one finding for each result that differs from the one that readers use, in shards that are intact (None:
+    Yields one finding for each result that differs from the one that readers use, in the `intact` shards (None for
     all).
     """
     for group in inventory.overlapping():
         slices = [item for item in group.slices if intact is None or inventory.locate(item.row)[0] in intact]
-        for kept, others in _duplicates(group, slices):
-            if _equal(reader, inventory, kept, others):
+        for used_slice, others in _duplicates(group, slices):
+            if _equal(reader, inventory, used_slice, others):
                 continue
-            label = _RowIdentity(group.unit, group.strength, kept.start, kept.stop).label
-            locations = tuple(inventory.locate(item.row) for item in (kept, *others))
+            label = _RowIdentity(group.unit, group.strength, used_slice.start, used_slice.stop).label
+            locations = tuple(inventory.locate(item.row) for item in (used_slice, *others))
             (used, _), (unused, _), *_ = locations
             message = (
                 f"Comparing duplicates failed for {label}: expected equal values in {used} and {unused}, got "
-                "different ones; the first is used. Find out which device or version differs (their provenance says), "
+                "different ones; the first is used. Find out which device or version differs (see their provenance), "
                 "and set one aside."
             )
             yield ShardFinding(unused, label, "unequal duplicates", message, locations)
@@ -296,27 +299,27 @@ def find_unequal_duplicates(
 
 
 def _duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
-    """Find slices of the same images: each one that readers use, and another or the parts that make up as much."""
+    """Yield pairs for the same images: the slice that readers use, and another slice or equivalent parts."""
     first: dict[tuple[int, int], Slice] = {}
     for item in slices:
-        kept = first.setdefault((item.start, item.stop), item)
-        if kept is not item:
-            yield kept, [item]
+        used_slice = first.setdefault((item.start, item.stop), item)
+        if used_slice is not item:
+            yield used_slice, [item]
     whole = first.pop((0, group.unit.n_images), None)
     parts = choose_slices(sorted(first.values()))
     if whole is not None and parts and not gaps(parts, group.unit.n_images):
         yield whole, parts
 
 
-def _equal(reader: RowReader, inventory: Inventory, kept: Slice, others: Sequence[Slice]) -> bool:
-    columns = inventory.columns(kept.row).intersection(*(inventory.columns(item.row) for item in others))
-    one = reader.merged([inventory.locate(kept.row)], columns)
+def _equal(reader: RowReader, inventory: Inventory, used_slice: Slice, others: Sequence[Slice]) -> bool:
+    columns = inventory.columns(used_slice.row).intersection(*(inventory.columns(item.row) for item in others))
+    values = reader.merged([inventory.locate(used_slice.row)], columns)
     other = reader.merged([inventory.locate(item.row) for item in others], columns)
-    return all(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind == "f") for name in columns)
+    return all(np.array_equal(values[name], other[name], equal_nan=values[name].dtype.kind == "f") for name in columns)
 
 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
-    """Compare shards that were replaced, while they still lie there, with what replaced them."""
+    """Yield rows of replaced shards, while these still exist, that are missing in the shards that replace them."""
     if not inventory.superseded:
         return
     present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
@@ -325,11 +328,11 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
         try:
             rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
-            continue  # replaced shards are about to be deleted; what replaced them was checked above
+            continue  # replaced shards may be deleted; the shards that replace them were checked above
         for identity in _identities_of(rows):
             if (identity.unit.id, *identity[1:]) not in present:
                 message = (
-                    f"Verifying failed for {identity.label}: expected it in what replaces {shard}, got none. "
+                    f"Verifying failed for {identity.label}: the compacted file that replaces {shard} lacks this row. "
                     "Set the compacted file aside and run the sweep again."
                 )
                 compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
@@ -340,10 +343,10 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
 
 
 def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
-    """Move what is wrong into ``damaged/``, so that it counts as missing, and name the shards that were moved.
+    """Move faulty shards into ``damaged/``, so that their rows count as missing, and return the shards' names.
 
-    A shard of one unit moves whole. A compacted shard that is intact but for some rows is written again without them
-    first; the new one lists the old one and what that replaced, so nothing wrong comes back.
+    A shard of one unit is moved as a whole. A compacted shard with some faulty rows is first rewritten without them.
+    The new shard lists the old one and its inputs as replaced, so no faulty row comes back.
     """
     rows_of: defaultdict[str, set[int | None]] = defaultdict(set)
     for finding in findings:
@@ -365,7 +368,7 @@ def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collec
 def _write_without(
     folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str, positions: Collection[int]
 ) -> list[str]:
-    """Write a compacted shard again without some rows; move replaced shards that still hold these rows."""
+    """Rewrite a compacted shard without some rows, and move replaced shards that still contain these rows."""
     rows = inventory.rows_of_shard(inventory.shards.index(shard))
     left_out = np.isin(inventory.row_column("position")[rows], list(positions))
     wrong = {inventory.units[number].id for number in inventory.row_column("unit")[rows[left_out]].tolist()}

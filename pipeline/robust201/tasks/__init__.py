@@ -1,10 +1,10 @@
-"""The table of tasks: everything that can be done with a network and images.
+"""The table of tasks: every attack, corruption and measure that a sweep can evaluate.
 
-A row holds what planning needs (parameters, strengths, cost) and names the functions that do the work. Their module is
-imported by `Task.load` in a worker only: planning, status and export never import torch.
+A row holds what planning needs (parameters, strengths, cost) and the names of the functions that do the work. Only
+workers import their modules (`Task.load`), so planning, status and export never import torch.
 
-To add an attack: a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a parameter
-class in `tasks/parameters.py`, and a row here. The table-wide tests then cover it.
+To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
+parameter class in `tasks/parameters.py`, and a row here. The table-wide tests then cover it.
 """
 
 import importlib
@@ -57,11 +57,12 @@ from robust201.tasks.parameters import (
 )
 
 ENGINES = ("reference", "fused")
-"""What runs the attacks: the libraries called once per epsilon, or the project's own, all epsilons together."""
+"""Implementations of attacks: the published libraries, called once per epsilon, or this package's own, which attack at
+all epsilons together."""
 
 
 MAX_PASSES = 10_000_000
-"""Upper limit of the forward-pass equivalents of one image under one key, over all strengths."""
+"""Maximum forward-pass equivalents per image for one key, over all strengths."""
 
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
@@ -70,31 +71,31 @@ Passes = Callable[[Any, int], float]
 _STEP_MODULES = {
     *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
 }
-"""Modules of the attacks whose fused form notes at which step it fools each image."""
+"""Modules of the attacks whose fused implementation records the step at which it fools each image."""
 
 _FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
-"""Parameters that multiply the passes of some key."""
+"""Names of parameters that multiply the number of passes."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table.
+    """A task: one row of the table.
 
     Attributes:
         key: the key in the paper's style.
-        kind: what family the key belongs to; a `measure` measures the network itself, and perturbs nothing.
+        kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         parameters: class of the key's parameters.
-        semantics_version: raised only when the numbers change for equal parameters.
-        functions: what does the work, as ``module.function`` of `tasks.perturbations` or, for a measure, of
-            `tasks.measures`, by name of the engine.
-        passes: (parameters, number of classes) → forward-pass equivalents that one image costs at one strength (a
-            gradient counts 3), for planning.
-        constraint: the ball that perturbed images keep to; None for no bound.
-        columns: what a measure gives unless its parameters choose others (see `with_parameters`); empty for a
+        semantics_version: raised only when results change although the parameters are equal.
+        functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
+        passes: (parameters, number of classes) → forward-pass equivalents per image and strength, for planning; a
+            gradient counts 3.
+        constraint: the ball that contains the perturbed images; None if they are unbounded.
+        columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
-        images_version: raised only when the generator makes other pixels of equal images (published images have none).
-        name: what figures call it; empty for the key with spaces.
-        records_steps: whether its fused form notes the step at which it fools each image.
+        images_version: raised only when the generator makes different pixels from equal images; unused for published
+            corrupted images.
+        name: name in figures; if empty, the key with spaces.
+        records_steps: whether the fused implementation records the step at which it fools each image.
     """
 
     key: str
@@ -115,41 +116,43 @@ class Task:
 
     @property
     def finds_distances(self) -> bool:
-        """Whether the attack looks for the smallest perturbation that fools a network, whatever its epsilons."""
+        """Whether the attack searches for the smallest perturbation that fools a network, whatever the epsilons."""
         return issubclass(self.parameters, MinimumNorm | Fab)
 
     @property
     def is_divisible(self) -> bool:
-        """Whether a unit may be cut by images: answers to images merge exactly, a measure is taken as a whole."""
+        """Whether a unit may be split by images: outcomes merge exactly, but a measure needs all images at once."""
         return self.kind != "measure"
 
     def with_parameters(self, parameters: Parameters) -> "Task":
-        """Give the row with the columns that the parameters choose."""
-        chosen = parameters.chosen_columns
-        return self if chosen in ((), self.columns) else replace(self, columns=chosen)
+        """Return the task with the columns that the parameters select."""
+        selected = parameters.selected_columns
+        return self if selected in ((), self.columns) else replace(self, columns=selected)
 
     @property
     def published_key(self) -> str:
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
-    def wants_job(self, engine: str) -> bool:
-        """Whether its function takes a job of the fused engine (see `tasks.attack_kit.attack_job`), not a request."""
+    def takes_job(self, engine: str) -> bool:
+        """Whether the function takes a fused job (see `tasks.attack_kit.attack_job`) instead of a request."""
         return engine == "fused" and self.kind == "attack"
 
     def draws_by_batch(self, engine: str) -> bool:
-        """Whether images share random numbers with their batch, so that a unit may be cut at whole batches only."""
-        return engine == "reference" or (self.kind == "attack" and not self.wants_job(engine))
+        """Whether all images of a batch share random numbers, so that units may be split only between batches."""
+        return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
 
     def step_refusal(self, engine: str) -> str | None:
-        """Return why the measurement `steps` cannot be recorded; None where it can. Only attacks have steps."""
-        if self.kind != "attack" or (self.records_steps and self.wants_job(engine)):
+        """Return why the measurement `steps` cannot be recorded, or None. Only attacks have steps."""
+        if self.kind != "attack" or (self.records_steps and self.takes_job(engine)):
             return None
         where = f"with engine {engine}" if self.records_steps else "with any engine"
-        able = "with engine fused: FGSM, PGD, APGD, Square and FMN"
-        return f"{self.key} does not record `steps` {where}. Leave {self.key} or the measurement out (recorded {able})."
+        support = "with engine fused: FGSM, PGD, APGD, Square and FMN"
+        return (
+            f"{self.key} does not record `steps` {where}. Leave {self.key} or the measurement out (recorded {support})."
+        )
 
     def cost_refusal(self, parameters: Parameters, n_classes: int) -> str | None:
-        """Return why parameters cost too much, though each of them is in its range; None where they do not."""
+        """Return why the parameters cost too much although each is in its range, or None."""
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
         if passes <= MAX_PASSES:
             return None
@@ -160,10 +163,10 @@ class Task:
         )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
-        """Import the function of this row (imports torch).
+        """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: no such engine, or the row has no function for it; the closest is named.
+            ConfigError: the engine does not exist or does not support this task; the message names the closest.
         """
         if engine not in self.functions:
             only = next(iter(self.functions)) if engine in ENGINES else ""
@@ -196,7 +199,7 @@ def _attack(
 def _in_balls(
     key: str, module: str, family: type[Attack], passes: Passes, name: str, *, other_balls: str = ""
 ) -> Iterator[Task]:
-    """Rows of a family of attacks: its key in an Linf ball, its key and the norm in other balls."""
+    """Yield one task per norm: the key itself in the Linf ball, the key with the norm's name in other balls."""
     for norm in NORMS:
         parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
         if norm == "Linf":
@@ -214,7 +217,7 @@ def _minimum_norm(
     engines: Sequence[str] = ENGINES,
     passes: Passes | None = None,
 ) -> Iterator[Task]:
-    """Rows of an attack for the smallest perturbation, one for each norm."""
+    """Yield one task per norm for a minimum-norm attack."""
     cost = _minimum_norm_passes if passes is None else passes
     for norm in norms:
         suffix, label = ("", name) if norm == "Linf" else (f"_{norm.lower()}", f"{name}, {norm}")
@@ -223,7 +226,7 @@ def _minimum_norm(
 
 
 def _grid(key: str, parameters: type[SpatialParameters], name: str) -> Task:
-    # Every grid point is a forward pass; images that are fooled drop out, which no estimate counts on.
+    # Every grid point is a forward pass. Images that are already fooled are left out, which this estimate ignores.
     return _attack(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
 
 
@@ -241,27 +244,28 @@ def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tu
 
 
 _LANCZOS_STEPS = 16
-"""Steps that the Lanczos iteration takes on a network's weights, typically (docs/measures.md)."""
+"""Typical number of Lanczos iterations on a network's weights (docs/measures.md)."""
 
 _HESSIAN_PASSES = 9.0
-"""Forward-pass equivalents of a product with the Hessian of the weights: two derivatives."""
+"""Forward-pass equivalents of a product with the Hessian of the weights, which takes two derivatives."""
 
 _INPUT_HESSIAN_PASSES = 6.0
-"""The same of the input, whose first derivative is kept."""
+"""Forward-pass equivalents of a product with the Hessian of the input, whose first derivative is stored."""
 
 _RESISTING = 0.4
-"""Share of the images that a run on another target finds not fooled yet, about that of Square (docs/protocol.md)."""
+"""Fraction of the images that are still correct when an attack on the next target starts, about Square's fraction
+(docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
-    # An iteration over all images and, with as many products per image, one over each batch.
-    batches = [name.startswith("batch_") for name in parameters.chosen_columns]
+    # One iteration covers all images; per-batch columns need a second, with as many products per image.
+    batches = [name.startswith("batch_") for name in parameters.selected_columns]
     return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * (any(batches) + (not all(batches))))
 
 
 def _hessian_input_passes(parameters: Any, n_classes: int) -> float:
-    # The Hessian's rank is below the number of classes where ReLUs make the logits piecewise linear; in training mode
-    # BatchNorm curves them, and the images of a batch have one Hessian.
+    # ReLUs make the logits piecewise linear, so the Hessian's rank is below the number of classes. In training mode
+    # BatchNorm makes them non-linear, and all images of a batch share one Hessian.
     most = n_classes + 2 if parameters.mode == "evaluation" else _LANCZOS_STEPS
     return float(6.0 + _INPUT_HESSIAN_PASSES * min(parameters.steps, most))
 
@@ -276,8 +280,8 @@ def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
-    # The gradient of each class and once more the label's, and what the step leads to. The fused engine's first run
-    # serves all epsilons: for it an estimate per strength is too high.
+    # Gradients of all classes, one more of the label, and a forward pass after the step. The fused engine's first run
+    # serves all epsilons, so this estimate per strength is too high for it.
     return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
@@ -287,20 +291,20 @@ def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
-    # A query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over the paper's
-    # epsilons on CIFAR-10, fewer on the other datasets (docs/protocol/statistics.md, "Cost").
+    # A query is one forward pass, and fooled images are left out. Over the paper's epsilons, about .39 of the queries
+    # remain on CIFAR-10 and fewer on the other datasets (docs/protocol/statistics.md, "Cost").
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
 def standard_passes(parameters: Any, n_classes: int, resisting: float | None = None) -> float:
-    """Estimate the cost of AutoAttack's standard version on an image, in forward-pass equivalents.
+    """Estimate the cost per image of AutoAttack's standard version, in forward-pass equivalents.
 
     Args:
-        parameters: of `aa_standard`.
+        parameters: parameters of `aa_standard`.
         n_classes: number of classes.
         resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical network.
     """
-    # APGD-CE on all images; on what it leaves, which mostly resists to the end, every target and every query.
+    # APGD-CE attacks all images. Most that it does not fool resist to the end: they take every target and every query.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
     attacked, queried = (_RESISTING, 0.39) if resisting is None else (resisting, resisting)
@@ -308,13 +312,13 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
-    # One run serves all epsilons; each shows the network what lies in its ball.
+    # One run serves all epsilons; each then takes one more pass, on the images that lie in its ball.
     return float(3.0 * parameters.steps / len(parameters.strengths) + 2)
 
 
 def _brendel_bethge_passes(parameters: Any, _n_classes: int) -> float:
-    # Before its steps, a batch shows up to 1,001 blends with noise, until all are misclassified, and halves the way to
-    # the boundary ten times. Draws of noise, which Foolbox repeats where it is classified correctly, are not counted.
+    # Before its first step, a batch takes up to 1,001 blends with noise, until all are misclassified, and ten
+    # bisections towards the boundary. Foolbox redraws noise that is classified correctly; these passes are not counted.
     return float((3.0 * parameters.steps + 1011) / len(parameters.strengths) + 2)
 
 
@@ -370,7 +374,7 @@ TASKS: dict[str, Task] = {
         _grid("rot30", RotationParameters, "Rotation 30°"),
         _grid("rot10", SmallRotationParameters, "Rotation 10°"),
         *_CORRUPTIONS,
-        # Exact, a gradient per class.
+        # For `exact` projections: one gradient per class.
         _measure(
             "jacobian",
             JacobianParameters,
@@ -389,20 +393,20 @@ TASKS: dict[str, Task] = {
         _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
 }
-"""Key to row, in the order in which results are listed."""
+"""Tasks by key, in the order in which results are listed."""
 
 ENSEMBLES = ("aa_standard", "aa_rand")
-"""Beginnings of the keys of AutoAttack's versions: ensembles of attacks."""
+"""Prefixes of the keys of AutoAttack's versions, which are ensembles of attacks."""
 
 RANDOMISED_GROUPS = {"autoattack": "aa_rand", "autoattack_l2": "aa_rand_l2"}
-"""What a group of keys means for networks whose outputs are random."""
+"""Group → key that it stands for if the network's outputs are random."""
 
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
-"""What a sweep evaluates that names no keys: the twenty of the paper."""
+"""The twenty keys of the paper, which a sweep evaluates if it names none."""
 
 
 CORRUPTION_GROUP = "corruptions"
-"""Name that stands for all corruptions wherever keys are listed."""
+"""Name that stands for all corruptions in lists of keys."""
 
 KEY_GROUPS = {
     CORRUPTION_GROUP: CORRUPTIONS,
@@ -411,13 +415,13 @@ KEY_GROUPS = {
     "autoattack_l2": ("aa_standard_l2",),
     "autoattack_l1": ("aa_standard_l1",),
 }
-"""Names that stand for other keys wherever keys are listed."""
+"""Names that stand for other keys in lists of keys."""
 
 
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
-    """Replace each group by those of its keys that are known, each key once.
+    """Replace each group by its known keys, without duplicates.
 
-    The name of a group none of whose keys is known stays, to be rejected as a key.
+    A group without known keys stays in the list, to be rejected as a key.
     """
     members = {
         group: tuple(key for key in keys if key in known) or (group,)
@@ -428,14 +432,14 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
-    """Suggest a key for an unknown name, which may be what figures call the key: AutoAttack (see `errors.closest`)."""
+    """Suggest a known key for an unknown name, which may also be a name from figures such as AutoAttack."""
     known = list(known)
     labels = {_letters(row.label): row.key for row in TASKS.values() if row.key in known}
     return closest(labels.get(_letters(name), name), known)
 
 
 def _advise_key(key: str) -> str:
-    """Advise on a key that is none: how strengths are given, where own attacks go, or the closest key."""
+    """Advise on an unknown key: how to give strengths, where to define custom attacks, or the closest key."""
     name, colon, _ = key.partition(":")
     if colon and name in TASKS:
         example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
@@ -450,10 +454,10 @@ def _letters(text: str) -> str:
 
 
 def find_task(key: str) -> Task:
-    """Look up a key, in the paper's style or as published (``pgd`` or ``pgd@Linf``).
+    """Return the task of a key in the paper's style or as published (``pgd`` or ``pgd@Linf``).
 
     Raises:
-        ConfigError: no such key; the closest is named.
+        ConfigError: the key is unknown; the message names the closest.
     """
     row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
     if row is None:

@@ -1,4 +1,4 @@
-"""The balls that attacks keep to: what a strength means, how distances are measured, how results are labelled."""
+"""Norm balls of attacks: the unit of their strengths, distances between images, and labels of results."""
 
 from dataclasses import dataclass
 from math import prod
@@ -15,13 +15,14 @@ class Constraint:
     """A ball of a norm around each image, in pixels of [0, 1].
 
     Attributes:
-        name: of the norm; published keys of attacks end with ``@`` and it.
-        order: of the norm.
-        divisor: what a strength is divided by to give a radius: 255 where strengths are written in units of 1/255.
-        axis: what strengths are called on the axis of a figure.
-        slack: how far a float32 image may lie outside: attacks add, subtract, project and clip a few times, and each
-            rounds.
-        relative_slack: the same as a share of the radius, for sums of float32 numbers that grow with it.
+        name: name of the norm; published keys of attacks end with ``@`` and this name.
+        order: order of the norm.
+        divisor: radius = strength / divisor; 255 where strengths are given in units of 1/255.
+        axis: label of the strengths' axis in figures.
+        slack: tolerance, in units of pixels, for float32 images outside of the ball: attacks add, subtract, project and
+            clip a few times, and each operation rounds.
+        relative_slack: additional tolerance as a fraction of the radius, for rounding errors of float32 sums that grow
+            with it.
     """
 
     name: str
@@ -32,20 +33,20 @@ class Constraint:
     relative_slack: float = 0.0
 
     def radius(self, strength: float) -> float:
-        """Radius of the ball at a strength, in the units of pixels."""
+        """Return the ball's radius at a strength, in units of pixels."""
         return strength / self.divisor
 
     def largest_radius(self, shape: "Sequence[int]") -> float:
-        """Largest distance of two images (C, H, W) of [0, 1], in the units of pixels: a larger ball bounds nothing."""
+        """Return the largest distance between two images (C, H, W) in [0, 1]; larger balls contain all images."""
         if self.order == "inf":
             return 1.0
         n_values = float(prod(shape))
         return n_values**0.5 if self.order == 2 else n_values
 
     def refusal(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
-        """Say why images (C, H, W) cannot be attacked at some strengths; None where they can."""
+        """Return why images (C, H, W) cannot be attacked at some strengths, or None."""
         largest = self.largest_radius(shape) * self.divisor
-        # What is shown is rounded, and may be written back.
+        # The maximum is printed rounded, and users may copy the rounded number.
         if max(strengths) <= largest * (1 + 1e-4):
             return None
         return (
@@ -54,38 +55,38 @@ class Constraint:
         )
 
     def reach(self, strength: float) -> float:
-        """Largest distance of a float32 image that counts as in the ball."""
+        """Return the largest distance at which a float32 image counts as inside the ball at a strength."""
         return self.reach_of_radius(self.radius(strength))
 
     def reach_of_radius(self, radius: float) -> float:
-        """Return the same for a radius in the units of pixels."""
+        """Return the same distance for a ball's radius in units of pixels."""
         return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
-        """Lengths of differences of images, (B, 3, H, W) float32 to (B,)."""
+        """Return the norms of differences of images, (B, 3, H, W) float32 to (B,)."""
         flat = differences.flatten(1)
         lengths: torch.Tensor
         if self.order == "inf":
             lengths = flat.abs().amax(dim=1)
             return lengths
-        # Summed in float64: the check must not round more than what it checks.
+        # Sum in float64: the check must not round more than the attack that it checks.
         lengths = flat.double().norm(p=self.order, dim=1)
         return lengths
 
 
 LINF = Constraint("Linf", "inf", 255.0, "epsilon in 1/255", 1e-6)
-"""A pixel in [0, 1] is off by at most 2**-25 after one rounding."""
+"""One rounding changes a pixel in [0, 1] by at most 2**-25."""
 
 L2 = Constraint("L2", 2, 1.0, "epsilon (L2)", 1e-5)
-"""Of 3,072 pixels that are each off by 2**-25 in the worst case, the norm is off by 1.7e-6 per rounding."""
+"""If one rounding changes each of 3,072 pixels by 2**-25, the worst case, the norm changes by 1.7e-6."""
 
 L1 = Constraint("L1", 1, 1.0, "epsilon (L1)", 5e-4, 2e-5)
-"""Of 3,072 pixels that are each off by 2**-25 in the worst case, the norm is off by 9.2e-5 per rounding. The projection
-adds up float32 numbers whose sum is the length of the step that it takes back: of 20 radii, with a few roundings of
-2**-24 each, it is off by some 5e-6 radii."""
+"""If one rounding changes each of 3,072 pixels by 2**-25, the worst case, the norm changes by 9.2e-5. The projection
+adds float32 numbers whose sum is the length that it removes from a step. For a step of 20 radii and a few roundings of
+2**-24 each, the error is about 5e-6 radii."""
 
 L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
-"""Counts the values of pixels that differ, each channel by itself; a value that is left alone has equal bits."""
+"""Number of changed values, each channel counted separately; unchanged values have identical bits."""
 
 CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1, L0)}
-"""By name."""
+"""Constraints by name."""

@@ -1,4 +1,4 @@
-"""Evaluate one part: perturb its images, show them to the network, measure. Pure: no disk, no Ray."""
+"""Evaluation of one part: perturb its images, classify them, measure. No disk access, no Ray."""
 
 import dataclasses
 import time
@@ -17,14 +17,14 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_f
 from robust201.tasks.attack_kit.step_log import StepLog
 from robust201.tasks.columns import STEPS, asked_columns
 from robust201.tasks.constraints import Constraint
-from robust201.tasks.measurements import Accumulator, check_measured, check_values
+from robust201.tasks.measurements import Accumulator, check_measure_values, check_values
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 
 
 @dataclasses.dataclass(frozen=True)
 class ResidentImages:
-    """A selection of images on a device, kept there between parts; make it with `resident`.
+    """A selection of images on a device, reused between parts; created by `resident`.
 
     Attributes:
         pixels: (N, 3, H, W) uint8.
@@ -37,14 +37,14 @@ class ResidentImages:
 
 def resident(images: ImageSet, device: torch.device) -> ResidentImages:
     """Copy a selection's images and labels to a device."""
-    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
+    # Copies: torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
     pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
     return ResidentImages(pixels.to(device), labels.to(device))
 
 
 def evaluate_part(
     context: Context,
-    row: Task,
+    task: Task,
     parameters: Parameters,
     part: Part,
     images: ImageSet,
@@ -55,48 +55,47 @@ def evaluate_part(
     on_images: Callable[[int], None] | None = None,
     on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
-    """Evaluate the strengths of a part, each as soon as it is complete.
+    """Yield the results of a part's strengths, each as soon as it is complete.
 
     Args:
-        context: classifier, seed, batch of draws and source of corrupted images; its `key` and `first_batch` are set
-            here.
-        row: what to do to the images.
-        parameters: the row's parameters; the strengths are the part's.
-        part: strengths and image positions [start, stop), which must be cut at batches of draws.
+        context: classifier, seed, batch size of draws and source of corrupted images; this function sets its `key` and
+            `first_batch`.
+        task: the task to evaluate.
+        parameters: the task's parameters, except for the strengths, which are the part's.
+        part: strengths and image positions [start, stop), which must be split at multiples of the batch size of draws.
         images: the whole selection that the part is a slice of.
         measurements: names from `tasks.columns.MEASUREMENTS`.
-        provenance: versions, host and device, passed on to the results.
-        on_device: the same images on the classifier's device, where they are there already; else they are copied.
+        provenance: versions, host and device, copied to the results.
+        on_device: the same images on the classifier's device, if they are there already; otherwise they are copied.
         on_images: called with the number of images whenever some are done at one strength.
-        on_stage: called with the number and the key of each stage that an attack in stages begins.
+        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
     Yields:
-        A result for each strength. Every image that is measured goes through the network anew: the attacks' own
-        predictions are not used.
+        One result per strength. Every measured image is classified again; the attacks' own predictions are not used.
 
     Raises:
-        ConfigError: steps are asked for, which the attack does not record.
+        ConfigError: steps are requested, but the attack does not record them.
         EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
             an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
-    context, request = _prepare(context, row, part, images, on_device)
-    if row.kind == "measure":
-        yield from _measure_network(context, row, parameters, part, request, provenance)
+    context, request = _prepare(context, task, part, images, on_device)
+    if task.kind == "measure":
+        yield from _measure_network(context, task, parameters, part, request, provenance)
         return
-    if STEPS in asked_columns(measurements) and row.kind == "attack":
-        refusal = row.step_refusal(context.engine)
-        if refusal is not None:
-            raise ConfigError(f"Evaluating failed for {part.label}: {refusal}")
+    if STEPS in asked_columns(measurements) and task.kind == "attack":
+        reason = task.step_refusal(context.engine)
+        if reason is not None:
+            raise ConfigError(f"Evaluating failed for {part.label}: {reason}")
         log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)
         request = dataclasses.replace(request, step_log=log)
     request = dataclasses.replace(request, on_stage=on_stage)
     batches = checked(
-        perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
+        perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
     )
     if on_images is not None:
         batches = _counted(batches, on_images)
-    measured = _measure_answers(batches, context, request, row.constraint, measurements, name=part.label)
+    measured = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength, values, seconds in measured:
         check_values(values, len(request.labels), label_counts, name=part.label)
@@ -105,53 +104,53 @@ def evaluate_part(
 
 def perturb_part(
     context: Context,
-    row: Task,
+    task: Task,
     parameters: Parameters,
     part: Part,
     images: ImageSet,
     *,
     on_device: ResidentImages | None = None,
 ) -> NDArray[np.float32]:
-    """Perturb the images of a part as `evaluate_part` does, and give them: (strengths, n, 3, H, W) float32 in [0, 1].
+    """Perturb a part's images as `evaluate_part` does, and return them: (strengths, n, 3, H, W) float32 in [0, 1].
 
     Raises:
         EvaluationError: the part does not fit the images or the batches.
         PerturbationError: the perturbation breaks its contract.
     """
-    context, request = _prepare(context, row, part, images, on_device)
-    batches = perturb(row, context, parameters, request)
-    found = np.empty((len(part.strengths), *request.images.shape), np.float32)
-    for batch in checked(batches, name=part.label, request=request, constraint=row.constraint):
-        found[batch.strength, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
-    return found
+    context, request = _prepare(context, task, part, images, on_device)
+    batches = perturb(task, context, parameters, request)
+    perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
+    for batch in checked(batches, name=part.label, request=request, constraint=task.constraint):
+        perturbed[batch.strength, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
+    return perturbed
 
 
 def _prepare(
-    context: Context, row: Task, part: Part, images: ImageSet, on_device: ResidentImages | None
+    context: Context, task: Task, part: Part, images: ImageSet, on_device: ResidentImages | None
 ) -> tuple[Context, Request]:
-    """Cut a part's images out of the selection, and name the draws."""
-    _check_part(context, row, part, images)
-    context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
-    chosen = slice(part.start, part.stop)
+    """Return the context with the part's key and first batch, and the request for the part's images."""
+    _check_part(context, task, part, images)
+    context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
+    span = slice(part.start, part.stop)
     on_device = on_device or resident(images, context.classifier.device)
-    pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
-    return context, Request(part.strengths, pixels, labels, images.indices[chosen])
+    pixels, labels = on_device.pixels[span], on_device.labels[span]
+    return context, Request(part.strengths, pixels, labels, images.indices[span])
 
 
 def _measure_network(
     context: Context,
-    row: Task,
+    task: Task,
     parameters: Parameters,
     part: Part,
     request: Request,
     provenance: Mapping[str, str],
 ) -> Iterator[EvaluationResult]:
-    """Yield the result of a measure for each strength."""
-    function = row.load(context.engine)
+    """Yield a measure's result at each strength."""
+    function = task.load(context.engine)
     for strength in part.strengths:
         before = time.perf_counter()
         values = dict(function(context, parameters, dataclasses.replace(request, strengths=(strength,))))
-        check_measured(values, row.columns, name=part.label)
+        check_measure_values(values, task.columns, name=part.label)
         yield EvaluationResult(part, strength, values, time.perf_counter() - before, provenance)
 
 
@@ -161,7 +160,7 @@ def _counted(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> 
         on_images(len(batch.positions))
 
 
-def _measure_answers(
+def _measure_batches(
     batches: Iterator[Perturbed],
     context: Context,
     request: Request,
@@ -170,21 +169,23 @@ def _measure_answers(
     *,
     name: str,
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
-    """Yield the index of each strength with its columns and seconds as soon as all of its images have come."""
+    """Yield each strength's index, columns and seconds as soon as all of its images have been measured."""
     classifier, labels, strengths = context.classifier, request.labels, request.strengths
     accumulators = [
         Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
     ]
-    seen = [0] * len(strengths)
+    n_measured = [0] * len(strengths)
     seconds = [0.0] * len(strengths)
     before = time.perf_counter()
-    for strength, positions, shown, stage in batches:
+    for strength, positions, pixels, stage in batches:
         with torch.inference_mode():
-            distances = None if constraint is None else partial(_distances, constraint, request, positions, shown)
-            falls = None if request.step_log is None else request.step_log.falls(strength, positions)
-            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage, distances, falls)
-        seen[strength] += len(positions)
-        complete = seen[strength] == len(labels)
+            distances = None if constraint is None else partial(_distances, constraint, request, positions, pixels)
+            fooling_steps = None if request.step_log is None else request.step_log.fooling_steps(strength, positions)
+            accumulators[strength].update(
+                positions, context.logits(pixels), labels[positions], stage, distances, fooling_steps
+            )
+        n_measured[strength] += len(positions)
+        complete = n_measured[strength] == len(labels)
         values = accumulators[strength].finalise() if complete else {}
         seconds[strength] += time.perf_counter() - before
         if complete:
@@ -192,11 +193,11 @@ def _measure_answers(
         before = time.perf_counter()
 
 
-def _distances(constraint: Constraint, request: Request, positions: torch.Tensor, shown: torch.Tensor) -> torch.Tensor:
-    return constraint.distances(shown - to_float(request.images[positions]))
+def _distances(constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+    return constraint.distances(pixels - to_float(request.images[positions]))
 
 
-def _check_part(context: Context, row: Task, part: Part, images: ImageSet) -> None:
+def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> None:
     n_images = len(images)
     if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
         raise EvaluationError(
@@ -204,8 +205,9 @@ def _check_part(context: Context, row: Task, part: Part, images: ImageSet) -> No
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
     cut = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if row.draws_by_batch(context.engine) and cut:
+    if task.draws_by_batch(context.engine) and cut:
         raise EvaluationError(
-            f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "
-            f"images, which share their draws, got {part.start}:{part.stop}. Plan again with this batch size."
+            f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
+            f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "
+            "this batch size."
         )

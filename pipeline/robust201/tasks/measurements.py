@@ -1,10 +1,10 @@
-"""What is measured of a network's answers to images, as sums that are exact in any order and merge exactly.
+"""Measurements of a network's outputs, as integer sums that are exact in any order and merge exactly.
 
-Confidences are added up as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a
-unit into parts leaves a trace. A finalised mean and the counts in `cm` give back the integer sum, because with at most
-2**18 images it fits the 53 bits of a float64 with room for the rounding of one division and one product.
+Confidences are added as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a unit
+into parts affects the sum. The integer sum can be computed from a finalised mean and the counts in `cm`: with at most
+2**18 images, it fits into the 53 bits of a float64, with room for the rounding of one division and one product.
 
-This module imports torch only where it computes on a device: shards and exports check and merge by it.
+Torch is imported only where values are computed on a device; shards and exports use the checks and merging without it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError
 from robust201.core.records import MAX_CLASSES
 from robust201.tasks.columns import (
-    ALWAYS,
     COLUMNS,
     COUNTS,
     FRACTION_BITS,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PREDICTIONS,
-    Answers,
+    STANDARD_COLUMNS,
     Column,
-    Falls,
+    FoolingSteps,
+    ModelOutputs,
     Values,
     columns_of,
     count_classes,
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
     import torch
 
 MAX_IMAGES = 2**18
-"""Images per strength up to which a mean gives back its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
+"""Maximum number of images per strength for which a mean determines its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
 
-_LEAST_TOLERANCE = 1e-5
-"""How far a mean of softmax vectors of few classes may be from summing to 1."""
+_MIN_TOLERANCE = 1e-5
+"""Tolerance for the sum of a mean of softmax vectors with few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""How far it may be for each class: the most that float32 rounds off a sum of 1 by one term."""
+"""Tolerance per class: the maximum error of one float32 term of a sum of 1."""
 
-_ROUNDED = 1e-12
-"""How far arithmetic may move a number that was read from a file."""
+_ARITHMETIC_TOLERANCE = 1e-12
+"""Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
-    """Return how far a mean of softmax vectors may be from summing to 1."""
-    return max(_LEAST_TOLERANCE, _TERM_TOLERANCE * n_classes)
+    """Return the tolerance for the sum of a mean of softmax vectors."""
+    return max(_MIN_TOLERANCE, _TERM_TOLERANCE * n_classes)
 
 
 class Accumulator:
-    """Adds up one strength's measurements on the device, in one pass and in any order.
+    """Adds up one strength's measurements on the device, in one pass, with images in any order.
 
     Args:
         measurements: names from `MEASUREMENTS`.
         n_classes: number of classes C, up to `MAX_CLASSES`.
-        device: where the logits lie.
+        device: device of the logits.
         n_images: number of images N, up to `MAX_IMAGES`.
-        name: what is measured, for messages.
+        name: name of the measured evaluation, for messages.
     """
 
     def __init__(
@@ -97,37 +97,37 @@ class Accumulator:
         labels: "torch.Tensor",
         stage: int = 0,
         measure_distances: "Callable[[], torch.Tensor] | None" = None,
-        falls: Falls | None = None,
+        fooling_steps: FoolingSteps | None = None,
     ) -> None:
-        """Add a batch.
+        """Add a batch of images.
 
         Args:
             positions: (B,) int64, positions of the images in [0, N).
             logits: (B, C) float32.
             labels: (B,) int64 true classes.
-            stage: which stage of an attack fooled these images, from 1; 0 if none did.
-            measure_distances: see `Answers`.
-            falls: see `Answers`.
+            stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
+            measure_distances: see `ModelOutputs`.
+            fooling_steps: see `ModelOutputs`.
         """
         import torch
 
         logits = logits.float()
         self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances, falls)
+        outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances, fooling_steps)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
             assert add is not None  # noqa: S101 - it has a total
-            places, terms = add(answers)
-            total.view(-1, *terms.shape[1:]).index_add_(0, places, terms)
+            indices, terms = add(outputs)
+            total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
     def finalise(self) -> dict[str, NDArray[Any]]:
-        """Bring the measurements to the CPU.
+        """Return the measurements on the CPU.
 
         Returns:
             Column name → array (see `COLUMNS`).
 
         Raises:
-            EvaluationError: logits were not finite, or not every image was added once.
+            EvaluationError: logits were not finite, or some image was not added exactly once.
         """
         not_finite = int(self._not_finite)
         if not_finite:
@@ -147,31 +147,31 @@ class Accumulator:
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
-    """Merge the measurements of a unit's parts, to the byte as if it had been one.
+    """Merge the measurements of a unit's parts. The result is byte-identical to that of the whole unit.
 
     Args:
-        parts: columns of each part, in the order of their image positions; equal columns in each.
-        name: what they are parts of, for messages.
+        parts: columns of each part, in the order of their image positions; all parts have the same columns.
+        name: name of the unit, for messages.
 
     Returns:
-        Column name → array for all images of the parts. Merging is associative; a single part comes back unchanged.
+        Column name → array for all images of the parts. Merging is associative; a single part is returned unchanged.
 
     Raises:
-        EvaluationError: no parts, parts with different columns or classes, or too many images.
+        EvaluationError: there are no parts, they have different columns or classes, or too many images.
     """
     if len(parts) == 1 and not holds_answers(parts[0]):
         return dict(parts[0])
-    forms = {f"{', '.join(sorted(part))} of {count_classes(part)} classes" for part in parts}
-    if len(forms) != 1:
+    layouts = {f"{', '.join(sorted(part))} of {count_classes(part)} classes" for part in parts}
+    if len(layouts) != 1:
         raise EvaluationError(
             f"Merging failed for {name}: expected parts with equal columns, "
-            f"got {' and '.join(sorted(forms)) or 'none'}. Evaluate it again."
+            f"got {' and '.join(sorted(layouts)) or 'none'}. Evaluate it again."
         )
     totals = [_totals_of(part) for part in parts]
     merged: dict[str, NDArray[np.int64]] = {}
     for column in totals[0]:
-        several = [total[column] for total in totals]
-        merged[column] = np.concatenate(several) if COLUMNS[column].by_image else np.sum(several, axis=0)
+        part_totals = [total[column] for total in totals]
+        merged[column] = np.concatenate(part_totals) if COLUMNS[column].by_image else np.sum(part_totals, axis=0)
     _check_sizes(name, count_classes(parts[0]), int(count_matrix(merged).sum()))
     dtypes = {column: np.result_type(*(part[column] for part in parts)) for column in parts[0]}
     return _finalise(stored_order(parts[0]), merged, dtypes)
@@ -193,13 +193,13 @@ def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
     matrix = next((column for column in columns if COLUMNS[column].is_matrix), None)
     if matrix is not None and n_classes > MAX_MATRIX_CLASSES:
         raise EvaluationError(
-            f"Measuring failed for {name}: {matrix} of {n_classes:,} classes is too large; up to "
-            f"{MAX_MATRIX_CLASSES:,} classes have one. Leave the measurement {COLUMNS[matrix].measurement} out."
+            f"Measuring failed for {name}: {matrix} of {n_classes:,} classes is too large (maximum "
+            f"{MAX_MATRIX_CLASSES:,} classes). Leave the measurement {COLUMNS[matrix].measurement} out."
         )
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
-    """Get the integer totals back that columns were made of."""
+    """Recover the integer totals that columns were computed from."""
     cm = count_matrix(values)
     return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
@@ -239,57 +239,58 @@ def check_values(
     decimals: Mapping[str, int | None] | None = None,
     name: str = "a result",
 ) -> None:
-    """Hold a result to what must be true of every result.
+    """Check the invariants of a result.
 
     Args:
         values: columns of one evaluation, or of a part of one.
-        n_images: number of images N that they are about.
-        label_counts: (C,) images of each true class, where they are known.
-        decimals: of a result read from a dataset's files, those that the numbers of a measurement were rounded to
-            (None: not rounded); such a result may lack columns, and is checked as far as its decimals reach.
-        name: what the values are of, for the message.
+        n_images: number of images N in the result.
+        label_counts: (C,) number of images of each true class, if known.
+        decimals: for a result read from a dataset's files, the decimals that each measurement was rounded to (None: not
+            rounded). Such a result may lack columns, and is checked with the accuracy that its decimals allow.
+        name: name of the evaluation, for messages.
 
     Raises:
-        EvaluationError: columns are missing or of the wrong form, `cm` does not count N images (or the classes'),
-            `accuracy` is not that of `cm`, a mean confidence is NaN over some images or a number over none, out of
-            [0, 1] or a row of them does not sum to 1, means by label and by prediction come from different sums, or
-            `predictions` are not those that `cm` counts.
+        EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
+            class's images), `accuracy` does not follow from `cm`, a mean confidence over some images is NaN or one over
+            none is not, a fraction is outside of [0, 1], a row of confidences does not sum to 1, means by label and by
+            prediction come from different sums, or `predictions` do not match the counts in `cm`.
     """
     if not holds_answers(values):
-        check_measured(values, name=name)
+        check_measure_values(values, name=name)
         return
-    failure = _form_failure(values, n_images, ALWAYS if decimals is None else ())
+    required = STANDARD_COLUMNS if decimals is None else ()
+    failure = _layout_failure(values, n_images, required)
     failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
     if failure is not None:
-        damaged = decimals is None
-        fix = "The result is damaged; evaluate it again." if damaged else "Export or download the file again."
+        fix = "The result is damaged; evaluate it again." if decimals is None else "Export or download the file again."
         raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {fix}")
 
 
 def holds_answers(values: Values) -> bool:
-    """Whether values are of answers to images, not of a measure."""
+    """Return whether values were measured on predictions, rather than by a measure."""
     return not COLUMNS.keys().isdisjoint(values)
 
 
 def summarise(values: Values) -> tuple[int, float]:
-    """Count the correct images of answers, and average the confidence in the predicted class over all images."""
+    """Return the number of correct images, and the mean confidence in the predicted class over all images."""
     by_correctness = MEASUREMENTS["confidence"]["prediction"]
-    assert by_correctness.counts is not None  # noqa: S101 - they are means
+    assert by_correctness.counts is not None  # noqa: S101 - the column holds means
     counts = by_correctness.counts(count_matrix(values))
-    # A mean over no image is NaN, and weighs nothing.
+    # A mean over zero images is NaN, and its weight is 0.
     return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
 
 
-def check_measured(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
-    """Hold a measure's result to what must be true of every one.
+def check_measure_values(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
+    """Check the invariants of a measure's result.
 
     Args:
         values: columns of one evaluation.
-        declared: the columns that the task declares, where they are known.
-        name: what the values are of, for the message.
+        declared: the columns that the task declares, if known.
+        name: name of the evaluation, for messages.
 
     Raises:
-        EvaluationError: there are other columns than declared, or one is no finite float64 number or list of numbers.
+        EvaluationError: the columns differ from the declared ones, or one is not a finite float64 number or a list of
+            them.
     """
     failure = None
     if declared is not None and set(declared) != set(values):
@@ -306,10 +307,11 @@ def check_measured(values: Values, declared: Sequence[str] | None = None, *, nam
         )
 
 
-def _form_failure(values: Values, n_images: int, needed: Sequence[str]) -> str | None:
-    stands_in = {COUNTS} if has_counts(values) else set()
-    if not set(needed) - stands_in <= set(values) <= set(COLUMNS):
-        return f"columns {', '.join(ALWAYS)} and others of {', '.join(stored_order(COLUMNS))}, got {', '.join(values)}"
+def _layout_failure(values: Values, n_images: int, needed: Sequence[str]) -> str | None:
+    replaced = {COUNTS} if has_counts(values) else set()
+    if not set(needed) - replaced <= set(values) <= set(COLUMNS):
+        known = ", ".join(stored_order(COLUMNS))
+        return f"columns {', '.join(STANDARD_COLUMNS)} and others of {known}, got {', '.join(values)}"
     if n_images < 1:
         return f"one image or more, got {n_images}"
     n_classes = count_classes(values)
@@ -335,7 +337,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
     if COUNTS in values and label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
     for name, array in values.items():
-        # Without a confusion matrix, nothing is known of single classes.
+        # Without a confusion matrix, the counts of single classes are unknown.
         contradiction = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].contradiction
         if contradiction is not None and (difference := contradiction(array, cm)) is not None:
             return f"{name} as in cm, {difference}"
@@ -343,23 +345,23 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
 
 
 def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
-    """Check what is no count; without decimals exactly, else within half a unit of the last."""
+    """Check columns of fractions: exactly if there are no decimals, otherwise within half a unit of the last one."""
     cm = count_matrix(values) if has_counts(values) else None
     sums: dict[str, bytes] = {}
     for name in (name for name in values if not COLUMNS[name].is_exact):
         column, array = COLUMNS[name], values[name]
         slack = 0.0
         if decimals is not None:
-            places = decimals.get(column.measurement)
-            slack = _ROUNDED + (0.0 if places is None else 0.5 * 10.0**-places)
+            digits = decimals.get(column.measurement)
+            slack = _ARITHMETIC_TOLERANCE + (0.0 if digits is None else 0.5 * 10.0**-digits)
         if decimals is None and cm is not None and column.counts is not None:
-            filled = np.broadcast_to(column.counts(cm) > 0, array.shape)
-            if not np.array_equal(np.isnan(array), ~filled):
+            has_images = np.broadcast_to(column.counts(cm) > 0, array.shape)
+            if not np.array_equal(np.isnan(array), ~has_images):
                 return f"{name} to be NaN exactly where it is over no image"
-        held = array if column.counts is None else array[~np.isnan(array)]
-        reach = slack if column.of_counts is None else min(slack, _ROUNDED)
-        if held.size and not (held.min() >= -reach and held.max() <= 1 + reach):
-            return f"{name} in [0, 1], got [{held.min()}, {held.max()}]"
+        numbers = array if column.counts is None else array[~np.isnan(array)]
+        tolerance = slack if column.of_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
+        if numbers.size and not (numbers.min() >= -tolerance and numbers.max() <= 1 + tolerance):
+            return f"{name} in [0, 1], got [{numbers.min()}, {numbers.max()}]"
         if column.of_counts is not None and cm is not None:
             expected = float(column.of_counts(cm))
             if abs(float(array) - expected) > slack:

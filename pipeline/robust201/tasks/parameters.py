@@ -1,4 +1,4 @@
-"""Parameters of tasks but measures as the sweep YAML gives them; the defaults are the paper's."""
+"""Parameters of all tasks except measures, as in the sweep YAML; the defaults are the paper's."""
 
 import re
 import reprlib
@@ -21,17 +21,18 @@ PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 STRENGTH_FIELDS = ("epsilons", "epsilons_255", "severities")
-"""Parameters that are lists of strengths, which name single evaluations."""
+"""Parameters that are lists of strengths. Each strength is a separate evaluation."""
 
 MAX_STRENGTHS = 1_000
-"""Upper limit of the strengths of one key."""
+"""Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Upper limit of rotations times shifts: the coordinates of all of them are in memory at once, 8 kB each at 32x32."""
+"""Maximum number of grid points: the coordinates of all of them are in memory at once, 8 kB each for 32x32 pixels."""
 
-_LARGEST_USUAL = 32
+_MAX_COMMON_K = 32
+"""Largest k for which a decimal number is recognised as k/255."""
 _PIXEL_TOLERANCE = 0.015
-"""Largest relative difference from k/255 at which a number is taken for it: 0.031 counts as 8/255."""
+"""Maximum relative difference from k/255 of a number that is recognised as k/255: 0.031 counts as 8/255."""
 
 Epsilons255 = Annotated[
     tuple[Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)], ...],
@@ -41,14 +42,14 @@ Radii = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_
 Severity = Annotated[int, Field(ge=1, le=5)]
 Norm = Literal["Linf", "L2", "L1", "L0"]
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")
-"""Norms in which AutoAttack has its attacks."""
+"""Norms of AutoAttack's attacks."""
 
 MINIMUM_NORMS: tuple[Norm, ...] = get_args(Norm)
-"""Norms that attacks for the smallest perturbation minimise."""
+"""Norms of minimum-norm attacks."""
 
 
 class Caution(NamedTuple):
-    """A warning about valid parameters: the field, what is doubtful about its value, and the remedy."""
+    """A warning about valid parameters: the field, the problem with its value, and the remedy."""
 
     field: str
     what: str
@@ -56,10 +57,10 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
+    """Parameters of one key, as in the sweep YAML; the defaults are the paper's."""
 
     other_spellings: ClassVar[tuple[str, ...]] = ()
-    """Names other than those of the fields by which parameters may be given."""
+    """Alternative names of fields."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -67,45 +68,46 @@ class Parameters(StrictModel):
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Parameters that decide a number, without the strengths (those name single evaluations)."""
+        """Return the parameters that affect results, without the strengths, which identify single evaluations."""
         return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     @property
     def draws(self) -> bool:
-        """Whether a measure draws at random; of attacks the seed is always part of the protocol."""
+        """Whether a measure uses random numbers. For attacks, the seed is always part of the protocol."""
         return False
 
     @property
     def own_images(self) -> ImageSelection | None:
-        """The images that a measure asks for; None for those that the sweep selects."""
+        """The images that a measure requests; None for the sweep's selection."""
         return None
 
     @property
-    def chosen_columns(self) -> tuple[str, ...]:
-        """Columns of a measure that these parameters choose; empty for those of its row."""
+    def selected_columns(self) -> tuple[str, ...]:
+        """Columns of a measure that these parameters select; empty for the columns of its task."""
         return ()
 
     fewest_classes: ClassVar[int] = 1
-    """Classes that a task needs at least; `needs_classes` says what for."""
+    """Minimum number of classes that the task supports."""
 
-    needs_classes: ClassVar[str] = ""
+    min_classes_reason: ClassVar[str] = ""
+    """Reason for `fewest_classes`, for messages."""
 
     def class_refusal(self, n_classes: int) -> str | None:
-        """Say why a network of some classes cannot be evaluated; None where it can."""
+        """Return why a network with `n_classes` classes cannot be evaluated, or None."""
         if n_classes >= self.fewest_classes:
             return None
         return (
-            f"expected {self.fewest_classes} classes or more, since {self.needs_classes}, got {n_classes}. Leave "
+            f"expected {self.fewest_classes} classes or more, since {self.min_classes_reason}, got {n_classes}. Leave "
             "the key out."
         )
 
     def refusal(self, engine: str) -> str | None:
-        """Say why an engine cannot compute with these parameters; None where it can."""
+        """Return why an engine does not support these parameters, or None."""
         del engine
         return None
 
     def shape_refusal(self, height: int, width: int) -> str | None:
-        """Return why images of this size cannot be perturbed; None where they can."""
+        """Return why images of this size cannot be perturbed, or None."""
         del height, width
         return None
 
@@ -115,16 +117,16 @@ class Parameters(StrictModel):
         return ()
 
 
-_MADRYS_REACH = 2.5
-"""Length of an attack's path in radii of its ball: from any start to the edge, and some way along it (Madry et al.,
-2018, appendix B)."""
+_MIN_PATH_LENGTH = 2.5
+"""Length of an attack's path in radii of its ball that is enough to reach the edge from any starting point, and to move
+along the edge (Madry et al., 2018, appendix B)."""
 
 
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
-    """Warn of a path that is shorter than the radius of the ball: the attack never uses its epsilon.
+    """Warn if the path is shorter than the ball's radius, so that the attack cannot use all of its epsilon.
 
     Args:
-        field: parameter that holds the length of a step.
+        field: parameter of the step length, for the message.
         step: length of a step.
         steps: number of steps.
         radius: radius of the largest ball, in the unit of `step`.
@@ -136,12 +138,12 @@ def _cautions_about_reach(field: str, step: float, steps: int, radius: float) ->
         f"steps × {field} = {steps:,} × {step:.3g} = {steps * step:.4g}, so the attack does not reach the edge of "
         f"{ball} and accuracies come out too high"
     )
-    enough = min(radius, _MADRYS_REACH * radius / steps)
-    return (Caution("steps", what, f"Take more steps or longer ones, such as {field}: {enough:.3g}."),)
+    sufficient = min(radius, _MIN_PATH_LENGTH * radius / steps)
+    return (Caution("steps", what, f"Take more steps or longer ones, such as {field}: {sufficient:.3g}."),)
 
 
 def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
-    """Sort strengths.
+    """Return strengths in ascending order.
 
     Raises:
         ValueError: two are equal.
@@ -152,7 +154,7 @@ def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
 
 
 class CleanParameters(Parameters):
-    """The images as they are."""
+    """Unchanged images."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -164,10 +166,10 @@ _RADIUS_EXPECTED = "epsilons: expected numbers or text such as 8/255"
 
 
 def parse_radius(value: object) -> Fraction:
-    """Read a radius in the units of pixels, exactly: a number, or text such as ``8/255``.
+    """Return a radius in units of pixels as an exact fraction, from a number or text such as ``8/255``.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     try:
         if isinstance(value, str) and (ratio := _RATIO.fullmatch(value)):
@@ -186,24 +188,24 @@ def _items(value: object) -> list[object]:
 
 
 def is_about_255th(value: float, k: float) -> bool:
-    """Whether a number is k/255, as other tools write k, or that rounded."""
+    """Return whether a number is k/255 or a rounded k/255, which other tools expect where robust201 expects k."""
     return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
 
 
 def looks_like_pixels(epsilon_255: float) -> int | None:
-    """Give k where an epsilon in units of 1/255 is about k/255, as other tools write k; None elsewhere.
+    """Return k if an epsilon in units of 1/255 is probably meant as k/255, otherwise None.
 
-    Round decimals, such as the paper's 0.1 and 0.5, are meant as they are.
+    Round decimals, such as the paper's 0.1 and 0.5, are taken literally.
     """
     k = round(epsilon_255 * 255)
-    is_near = 1 <= k <= _LARGEST_USUAL and is_about_255th(epsilon_255, k)
+    is_near = 1 <= k <= _MAX_COMMON_K and is_about_255th(epsilon_255, k)
     return k if is_near and epsilon_255 != round(epsilon_255, 2) else None
 
 
 class EpsilonParameters(Parameters):
     """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1].
 
-    `epsilons`, in the units of pixels, is another way to write them: ``epsilons: [8/255]`` is ``epsilons_255: [8]``.
+    `epsilons`, in units of pixels, is an alternative: ``epsilons: [8/255]`` is the same as ``epsilons_255: [8]``.
     """
 
     norm: ClassVar[Norm] = "Linf"
@@ -221,24 +223,22 @@ class EpsilonParameters(Parameters):
         radii = [parse_radius(value) for value in _items(fields["epsilons"])]
         for radius in radii:
             if not 0 < radius <= 1:
-                shown = f"{float(radius):g}"
-                hint = f"Write {shown}/255, or epsilons_255: [{shown}]." if 1 < radius <= 255 else "Correct it."
+                text = f"{float(radius):g}"
+                hint = f"Write {text}/255, or epsilons_255: [{text}]." if 1 < radius <= 255 else "Correct it."
                 raise ValueError(
-                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {shown}. {hint}"
+                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {text}. {hint}"
                 )
-        # Twelve digits, so that 8/255 that was rounded to a float is 8 again.
+        # Twelve digits, so that 8/255 rounded to a float becomes 8 again.
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
         return {name: value for name, value in fields.items() if name != "epsilons"} | {"epsilons_255": epsilons_255}
 
     @field_validator("epsilons_255", mode="before")
     @classmethod
-    def _refuse_fractions(cls, epsilons: object) -> object:
+    def _reject_fractions(cls, epsilons: object) -> object:
         fraction = next((value for value in _items(epsilons) if isinstance(value, str) and "/" in value), None)
         if fraction is not None:
-            shown = reprlib.repr(fraction)
-            raise ValueError(
-                f"expected numbers in units of 1/255, got {shown}. Write fractions as `epsilons: [8/255]`."
-            )
+            text = reprlib.repr(fraction)
+            raise ValueError(f"expected numbers in units of 1/255, got {text}. Write fractions as `epsilons: [8/255]`.")
         return epsilons
 
     @field_validator("epsilons_255")
@@ -252,7 +252,7 @@ class EpsilonParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons written in the unit of other tools, 8/255 for what is 8 here."""
+        """Warnings about epsilons in the unit of other tools, which write 8/255 for 8."""
         doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]
         if not doubtful:
             return ()
@@ -269,7 +269,7 @@ class FgsmParameters(EpsilonParameters):
 
 
 class RelativeStepParameters(EpsilonParameters):
-    """Parameters of an attack in an Linf ball whose steps have a length relative to epsilon."""
+    """Parameters of an attack in an Linf ball whose step length is relative to epsilon."""
 
     steps: PositiveInt
     """Number of steps."""
@@ -282,7 +282,7 @@ class RelativeStepParameters(EpsilonParameters):
 
 
 class PgdParameters(RelativeStepParameters):
-    """Projected gradient descent (Kurakin et al., 2017; Madry et al., 2018) as Foolbox runs it."""
+    """Projected gradient descent (Kurakin et al., 2017; Madry et al., 2018), as in Foolbox."""
 
     steps: PositiveInt = 40
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01 / 0.3
@@ -293,7 +293,7 @@ class PgdParameters(RelativeStepParameters):
 
 
 class PgdVariants(Parameters):
-    """What implementations of projected gradient descent differ in (docs/protocol.md)."""
+    """Parameters in which implementations of projected gradient descent differ (docs/protocol.md)."""
 
     random_start: bool = False
     """Start at a random point of the ball."""
@@ -304,7 +304,7 @@ class PgdVariants(Parameters):
     needs the fused engine."""
 
     def refusal(self, engine: str) -> str | None:
-        """Foolbox returns the last iterate, and keeps its random start to itself (see `Parameters`)."""
+        """Return why Foolbox cannot run this variant: it returns the last iterate and hides its random start."""
         if engine == "reference" and self.iterate == "best":
             return (
                 "expected iterate: last with engine: reference, since Foolbox returns the last, got best. "
@@ -319,7 +319,7 @@ class PgdVariants(Parameters):
 
 
 class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
-    """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use it (docs/protocol.md)."""
+    """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use them (docs/protocol.md)."""
 
     epsilons_255: Epsilons255 = (1.0, 2.0, 4.0, 8.0)
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
@@ -327,7 +327,7 @@ class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
 
 
 class RadiusParameters(Parameters):
-    """Parameters of an attack whose epsilons are radii in the units of pixels."""
+    """Parameters of an attack whose epsilons are radii in units of pixels."""
 
     norm: ClassVar[Norm]
     epsilons: Radii
@@ -366,7 +366,7 @@ class L1Parameters(RadiusParameters):
 
 
 class L0Parameters(RadiusParameters):
-    """Parameters of an attack that changes a number of values."""
+    """Parameters of an attack that changes a limited number of values."""
 
     norm: ClassVar[Norm] = "L0"
     epsilons: Radii = (10.0, 24.0, 50.0)
@@ -381,7 +381,7 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
     """Number of steps."""
 
     def identity(self) -> dict[str, Any]:
-        """All but the default label, which evaluations of before it was a parameter do not name."""
+        """Leave the default label out: evaluations from before the parameter existed do not name it."""
         identity = super().identity()
         if self.label == "given":
             del identity["label"]
@@ -399,7 +399,7 @@ class Attack(Parameters):
     family: ClassVar["type[Attack]"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A class that was made by a call has no name by which pickle could find it.
+        # pickle cannot find a dynamically created class by name.
         return _in_ball_with, (self.family, self.norm, self.model_dump())
 
 
@@ -407,7 +407,7 @@ AttackT = TypeVar("AttackT", bound=Attack)
 
 
 class Apgd(Attack):
-    """APGD of AutoAttack, on the cross-entropy (Croce and Hein, 2020)."""
+    """AutoAttack's APGD on the cross-entropy (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
     """Number of iterations."""
@@ -416,7 +416,7 @@ class Apgd(Attack):
 
 
 class ApgdL1(Apgd):
-    """APGD in an L1 ball, which shrinks during a run with `larger_epsilons` (Croce and Hein, 2021)."""
+    """APGD in an L1 ball; with `larger_epsilons`, the ball shrinks during a run (Croce and Hein, 2021)."""
 
     restarts: PositiveInt = 5
     larger_epsilons: bool = True
@@ -427,7 +427,7 @@ class DlrLoss(Parameters):
     """Requirements of attacks on the difference of logits ratio."""
 
     fewest_classes: ClassVar[int] = 3
-    needs_classes: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
+    min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
 
 
 class ApgdDlr(Apgd, DlrLoss):
@@ -442,19 +442,19 @@ class TargetedDlrLoss(Parameters):
     """Requirements of attacks on the targeted difference of logits ratio."""
 
     fewest_classes: ClassVar[int] = 4
-    needs_classes: ClassVar[str] = (
+    min_classes_reason: ClassVar[str] = (
         "the targeted DLR loss divides by the largest logit minus the mean of the third and fourth largest"
     )
 
 
 class Targeted(Parameters):
-    """Requirements of attacks on one target class after the other."""
+    """Limits of attacks that target one class after the other."""
 
     if TYPE_CHECKING:
         targets: int
 
     def class_refusal(self, n_classes: int) -> str | None:
-        """Reject more targets than there are other classes; the default means all of them if they are fewer."""
+        """Reject more targets than there are other classes. The default is reduced to the number of other classes."""
         others = n_classes - 1
         if self.targets > others and self.targets != type(self).model_fields["targets"].default:
             return (
@@ -480,7 +480,7 @@ class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
 
 
 class Fab(Attack):
-    """Fast adaptive boundary attack of AutoAttack (Croce and Hein, 2020)."""
+    """AutoAttack's fast adaptive boundary attack (Croce and Hein, 2020)."""
 
     steps: PositiveInt = 100
     """Number of iterations."""
@@ -489,7 +489,7 @@ class Fab(Attack):
 
 
 class FabTargeted(Attack, Targeted):
-    """Fast adaptive boundary attack towards one target class after the other, as AutoAttack runs it."""
+    """Fast adaptive boundary attack towards one target class after the other, as in AutoAttack."""
 
     steps: PositiveInt = 100
     """Number of iterations."""
@@ -498,7 +498,7 @@ class FabTargeted(Attack, Targeted):
 
 
 class Square(Attack):
-    """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021) as AutoAttack runs it."""
+    """Square attack (Andriushchenko et al., 2020; in an L1 ball Croce and Hein, 2021), as in AutoAttack."""
 
     queries: PositiveInt = 5000
     """Maximum number of queries per image."""
@@ -509,11 +509,11 @@ class Square(Attack):
 
 
 class Standard(Attack, TargetedDlrLoss):
-    """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square by their defaults.
+    """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square with default parameters.
 
     Attributes:
-        steps: of APGD and FAB.
-        queries: of Square.
+        steps: steps of APGD and FAB.
+        queries: queries of Square.
     """
 
     steps: PositiveInt = 100
@@ -521,11 +521,11 @@ class Standard(Attack, TargetedDlrLoss):
 
 
 class Rand(Attack, DlrLoss):
-    """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR, averaged gradients.
+    """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR on averaged gradients.
 
     Attributes:
-        steps: of both.
-        passes: gradients that are averaged in each step (expectation over transformations).
+        steps: steps of each attack.
+        passes: number of gradients averaged in each step (expectation over transformations).
     """
 
     steps: PositiveInt = 100
@@ -533,36 +533,36 @@ class Rand(Attack, DlrLoss):
 
 
 class MinimumNorm(Attack):
-    """Parameters of an attack for the smallest perturbation that fools a network.
+    """Parameters of a minimum-norm attack, which searches for the smallest perturbation that fools a network.
 
     One run serves all epsilons: an image withstands those below its distance.
 
     Attributes:
-        steps: iterations, each a gradient.
-        weak_below: steps below which distances come out too large.
+        steps: number of iterations, each of which takes one gradient.
+        min_strong_steps: number of steps below which distances are overestimated.
     """
 
-    weak_below: ClassVar[int]
+    min_strong_steps: ClassVar[int]
     steps: PositiveInt = 100
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings about too few steps."""
-        if self.steps >= self.weak_below:
+        if self.steps >= self.min_strong_steps:
             return super().cautions
         what = f"{self.steps:,} steps are few, so distances come out too large and accuracies too high"
-        return (*super().cautions, Caution("steps", what, f"Take {self.weak_below:,} or more."))
+        return (*super().cautions, Caution("steps", what, f"Take {self.min_strong_steps:,} or more."))
 
 
 class Fmn(MinimumNorm):
-    """Fast minimum-norm attack (Pintor et al., 2021) as Foolbox runs it.
+    """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     Attributes:
-        max_stepsize: L2 length of the first step; steps shrink to a hundredth of it.
-        gamma: factor by which epsilon changes at first.
+        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
+        gamma: initial relative change of epsilon per step.
     """
 
-    weak_below: ClassVar[int] = 50
+    min_strong_steps: ClassVar[int] = 50
     max_stepsize: PositiveFloat = 1.0
     gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
@@ -571,27 +571,28 @@ class FmnL2(Fmn):
     """Fast minimum-norm attack in L2.
 
     Attributes:
-        projection: onto the ball of epsilon, as published, or none, as Foolbox 3.3.4 has it (docs/protocol.md).
+        projection: `ball` projects onto the ball of epsilon, as published; `none` does not, like Foolbox 3.3.4
+            (docs/protocol.md).
     """
 
     projection: Literal["ball", "none"] = "ball"
 
 
 class Ddn(MinimumNorm):
-    """Decoupled direction and norm (Rony et al., 2019) as Foolbox runs it.
+    """Decoupled direction and norm (Rony et al., 2019), as in Foolbox.
 
     Attributes:
         init_epsilon: radius of the first ball.
-        gamma: factor by which it changes in each step.
+        gamma: relative change of the radius per step.
     """
 
-    weak_below: ClassVar[int] = 50
+    min_strong_steps: ClassVar[int] = 50
     init_epsilon: PositiveFloat = 1.0
     gamma: Annotated[float, Field(gt=0, lt=1)] = 0.05
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about too few steps, also for the way from the first ball to the smallest epsilon."""
+        """Warnings about too few steps, including too few to shrink the first ball to the smallest epsilon."""
         smallest = self.init_epsilon * (1 - self.gamma) ** self.steps
         if smallest <= min(self.strengths):
             return super().cautions
@@ -606,13 +607,13 @@ class SigmaZero(MinimumNorm):
     """σ-zero (Cinà et al., 2025): gradient descent on a smooth approximation of the L0 norm.
 
     Attributes:
-        stepsize: of the first step of Adam; falls to a tenth of it.
-        sigma: how sharp the approximation is.
-        threshold: values below are set to 0, at first.
+        stepsize: step size of Adam's first step; it decreases to a tenth.
+        sigma: sharpness of the approximation; smaller is sharper.
+        threshold: initial threshold, below which values are set to 0.
         threshold_factor: change of the threshold per step, in units of the step size.
     """
 
-    weak_below: ClassVar[int] = 300
+    min_strong_steps: ClassVar[int] = 300
     steps: PositiveInt = 1000
     stepsize: PositiveFloat = 1.0
     sigma: PositiveFloat = 0.001
@@ -621,13 +622,13 @@ class SigmaZero(MinimumNorm):
 
 
 class BrendelBethge(MinimumNorm):
-    """Attack along the decision boundary (Brendel et al., 2019) as Foolbox runs it.
+    """Attack along the decision boundary (Brendel et al., 2019), as in Foolbox.
 
     Attributes:
-        lr: radius of the trust region, in units of the number of values of a batch.
+        lr: radius of the trust region, in units of the number of values per batch.
     """
 
-    weak_below: ClassVar[int] = 100
+    min_strong_steps: ClassVar[int] = 100
     steps: PositiveInt = 1000
     lr: PositiveFloat = 0.001
 
@@ -638,21 +639,21 @@ _BALLS: dict[Norm, type[Parameters]] = {
     "L1": L1Parameters,
     "L0": L0Parameters,
 }
-_FORMS: dict[tuple[type[Attack], Norm], type[Attack]] = {
+_NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
     (Apgd, "L1"): ApgdL1,
     (ApgdDlr, "L1"): ApgdDlrL1,
     (ApgdTargeted, "L1"): ApgdTargetedL1,
     (Fmn, "L2"): FmnL2,
 }
-"""Forms of families of attacks that have more parameters in one norm, or others by default."""
+"""Parameter classes of families that have additional parameters, or other defaults, in one norm."""
 
 
 @cache
 def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
-    """Return the parameters of a family of attacks in one ball: the family's own and the epsilons of that norm."""
-    form = _FORMS.get((family, norm), family)
-    bases: Any = (form, _BALLS[norm])
-    parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=form.__doc__)
+    """Return the parameters of a family of attacks in one ball: the family's parameters and the norm's epsilons."""
+    base = _NORM_SPECIFIC.get((family, norm), family)
+    bases: Any = (base, _BALLS[norm])
+    parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=base.__doc__)
     parameters.family = family
     return parameters
 
@@ -663,13 +664,13 @@ def _in_ball_with(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -
 
 
 class SpatialParameters(Parameters):
-    """A grid of rotations and translations (Engstrom et al., 2019): both ends and what lies evenly between them.
+    """A grid of rotations and translations (Engstrom et al., 2019), evenly spaced between both ends.
 
     Attributes:
-        rotations: angles.
-        max_rotation: largest angle in degrees, to both sides.
-        translations: shifts along each axis.
-        max_translation: largest shift in pixels, to both sides.
+        rotations: number of angles.
+        max_rotation: largest angle in degrees, in both directions.
+        translations: number of shifts along each axis.
+        max_translation: largest shift in pixels, in both directions.
     """
 
     rotations: PositiveInt = 31
@@ -682,10 +683,10 @@ class SpatialParameters(Parameters):
         return (CLEAN_STRENGTH,)
 
     def shape_refusal(self, height: int, width: int) -> str | None:
-        """Reject images that are not square (see `Parameters`).
+        """Reject images that are not square.
 
-        Foolbox maps both axes of an image to [-1, 1] before it rotates and translates, so that it shears other images,
-        and gives a pixel two lengths.
+        Foolbox maps both axes of an image to [-1, 1] before it rotates and translates. So it shears other images, and
+        a shift of one pixel has different lengths along the two axes.
         """
         if height == width:
             return None
@@ -699,7 +700,7 @@ class SpatialParameters(Parameters):
 
     @model_validator(mode="after")
     def _check_points(self) -> Self:
-        # Of one number evenly between two ends the first end would be left.
+        # A grid of a single number would consist of the first end only.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
             raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
         if self.points > MAX_GRID_POINTS:

@@ -1,4 +1,4 @@
-"""A transfer as a row like any other: adversarial images that an attack made on one network, shown to every network."""
+"""Transfers as tasks: adversarial images from an attack on one network, classified by every network."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from robust201.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TransferTask(Task):
-    """One row that is in no table.
+    """The task of a transfer, which is not in the table.
 
     Attributes:
-        attack: the row of the attack on the source.
+        attack: task of the attack on the source.
     """
 
     attack: Task
 
-    def wants_job(self, engine: str) -> bool:
-        """Its images are shown as they are by every engine."""
+    def takes_job(self, engine: str) -> bool:
+        """Return False: every engine uses the source's images."""
         del engine
         return False
 
     def draws_by_batch(self, engine: str) -> bool:
-        """Nothing is drawn for it: the attack on the source has drawn."""
+        """Return False: only the attack on the source used random numbers."""
         del engine
         return False

@@ -1,4 +1,4 @@
-"""Calls of a user's own functions: what they are given, and what their answers must be."""
+"""Calls of user-defined functions, and checks of their results."""
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,24 +17,24 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 def call_attack(
     attack: Callable[..., object], label: str, given: Mapping[str, Any], context: Context, request: Request
 ) -> Iterator[Perturbed]:
-    """Perturb images, batch by batch at every strength.
+    """Perturb images batch by batch at every strength.
 
     Args:
         attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
-            [0, 1] to logits (B, C) and can be differentiated, `images` are such pixels, `labels` (B,) int64.
+            [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
         label: the function's name, for messages.
-        given: parameters that the sweep gives.
-        context: what surrounds the attack.
-        request: images at strengths.
+        given: the function's parameters from the sweep.
+        context: context of the attack.
+        request: images and strengths.
 
     Raises:
-        PerturbationError: the function failed, or gave no tensor.
-        EvaluationError: it changed the network.
+        PerturbationError: the function failed, or did not return a tensor.
+        EvaluationError: the function changed the network.
     """
-    kept = KeptNetwork(context.classifier)
+    network = KeptNetwork(context.classifier)
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(request.images)):
-            with context.draws(number), torch.enable_grad(), kept.unchanged(label):
+            with context.draws(number), torch.enable_grad(), network.unchanged(label):
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
                     perturbed = attack(context.classifier, pixels, labels, value, **given)
@@ -48,10 +48,10 @@ def call_attack(
             if not isinstance(perturbed, torch.Tensor):
                 raise PerturbationError(
                     f"Perturbing failed for {label}: expected a tensor of images, got {type(perturbed).__name__}. "
-                    "Let the function return the images."
+                    "Return the images from the function."
                 )
-            shown = perturbed.detach().to(request.images.device)
-            yield Perturbed(strength, positions_of(batch, request.images.device), shown)
+            adversarial = perturbed.detach().to(request.images.device)
+            yield Perturbed(strength, positions_of(batch, request.images.device), adversarial)
 
 
 def call_measure(
@@ -60,20 +60,20 @@ def call_measure(
     """Measure a network on all images of a request at once.
 
     Args:
-        measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; what it is given is
-            that of an attack.
+        measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; the first three
+            arguments are those of an attack.
         label: the function's name, for messages.
-        given: parameters that the sweep gives.
-        context: what surrounds the measure.
-        request: images.
+        given: the function's parameters from the sweep.
+        context: context of the measure.
+        request: the images.
 
     Raises:
-        EvaluationError: the function failed, gave something else, or changed the network.
+        EvaluationError: the function failed, returned something else, or changed the network.
     """
-    kept = KeptNetwork(context.classifier)
-    with context.draws(0), torch.enable_grad(), kept.unchanged(label):
+    network = KeptNetwork(context.classifier)
+    with context.draws(0), torch.enable_grad(), network.unchanged(label):
         try:
-            found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
+            columns = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
         except torch.AcceleratorError:
             raise  # the device failed, not the function
         except (Exception, SystemExit) as error:
@@ -81,31 +81,31 @@ def call_measure(
                 f"Measuring failed for {label}: expected numbers by column, got {describe_failure(error)}. "
                 "Correct the function."
             ) from error
-    if not isinstance(found, Mapping):
+    if not isinstance(columns, Mapping):
         raise EvaluationError(
-            f"Measuring failed for {label}: expected numbers by column, got {type(found).__name__}. {_ADVICE}"
+            f"Measuring failed for {label}: expected numbers by column, got {type(columns).__name__}. {_ADVICE}"
         )
-    return {str(name): _to_array(value, f"{name} of {label}") for name, value in found.items()}
+    return {str(name): _to_array(value, f"{name} of {label}") for name, value in columns.items()}
 
 
-_ADVICE = "Let the function return a dict of the columns that the sweep declares."
+_ADVICE = "Return a dict of the declared columns from the function."
 
 
 def _to_array(value: object, name: str) -> NDArray[np.float64]:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     try:
-        given = np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise _no_numbers(name, value) from error
-    # NumPy would also make numbers of truth values and of text, and round integers that float64 cannot hold.
-    kind = given.dtype.kind
-    if not given.size or kind not in "iuf" or (kind != "f" and np.abs(given.astype(np.float64)).max() >= 2**53):
-        raise _no_numbers(name, value)
-    return given.astype(np.float64)
+        raise _not_numeric(name, value) from error
+    # NumPy would also convert booleans and text to numbers, and round integers that float64 cannot represent.
+    kind = array.dtype.kind
+    if not array.size or kind not in "iuf" or (kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53):
+        raise _not_numeric(name, value)
+    return array.astype(np.float64)
 
 
-def _no_numbers(name: str, value: object) -> EvaluationError:
+def _not_numeric(name: str, value: object) -> EvaluationError:
     return EvaluationError(
         f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
     )

@@ -1,4 +1,4 @@
-"""A task of the user's own as a row like any other: a function of a Python file, adapted to the contract."""
+"""User-defined tasks: a function of a Python file, adapted to the contract of the table's tasks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,11 +11,11 @@ from robust201.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class UserTask(Task):
-    """One row that is in no table.
+    """A user-defined task, which is not in the table.
 
     Attributes:
         function: the user's function.
-        given: parameters that the sweep gives it.
+        given: the function's parameters from the sweep.
     """
 
     function: UserFunction
@@ -24,8 +24,8 @@ class UserTask(Task):
     def located(self, path: Path, sha256: str) -> "UserTask":
         return replace(self, function=self.function.located(path, sha256))
 
-    def wants_job(self, engine: str) -> bool:
-        """A user's attack is called image batch by image batch by every engine."""
+    def takes_job(self, engine: str) -> bool:
+        """Return False: every engine calls a user's attack once per batch."""
         del engine
         return False
 

@@ -1,1 +1,1 @@
-"""What attacks are built from: samples and restarts, batches, random draws, and the network as a task sees it."""
+"""Building blocks of attacks: samples and restarts, batches, random draws, and the network as attacks use it."""

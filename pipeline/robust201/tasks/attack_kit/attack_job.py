@@ -1,4 +1,4 @@
-"""What the attacks of the fused engine share: (image, epsilon) samples, restarts, what is handed back.
+"""Common parts of the fused engine's attacks: (image, epsilon) samples, restarts, and batches of results.
 
 Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
 """
@@ -17,22 +17,23 @@ from robust201.tasks.attack_kit.draws import CounterDraws, Draws, ImageShape
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
-"""Samples at once on the CPU: their activations stay in a processor's cache."""
+"""Batch size on the CPU, in samples: their activations fit into a processor's cache."""
 
 CUDA_SAMPLES = 2048
-"""Samples at once on CUDA where nobody chose a number by its memory (`Context.model_batch`)."""
+"""Batch size on CUDA, in samples, unless one was chosen from the GPU's memory (`Context.model_batch`)."""
 
 _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
-"""Bytes of one float32 copy of Square's pool."""
+"""Size in bytes of one float32 copy of Square's pool."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Batches in Square's pool, so that a smaller batch takes a smaller pool: fifteen full ones for each that is not."""
+"""Batches in Square's pool, so that smaller batches have a smaller pool: at least fifteen full batches for each partial
+one."""
 
 _POOL_COPIES = 6
 
 IMAGES_HELD = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
-"""Float32 images that an attack holds on CUDA for each sample it shows the network, at most: copies of Square's pool,
-and what a query works on. APGD holds about fourteen."""
+"""Maximum number of float32 images in memory during an attack on CUDA, per sample in a batch: copies of Square's pool,
+and temporaries of a query. APGD keeps about fourteen."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ class AttackJob:
 
     Attributes:
         model: the network under test.
-        batching: in which batches samples go through it.
-        draws: where random numbers come from.
+        batching: sizes of the batches that go through it.
+        draws: source of random numbers.
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
-        indices: (N,) rows of the split, which name the draws.
+        indices: (N,) rows in the split, which identify the random numbers.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
-        step_log: where the attack notes at which step it fools each image; None if nobody asks.
-        on_stage: called with the number and the key of each stage that an attack in stages begins.
+        step_log: records the step at which the attack fools each image; None if not requested.
+        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
 
     model: Model
@@ -68,13 +69,13 @@ class AttackJob:
         return channels, height, width
 
     def chunks(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
-        """Cut all samples of some images into pieces that are attacked one after the other.
+        """Split all samples of some images into groups that are attacked one after the other.
 
         Args:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` pairs, strength by strength; all in one piece for `as_library`.
+            Samples of at most `batching.samples` pairs, strength by strength; a single group for `as_library`.
         """
         n_samples = len(positions) * len(self.epsilons)
         step = max(1, n_samples if self.batching.as_library else self.batching.samples)
@@ -83,22 +84,22 @@ class AttackJob:
             yield self.samples(numbers // len(positions), positions[numbers % len(positions)])
 
     def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
-        """Cut samples into pieces that hold all epsilons of their images.
+        """Split images into groups and yield each group's samples at all epsilons.
 
         Args:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` images; of all for `as_library`.
+            Samples of at most `batching.samples` images; of all images for `as_library`.
         """
         n_strengths = len(self.epsilons)
         step = max(1, len(positions) if self.batching.as_library else self.batching.samples)
         for start in range(0, len(positions), step):
-            chosen = positions[start : start + step]
-            yield self.samples(np.arange(n_strengths).repeat(len(chosen)), np.tile(chosen, n_strengths))
+            group = positions[start : start + step]
+            yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))
 
     def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
-        """Make samples.
+        """Return the samples of given strengths and images.
 
         Args:
             strengths: (B,) index of each sample's epsilon.
@@ -106,7 +107,7 @@ class AttackJob:
         """
         device = self.images.device
         rows = torch.from_numpy(positions).to(device)
-        # Rounded once from float64, as torch rounds the Python numbers that the libraries compute with.
+        # Rounded once, from float64, as torch rounds the Python numbers that the libraries use.
         epsilons = torch.tensor(self.epsilons, dtype=torch.float64).float()[torch.from_numpy(strengths)].to(device)
         return Samples(
             clean=to_float(self.images[rows]),
@@ -119,7 +120,7 @@ class AttackJob:
 
     @torch.inference_mode()
     def correct(self) -> NDArray[np.bool_]:
-        """Find the images that the model classifies correctly: (N,) on the host."""
+        """Return which images the model classifies correctly: (N,) on the host."""
         if len(self.images) == 0:
             return np.zeros(0, np.bool_)
         predicted = [
@@ -129,15 +130,15 @@ class AttackJob:
         correct: NDArray[np.bool_] = (torch.cat(predicted) == self.labels).cpu().numpy()
         return correct
 
-    def note_clean(self) -> None:
-        """Note which images are misclassified when clean, if steps are recorded: one pass per image."""
+    def record_clean(self) -> None:
+        """Record which clean images are misclassified (one pass per image), if steps are recorded."""
         if self.step_log is not None:
-            self.step_log.note_clean(self.correct())
+            self.step_log.record_clean(self.correct())
 
     def run_log(self, samples: "Samples", n_steps: int, number: int = 0) -> RunLog:
-        """Make the log of a run on some samples (see `RunLog`)."""
-        places = samples.strengths * len(self.images) + samples.positions
-        return RunLog(self.step_log, samples.labels, places, n_steps, number)
+        """Return the log of a run on some samples (see `RunLog`)."""
+        log_indices = samples.strengths * len(self.images) + samples.positions
+        return RunLog(self.step_log, samples.labels, log_indices, n_steps, number)
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,9 @@ class Samples:
         clean: (B, 3, H, W) float32 in [0, 1].
         labels: (B,) int64.
         epsilons: (B, 1, 1, 1) float32.
-        strengths: (B,) index of each epsilon, on the host.
-        positions: (B,) position of each image, on the host.
-        images: (B,) row of each image in its split, on the host.
+        strengths: (B,) index of each sample's epsilon, on the host.
+        positions: (B,) position of each sample's image, on the host.
+        images: (B,) row of each sample's image in its split, on the host.
     """
 
     clean: torch.Tensor
@@ -163,33 +164,33 @@ class Samples:
     def take(self, rows: NDArray[np.int64]) -> "Samples":
         if len(rows) == len(self.strengths):
             return self
-        chosen = torch.from_numpy(rows).to(self.clean.device)
+        device_rows = torch.from_numpy(rows).to(self.clean.device)
         return Samples(
-            self.clean[chosen],
-            self.labels[chosen],
-            self.epsilons[chosen],
+            self.clean[device_rows],
+            self.labels[device_rows],
+            self.epsilons[device_rows],
             self.strengths[rows],
             self.positions[rows],
             self.images[rows],
         )
 
     def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
-        """Multiply in float64, round to float32, as the libraries' step sizes are computed: (B, 1, 1, 1)."""
+        """Multiply in float64 and round to float32, as the libraries compute step sizes: (B, 1, 1, 1)."""
         return self.spread([factor * epsilon for epsilon in epsilons])
 
     def spread(self, values: Sequence[float]) -> torch.Tensor:
-        """Give each sample the value of its strength, rounded to float32: (B, 1, 1, 1)."""
+        """Return for each sample the value of its strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(values, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
-def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
-    """Make the production job of a request: production draws, full batches.
+def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
+    """Make a request's job for evaluation: counter-based draws, full batches.
 
     Args:
-        context: what surrounds the attack. Without a `model` the classifier is attacked through autograd.
-        request: images at strengths.
-        epsilons: (S,) radius of the ball at each strength, in the units of pixels.
+        context: the attack's context. Without a `model`, the classifier is attacked through autograd.
+        request: images and strengths.
+        epsilons: (S,) radius of the ball at each strength, in units of pixels.
     """
     images = request.images
     device = context.classifier.device
@@ -197,8 +198,8 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
     if context.classifier.micro_batch is not None:
         samples = min(samples, context.classifier.micro_batch)
     sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
-    kind = "cuda" if device.type == "cuda" else "cpu"
-    pool = max(samples, min(_POOL_BYTES[kind] // sample_bytes, _POOL_BATCHES[kind] * samples))
+    device_type = "cuda" if device.type == "cuda" else "cpu"
+    pool = max(samples, min(_POOL_BYTES[device_type] // sample_bytes, _POOL_BATCHES[device_type] * samples))
     return AttackJob(
         model=context.model or context.classifier,
         batching=Batching(samples, pool),
@@ -213,43 +214,44 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
 
 
 def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
-    """Hand samples back, strength by strength.
+    """Yield samples' images as one batch per strength.
 
     Args:
-        samples: what was attacked; equal strengths lie side by side.
-        images: (B, 3, H, W) float32, what became of them.
-        stage: of an attack in stages, the one that fooled them (see `Perturbed`).
+        samples: the attacked samples; equal strengths are consecutive.
+        images: (B, 3, H, W) float32, the resulting images.
+        stage: number of the stage that fooled the images, for a multi-stage attack (see `Perturbed`).
 
     Yields:
-        A batch a strength.
+        One batch per strength.
     """
     positions = torch.from_numpy(samples.positions).to(images.device)
     for run in runs(samples.strengths):
-        # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
+        # Copies, made outside of inference mode: callers cannot differentiate through inference tensors.
         yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
-"""(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack thinks them wrong (B,)."""
+"""(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack considers them misclassified
+(B,)."""
 
 
 def attack_correct(
     job: AttackJob, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
 ) -> Iterator[Perturbed]:
-    """Attack the images that are classified correctly; hand the others back as they are, as AutoAttack does.
+    """Attack the correctly classified images and return the others unchanged, as AutoAttack does.
 
     Args:
         job: model, batches, draws and images.
-        cut: positions of images (n,) → samples that are attacked side by side.
+        cut: positions of images (n,) → groups of samples that are attacked together.
         run: one run of the attack.
-        restarts: runs, the first included.
+        restarts: number of runs.
 
     Yields:
         Batches of images: perturbed where the attack succeeded, else clean.
     """
     correct = job.correct()
     if job.step_log is not None:
-        job.step_log.note_clean(correct)
+        job.step_log.record_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     for samples in cut(np.flatnonzero(correct)):
@@ -260,22 +262,22 @@ def attack_correct(
 def attack_with_restarts(
     job: AttackJob, samples: Samples, run: SingleRun, restarts: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Restart for the samples that resist, then show the network once more what was found.
+    """Run an attack, restart it for the samples that resist, and classify the results once more.
 
     Returns:
-        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether it is misclassified (B,).
+        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether each is misclassified (B,).
     """
     adversarial = samples.clean.clone()
-    left = np.arange(len(samples.strengths))
+    remaining = np.arange(len(samples.strengths))
     for restart in range(restarts):
-        if len(left) == 0:
+        if len(remaining) == 0:
             break
-        found, fooled = run(job, samples.take(left), restart)
-        rows = torch.from_numpy(left).to(found.device)
-        adversarial[rows] = torch.where(fooled.view(-1, 1, 1, 1), found, adversarial[rows])
+        candidates, fooled = run(job, samples.take(remaining), restart)
+        rows = torch.from_numpy(remaining).to(candidates.device)
+        adversarial[rows] = torch.where(fooled.view(-1, 1, 1, 1), candidates, adversarial[rows])
         if restart + 1 < restarts:
-            left = left[~fooled.cpu().numpy()]
-    adversarial.clamp_(0, 1)  # the projection to an L1 ball rounds, and may leave [0, 1] by that
+            remaining = remaining[~fooled.cpu().numpy()]
+    adversarial.clamp_(0, 1)  # rounding in the projection to an L1 ball may leave [0, 1]
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
     wrong = logits.argmax(dim=1) != samples.labels
     return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean), wrong

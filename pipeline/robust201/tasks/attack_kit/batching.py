@@ -1,4 +1,4 @@
-"""In which batches samples go through a model."""
+"""Batches of samples that go through a model."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -13,17 +13,17 @@ from robust201.models.model import Model, Objective
 
 @dataclass(frozen=True)
 class Batching:
-    """In which batches samples go through the model, and how long Square leaves its batches as they are.
+    """Sizes of the batches that go through the model.
 
-    It decides speed and memory. It decides no number, but for the rounding of networks whose sums depend on the size of
-    the batch; which is why the proof of parity needs `as_library`.
+    They affect speed and memory. They change results only by rounding, for networks whose sums depend on the batch
+    size; parity tests therefore use `as_library`.
 
     Attributes:
-        samples: (image, epsilon) pairs that go through the model at once, at most.
-        pool: samples that Square attacks side by side, at most; their survivors share batches. Each takes the memory of
-            one float32 image.
-        as_library: batches as the reference libraries make them: the samples of one epsilon, whatever their number,
-            and fooled images dropped at once. `samples` and `pool` are then without meaning.
+        samples: maximum number of (image, epsilon) pairs per batch.
+        pool: maximum number of samples that Square attacks together; samples that are not fooled yet share batches.
+            Each takes the memory of one float32 image.
+        as_library: batches as in the reference libraries: all samples of one epsilon, without those that are already
+            fooled. `samples` and `pool` are then ignored.
     """
 
     samples: int
@@ -31,10 +31,10 @@ class Batching:
     as_library: bool = False
 
     def slices(self, strengths: NDArray[np.int64]) -> Iterator[slice]:
-        """Cut samples into the batches that go through the model.
+        """Split samples into the batches that go through the model.
 
         Args:
-            strengths: (B,) index of each sample's epsilon, ascending where `as_library` is set.
+            strengths: (B,) index of each sample's epsilon, ascending if `as_library` is set.
 
         Yields:
             Slices that cover [0, B) in order.
@@ -46,16 +46,17 @@ class Batching:
             yield slice(start, min(start + self.samples, len(strengths)))
 
     def queries_together(self, query: int) -> int:
-        """Say how many queries Square makes before it looks for images that it has fooled.
+        """Return the number of queries that Square makes before it checks which images are fooled.
 
-        Looking stops the device, not looking queries for images that need no more. An image's chance to be fooled in a
-        query falls like one over the queries made, so a share of them keeps the waste constant and under 1 %.
+        A check stalls the device; without checks, queries are wasted on images that are already fooled. The probability
+        that a query fools an image decreases as 1 / (queries so far), so an interval proportional to the queries so far
+        keeps the waste constant and below 1%.
         """
         return 1 if self.as_library else min(max(1, query // 32), 64)
 
 
 def runs(values: NDArray[np.int64]) -> Iterator[slice]:
-    """Find the stretches of equal values that lie side by side.
+    """Yield the slices of equal consecutive values.
 
     Args:
         values: (B,) integers.
@@ -70,13 +71,13 @@ def runs(values: NDArray[np.int64]) -> Iterator[slice]:
 def logits_of(
     model: Model, batching: Batching, pixels: torch.Tensor, strengths: NDArray[np.int64] | None = None
 ) -> torch.Tensor:
-    """Show pixels to a model, batch by batch.
+    """Return a model's logits, batch by batch.
 
     Args:
         model: the model.
-        batching: how to cut.
+        batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
-        strengths: (B,) index of each sample's epsilon; all one if None.
+        strengths: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C).
@@ -91,14 +92,14 @@ def gradient_of(
     labels: torch.Tensor,
     strengths: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Differentiate a model at pixels, batch by batch.
+    """Return a model's logits, losses and input gradient, batch by batch.
 
     Args:
         model: the model.
-        batching: how to cut.
+        batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
         labels: (B,) int64.
-        strengths: (B,) index of each sample's epsilon; all one if None.
+        strengths: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C), losses (B,), gradient (B, 3, H, W).
@@ -116,26 +117,26 @@ def objective_gradient_of(
     objective: Objective,
     strengths: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Differentiate an objective of a model's logits at pixels, batch by batch.
+    """Return a model's logits, an objective's values and its input gradient, batch by batch.
 
     Args:
         model: the model.
-        batching: how to cut.
+        batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
-        objective: what is differentiated; the rows that it is called with are those of `pixels`.
-        strengths: (B,) index of each sample's epsilon; all one if None.
+        objective: function of logits and of a slice of rows of `pixels`.
+        strengths: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C), the objective's values (B,), gradient (B, 3, H, W).
     """
 
-    def answer(piece: slice) -> tuple[torch.Tensor, ...]:
+    def differentiate(piece: slice) -> tuple[torch.Tensor, ...]:
         def shifted(logits: torch.Tensor, rows: slice) -> torch.Tensor:
             return objective(logits, slice(piece.start + rows.start, piece.start + rows.stop))
 
         return model.value_and_gradient(pixels[piece], shifted)
 
-    logits, values, gradient = _in_batches(batching, len(pixels), strengths, answer)
+    logits, values, gradient = _in_batches(batching, len(pixels), strengths, differentiate)
     return logits, values, gradient
 
 
@@ -143,10 +144,10 @@ def _in_batches(
     batching: Batching,
     n_samples: int,
     strengths: NDArray[np.int64] | None,
-    answer: Callable[[slice], tuple[torch.Tensor, ...]],
+    compute: Callable[[slice], tuple[torch.Tensor, ...]],
 ) -> tuple[torch.Tensor, ...]:
     if strengths is None:
         strengths = np.zeros(n_samples, np.int64)
-    answers = [answer(piece) for piece in batching.slices(strengths)]
-    # One batch is the rule, and concatenating would copy it.
-    return answers[0] if len(answers) == 1 else tuple(torch.cat(column) for column in zip(*answers, strict=True))
+    outputs = [compute(piece) for piece in batching.slices(strengths)]
+    # Usually there is a single batch, and concatenating would copy it.
+    return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))

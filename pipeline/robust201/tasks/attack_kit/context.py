@@ -1,4 +1,4 @@
-"""What surrounds a task: the network in the forms that attacks see, where random draws come from, which images."""
+"""The context of a task: the network as attacks use it, sources of random numbers and of images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,15 +17,15 @@ from robust201.tasks.attack_kit.step_log import StepLog
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Images to work on, at some strengths.
+    """Images to evaluate at some strengths.
 
     Attributes:
-        strengths: (S,) on the task's axis.
-        images: (N, C, H, W) uint8, on the context's device; float32 where a user gave floats.
+        strengths: (S,) strengths in the task's units.
+        images: (N, C, H, W) uint8, on the context's device; float32 if the user passed floats.
         labels: (N,) int64, on the context's device.
-        indices: (N,) int64 rows of the dataset's whole split, which name the draws.
-        step_log: where the attack notes at which step it fools each image; None if nobody asks.
-        on_stage: called with the number and the key of each stage that an attack in stages begins.
+        indices: (N,) int64 rows in the dataset's whole split, which identify the random numbers.
+        step_log: records the step at which the attack fools each image; None if not requested.
+        on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
 
     strengths: tuple[float, ...]
@@ -40,10 +40,10 @@ class Perturbed(NamedTuple):
     """A batch of perturbed images.
 
     Attributes:
-        strength: index into the strengths asked for.
-        positions: (B,) int64, positions in the images given.
+        strength: index into the request's strengths.
+        positions: (B,) int64, positions in the request's images.
         images: (B, 3, H, W) float32 in [0, 1].
-        stage: number of the stage that fooled these images where an attack has several, from 1; else 0.
+        stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
     """
 
     strength: int
@@ -61,21 +61,21 @@ CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class Context:
-    """What surrounds one task.
+    """The context of one task.
 
     Attributes:
         classifier: the network under test, [0, 1] pixels to logits.
         seed: the sweep's seed.
-        batch_size: images that share one batch of draws in the reference engine (part of the protocol).
-        corrupted: where corrupted images come from; None where the sweep has no corruptions.
-        adversarial: where the images of a transfer come from; None for every other key.
-        first_batch: number of batches that come before the images given, so that a part draws what the whole would.
-        key: the key being evaluated; it names the draws and the corruption. `tasks.evaluate.evaluate_part` sets it and
-            `first_batch`.
-        engine: which attacks run, a name from `tasks.ENGINES`.
+        batch_size: images that share one batch of random numbers in the reference engine (part of the protocol).
+        corrupted: source of corrupted images; None if the sweep has no corruptions.
+        adversarial: source of a transfer attack's images; None for every other key.
+        first_batch: number of the part's first batch in the whole image set, so that a part uses the same random
+            numbers as the whole.
+        key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
+            it and `first_batch`.
+        engine: engine of the attacks, a name from `tasks.ENGINES`.
         model: the network in the form that the fused engine attacks and measures; None for the classifier itself.
-        model_batch: images, or (image, epsilon) pairs, that the fused engine shows it at once; None for the device's
-            default.
+        model_batch: batch size of the fused engine, in images or (image, epsilon) pairs; None for the device's default.
     """
 
     classifier: Classifier
@@ -95,24 +95,24 @@ class Context:
         return self.classifier if self.model is None else self.model
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify (B, 3, H, W) float32 in [0, 1] with the network in the form that is attacked: logits (B, C)."""
+        """Return the logits (B, C) of (B, 3, H, W) float32 pixels in [0, 1], from `attacked_model`."""
         return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
-        """Cut images into the protocol's batches.
+        """Split images into the protocol's batches.
 
         Yields:
-            The batch's number in the whole image set, and its slice of the images at hand.
+            The batch's number in the whole image set, and its slice of these images.
         """
         for offset in range(0, n_images, self.batch_size):
             number = self.first_batch + offset // self.batch_size
             yield number, slice(offset, min(offset + self.batch_size, n_images))
 
     def slices(self, n_images: int) -> Iterator[slice]:
-        """Cut images that nothing is drawn for into what is shown at once, which decides no number.
+        """Split images that need no random numbers into batches, whose size does not affect results.
 
         Yields:
-            Slices that cover [0, n_images) in order: of `model_batch` images where it is given, else of `batch_size`.
+            Slices that cover [0, n_images) in order: of `model_batch` images if set, otherwise of `batch_size`.
         """
         step = self.model_batch or self.batch_size
         for start in range(0, n_images, step):
@@ -120,19 +120,19 @@ class Context:
 
     @contextmanager
     def draws(self, batch: int) -> Iterator[int]:
-        """Seed torch's generators for one batch, and give the caller its own state back afterwards.
+        """Seed torch's generators for one batch, and restore their state afterwards.
 
-        The seed is made of the sweep's seed, the key and the batch's number, so all strengths and all architectures
-        draw the same, and a strength's draws do not depend on which others are asked for.
+        The seed is derived from the sweep's seed, the key and the batch's number. So all strengths and all
+        architectures use the same random numbers, and those of a strength do not depend on which others are evaluated.
 
         Args:
             batch: the batch's number in the whole image set (see `batches`).
 
         Yields:
-            The seed, for libraries that seed by themselves.
+            The seed, for libraries that seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch)
-        # Both libraries seed every CUDA device, so every one is restored; a run on the CPU must not wake CUDA for that.
+        # Both libraries seed every CUDA device, so every one is restored; a run on the CPU must not initialise CUDA.
         devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
@@ -140,10 +140,10 @@ class Context:
 
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
-    """Pixels as the attacks see them: (B, C, H, W) uint8 to float32 in [0, 1]; float32 pixels stay as they are."""
+    """Convert (B, C, H, W) uint8 pixels to float32 in [0, 1]; return float32 pixels unchanged."""
     return images if images.is_floating_point() else images.to(torch.float32).div(255.0)
 
 
 def positions_of(batch: slice, device: torch.device) -> torch.Tensor:
-    """Positions (B,) int64 that a slice of `Context.batches` covers."""
+    """Return the positions (B,) int64 of a slice from `Context.batches`."""
     return torch.arange(batch.start, batch.stop, device=device)

@@ -1,9 +1,9 @@
-"""What the attacks draw at random: the sources, and the production one.
+"""Random numbers of attacks: the interface of their sources, and the source that evaluations use.
 
-Production draws are named by what they are for, and every value follows from its name alone. So a
-result does not depend on batches, order or workers, nor on which other images, epsilons and architectures are there;
-and since drawing happens on the CPU, the CPU and CUDA draw the same. Attacks on thousands of networks draw the same
-numbers, so what was drawn is kept.
+In evaluations, each random number is a function of its name (seed, key, restart, and image or query) alone. So a result
+does not depend on batches, order or workers, nor on which other images, epsilons and architectures are evaluated. All
+draws happen on the CPU, so CPU and CUDA use the same numbers. Attacks on thousands of networks use the same numbers, so
+they are cached.
 """
 
 import functools
@@ -38,15 +38,15 @@ class Window(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """One proposal of Square in an L2 or L1 ball: what lies in one window goes to another.
+    """One proposal of Square in an L2 or L1 ball: the contents of one window move to another.
 
     Attributes:
-        row: first row of the window that it goes to.
-        column: first column of it.
-        other_row: first row of the window that it comes from.
-        other_column: first column of it.
-        side: rows and columns of both.
-        is_turned: whether the pattern's halves lie side by side.
+        row: first row of the destination.
+        column: first column of the destination.
+        other_row: first row of the source.
+        other_column: first column of the source.
+        side: rows and columns of both windows.
+        is_turned: whether the pattern's halves are side by side.
         signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
     """
 
@@ -59,15 +59,15 @@ class Swap(NamedTuple):
     signs: torch.Tensor
 
     def of(self, piece: slice, device: torch.device) -> "Swap":
-        """Keep the signs of some images, on a device."""
+        """Return the proposal with the signs of some images only, on a device."""
         return self._replace(signs=self.signs[piece].to(device))
 
     def window(self) -> tuple[slice, slice, slice, slice]:
-        """Where it goes to in a batch of images."""
+        """Return the destination as an index into a batch of images."""
         return _window_at(self.row, self.column, self.side)
 
     def other_window(self) -> tuple[slice, slice, slice, slice]:
-        """Where it comes from."""
+        """Return the source as an index into a batch of images."""
         return _window_at(self.other_row, self.other_column, self.side)
 
 
@@ -76,19 +76,19 @@ def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, s
 
 
 class Draws(Protocol):
-    """A source of the random numbers of one key's attack."""
+    """A source of the random numbers for one key's attack."""
 
-    def of_key(self, key: str) -> "Draws":
-        """Give the source of another key: an attack that consists of several draws for each what it draws alone."""
+    def for_key(self, key: str) -> "Draws":
+        """Return the source for another key, so that each attack of an ensemble draws what it would draw alone."""
         ...
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of PGD and APGD.
+        """Draw the starting points of PGD and APGD.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows of the split, repeated where a batch holds an image at several epsilons.
-            shape: of an image.
+            images: (B,) rows in the split, repeated if a batch contains an image at several epsilons.
+            shape: shape of an image.
 
         Returns:
             (B, C, H, W) float32 uniform in [0, 1).
@@ -96,11 +96,11 @@ class Draws(Protocol):
         ...
 
     def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw directions: the start of PGD in an L2 ball, projections of a Jacobian.
+        """Draw directions: starting points of PGD in an L2 ball, or projections of a Jacobian.
 
         Args:
             restart: number of the restart or projection.
-            images: (B,) rows of the split, possibly repeated.
+            images: (B,) rows in the split, possibly repeated.
             n_values: values per image.
 
         Returns:
@@ -109,12 +109,12 @@ class Draws(Protocol):
         ...
 
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of Square: a sign for each channel and column.
+        """Draw Square's starting points: a sign for each channel and column.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows of the split, possibly repeated.
-            shape: of an image.
+            images: (B,) rows in the split, possibly repeated.
+            shape: shape of an image.
 
         Returns:
             (B, C, 1, W) float32 in {-1, 1}.
@@ -122,62 +122,62 @@ class Draws(Protocol):
         ...
 
     def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw consecutive proposals of Square, which all images share.
+        """Draw consecutive proposals of Square, shared by all images.
 
-        A window's first row is drawn below H - side, as in AutoAttack: squares never reach the last row or column.
+        A window's first row is drawn below H - side, as in AutoAttack, so squares never reach the last row or column.
 
         Args:
             restart: number of the restart.
             first: number of the first query.
             sides: side of the square in each query.
-            shape: of an image.
+            shape: shape of an image.
 
         Returns:
-            One window a side.
+            One window per side.
         """
         ...
 
     def tiles(
         self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        """Draw the start of Square in an L2 or L1 ball.
+        """Draw Square's starting points in an L2 or L1 ball.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows of the split, possibly repeated.
-            n_tiles: patterns that an image is tiled with.
-            channels: of an image.
+            images: (B,) rows in the split, possibly repeated.
+            n_tiles: number of patterns that tile an image.
+            channels: channels of an image.
 
         Returns:
-            Whether each pattern is turned, which all images share, and (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
+            Whether each pattern is turned, shared by all images, and (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
         """
         ...
 
     def swaps(
         self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
-        """Draw consecutive proposals of Square in an L2 or L1 ball; all images share the windows, not the signs.
+        """Draw consecutive proposals of Square in an L2 or L1 ball; all images share the windows, but not the signs.
 
         Args:
             restart: number of the restart.
             first: number of the first query.
-            images: (B,) rows of the split, possibly repeated.
+            images: (B,) rows in the split, possibly repeated.
             sides: side of the windows in each query.
-            shape: of an image.
+            shape: shape of an image.
         """
         ...
 
 
 class CounterDraws:
-    """Draws that follow from (seed, key, restart) and the image's row or the number of the query (Philox).
+    """Counter-based random numbers (Philox), from seed, key, restart, and the image's row or the query's number.
 
-    Start noise has the 24 bits of float32 in [0, 1).
+    Uniform starting points have 24 bits, float32's precision in [0, 1).
     """
 
     def __init__(self, seed: int, key: str) -> None:
         self._names = (seed, key)
 
-    def of_key(self, key: str) -> "CounterDraws":
+    def for_key(self, key: str) -> "CounterDraws":
         return CounterDraws(self._names[0], key)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -218,9 +218,9 @@ class CounterDraws:
         numbers = images[:, None] * channels + np.arange(channels)
         swaps = []
         for query, side in enumerate(sides, start=first):
-            places, is_turned, packed = _swap(*self._names, restart, query, channels, n_images)
+            window_words, is_turned, packed = _swap(*self._names, restart, query, channels, n_images)
             row, column, other_row, other_column = (
-                place * (length - side) >> 32 for place, length in zip(places, (height, width) * 2, strict=True)
+                word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             )
             bits = packed[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
@@ -229,19 +229,18 @@ class CounterDraws:
 
 
 _BLOCK = 64
-"""Images whose draws are kept together, at most."""
+"""Maximum number of images per cached block."""
 
 _BLOCK_VALUES = _BLOCK * 3 * 32 * 32
-"""Values of a block, at most, unless a single image has more: large images have smaller blocks."""
+"""Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
 _BLOCKS_KEPT = 320
-"""Blocks kept: up to 240 MiB of start noise of images up to 256x256. PGD and APGD of a network after the other want
-those of a test split of 10,000 32x32 images twice, 314 blocks, and keeping fewer than all of a cycle would keep none
-that is asked for."""
+"""Number of cached blocks: up to 240 MiB of starting points, for images up to 256x256. PGD and APGD use 314 blocks for
+10,000 32x32 images, again for every network; a cache smaller than that cycle would never hit."""
 
 
 def _block_size(n_values: int) -> int:
-    """Return the number of images of a block; an image's draws do not depend on it."""
+    """Return the number of images per block, which does not affect the drawn numbers."""
     return min(_BLOCK, max(1, _BLOCK_VALUES // max(1, n_values)))
 
 
@@ -250,11 +249,11 @@ _Block = Callable[[int, str, int, int, int], NDArray[Any]]
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (images, n_values) uniforms for the images of a block."""
+    """Draw (images, n_values) uniforms for the images of one block."""
     n_words = -(-n_values // 2)
     words = np.empty((_block_size(n_values), n_words), dtype="<u8")
     for i in range(len(words)):
-        # Raw words: NumPy keeps the streams of its bit generators for ever, those of its distributions not.
+        # Raw words: NumPy guarantees the streams of its bit generators, but not of its distributions.
         words[i] = generator(seed, key, "start", restart, block * len(words) + i).bit_generator.random_raw(n_words)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
@@ -263,7 +262,7 @@ def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int)
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (images, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
+    """Draw (images, n_values) normals for the images of one block, as quantiles of uniforms that are never 0 or 1."""
     from scipy.special import ndtri  # takes a third of a second, and most attacks do not need it
 
     words = np.empty((_block_size(n_values), n_values), dtype="<u8")
@@ -275,7 +274,7 @@ def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) 
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (images, n_values) signs for the images of a block."""
+    """Draw (images, n_values) signs for the images of one block."""
     n_words = -(-n_values // 64)
     words = np.empty((_block_size(n_values), n_words), dtype="<u8")
     for i in range(len(words)):
@@ -286,7 +285,7 @@ def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)
 def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
-    """Draw (images, n_values) signs for the tilings of a block's images."""
+    """Draw (images, n_values) signs for the tiles of one block's images."""
     n_words = -(-n_values // 64)
     words = np.empty((_block_size(n_values), n_words), dtype="<u8")
     for i in range(len(words)):
@@ -296,7 +295,7 @@ def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
 
 
 _SWAP_IMAGES = 1024
-"""Images whose signs in a query are drawn together: rows of the split are rounded up to a multiple."""
+"""Images whose signs in a query are drawn together; the number of images is rounded up to a multiple."""
 
 
 @functools.lru_cache(maxsize=2**13)
@@ -305,32 +304,32 @@ def _swap(
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
     """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, lowest first.
 
-    The bits stay packed: 4 kB for 10,000 images, and 32 MB for as many queries as are kept.
+    The bits stay packed: 4 kB for 10,000 images, and 32 MB for all cached queries.
     """
     n_bits = n_images * channels
-    # More images draw more of the same stream, so an image's bits do not depend on which others there are.
+    # More images draw more of the same stream, so an image's bits do not depend on which other images there are.
     words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
-    places = tuple(int(place) for place in words[:2].view("<u4"))
-    return places, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)
+    window_words = tuple(int(word) for word in words[:2].view("<u4"))
+    return window_words, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)
 
 
 @functools.lru_cache(maxsize=2**16)
 def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
-    """Draw two 32-bit integers, and a sign a channel."""
-    place, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
+    """Draw two 32-bit integers, and a sign per channel."""
+    position, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
     directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]
-    return place & 0xFFFFFFFF, place >> 32, torch.tensor(directions).view(channels, 1, 1)
+    return position & 0xFFFFFFFF, position >> 32, torch.tensor(directions).view(channels, 1, 1)
 
 
 def _gather(draw: _Block, names: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
-    """Collect the rows that belong to images from the blocks that hold them."""
+    """Collect the images' rows from their blocks."""
     size = _block_size(names[-1])
-    blocks, which = np.unique(images // size, return_inverse=True)
-    # Draws of a single image larger than a block are not kept: they would fill the memory.
+    blocks, block_of_image = np.unique(images // size, return_inverse=True)
+    # Draws of a single image larger than a block are not cached: they would fill the memory.
     draw = draw if names[-1] <= _BLOCK_VALUES else inspect.unwrap(draw)
     drawn = [draw(*names, int(block)) for block in blocks]
     values = np.empty((len(images), names[-1]), drawn[0].dtype if drawn else np.float32)
     for i, block in enumerate(drawn):
-        here = which == i
-        values[here] = block[images[here] % size]
+        in_block = block_of_image == i
+        values[in_block] = block[images[in_block] % size]
     return values

@@ -1,9 +1,9 @@
-"""The draws of Foolbox and AutoAttack, replayed: the parity source, for proofs and tests.
+"""The random numbers of Foolbox and AutoAttack, replayed for parity tests.
 
 Sources: `foolbox.attacks.gradient_descent_base` (one uniform draw of the batch's shape, on its device),
-`pyautoattack.autopgd_base` (one uniform draw of the attacked images' shape a restart, on the CPU) and
-`pyautoattack.square` (stripes, then row, column and signs of each query, on the CPU). Both draw from torch's global
-generator after it was seeded; a generator of our own with the same seed gives the same numbers.
+`pyautoattack.autopgd_base` (one uniform draw of the attacked images' shape per restart, on the CPU) and
+`pyautoattack.square` (stripes, then row, column and signs of each query, on the CPU). Both libraries draw from torch's
+global generator after seeding it; a separate generator with the same seed gives the same numbers.
 """
 
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ from robust201.tasks.attack_kit.draws import ImageShape, Swap, Window
 
 
 class ReplayedDraws:
-    """What the reference libraries draw for one batch after `torch.manual_seed(seed)`.
+    """The random numbers that the reference libraries draw for one batch after `torch.manual_seed(seed)`.
 
-    All strengths replay the same numbers, as the libraries do when they are called with the same seed for each. After a
-    restart the images left differ between strengths, and so do the numbers: several restarts need one source for each
-    strength.
+    All strengths replay the same numbers, as when the libraries are called with the same seed for each. After a restart
+    the remaining images differ between strengths, and so do the numbers; use a separate source for each strength if
+    there are several restarts.
 
     Args:
-        seed: what the library is seeded with.
-        device: where the library draws: the images' device for PGD, the CPU for APGD and Square.
+        seed: the library's seed.
+        device: the device on which the library draws: the images' device for PGD, the CPU for APGD and Square.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
@@ -33,8 +33,8 @@ class ReplayedDraws:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._shared = False
 
-    def of_key(self, key: str) -> "ReplayedDraws":
-        """Begin again: AutoAttack seeds each of its attacks alike (see `tasks.attack_kit.draws.Draws`)."""
+    def for_key(self, key: str) -> "ReplayedDraws":
+        """Start again: AutoAttack seeds each of its attacks alike (see `tasks.attack_kit.draws.Draws`)."""
         del key
         return ReplayedDraws(self._seed, self._generator.device)
 
@@ -53,7 +53,7 @@ class ReplayedDraws:
         return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
 
     def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        del restart, first  # the stream stands where the last call left it
+        del restart, first  # the stream continues after the last call
         channels, height, width = shape
         windows = []
         for side in sides:
@@ -75,10 +75,10 @@ class ReplayedDraws:
     def swaps(
         self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
-        """Draw proposals of Square in an L2 or L1 ball, for the images of one strength that are left."""
-        del restart, first  # the stream stands where the last call left it
+        """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""
+        del restart, first  # the stream continues after the last call
         channels, height, width = shape
-        # Which images are left differs between strengths from the first query on, as it does after a restart.
+        # The remaining images differ between strengths from the first query on, as after a restart.
         n_images, rows = self._rows(1, images)
         swaps = []
         for side in sides:
@@ -94,7 +94,7 @@ class ReplayedDraws:
         return torch.rand(shape, generator=self._generator, device=self._generator.device)
 
     def _rows(self, restart: int, images: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
-        """Number the images in the order in which they first appear: that of the library's batch."""
+        """Number the images in order of first appearance, which is their order in the library's batch."""
         numbers = {image: number for number, image in enumerate(dict.fromkeys(images.tolist()))}
         self._shared = self._shared or len(numbers) < len(images)
         if restart and self._shared:

@@ -1,1 +1,1 @@
-"""The work behind `tasks.corruptions.generator`: one module a family of corruptions."""
+"""Implementation of `tasks.corruptions.generator`: one module per family of corruptions."""

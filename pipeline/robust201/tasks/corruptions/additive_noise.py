@@ -1,4 +1,4 @@
-"""Noise that is added to pixels: Gaussian, shot and impulse noise.
+"""Additive noise: Gaussian, shot and impulse noise.
 
 Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py (Hendrycks
 and Dietterich, 2019).
@@ -16,11 +16,11 @@ SHOT_PHOTONS = Constants(cifar=(500, 250, 100, 75, 50), imagenet=(60, 25, 12, 5,
 """Mean photon counts of a white pixel."""
 
 IMPULSE_AMOUNTS = Constants(cifar=(0.01, 0.02, 0.03, 0.05, 0.07), imagenet=(0.03, 0.06, 0.09, 0.17, 0.27))
-"""Shares of the values (pixels times channels) that turn black or white."""
+"""Fraction of the values (pixels times channels) that turn black or white."""
 
 
 def gaussian_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Add independent normal noise to every value, as a sensor does in low light."""
+    """Add independent normal noise to every value, like a sensor in low light."""
     shape = images.shape[1:]
     noise = draws.each(lambda generator: generator.standard_normal(shape)) * GAUSSIAN_SCALES.at(severity, shape[0])
     return truncate(np.clip(images / 255.0 + noise, 0, 1) * 255)
@@ -37,8 +37,8 @@ def shot_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
 def impulse_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Turn single values black or white, each with probability one half (scikit-image's salt and pepper)."""
     shape = images.shape[1:]
-    # The draws that choose values are shared by the severities, so a higher one hits all values that a lower one hits.
-    # The severities share what decides where values are hit, so a higher one hits wherever a lower one does.
+    # All severities select values with the same random numbers, so a higher severity changes every value that a lower
+    # one changes.
     uniform = draws.each(lambda generator: generator.random((2, *shape)))
     hit = uniform[:, 0] < IMPULSE_AMOUNTS.at(severity, shape[0])
     noisy = np.where(hit, uniform[:, 1] < 0.5, images / 255.0)

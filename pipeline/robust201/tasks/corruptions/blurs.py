@@ -31,7 +31,7 @@ GLASS_STEPS = Constants(
     cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
     imagenet=((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
 )
-"""Standard deviation of the smoothing, largest displacement (both in pixels), rounds of displacement."""
+"""Standard deviation of the smoothing and largest displacement, both in pixels, and number of displacement rounds."""
 
 MOTION_LENGTHS = Constants(
     cifar=((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
@@ -43,25 +43,25 @@ MOTION_ANGLE = 45.0
 """Largest angle between the motion and the horizontal, in degrees."""
 
 _LEVELS_16_BIT = 257
-"""Levels of 16 bits in one of 8: 65535 / 255."""
+"""Number of 16-bit levels per 8-bit level: 65535 / 255."""
 
 ZOOM_ENDS = Constants(
     cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )
-"""Enlargements run from 1 to (about) the first number in steps of the second. For small images, these are 7, 12, 16, 21
-and 26 by the rounding of floats."""
+"""Enlargements go from 1 to about the first number, in steps of the second. Because of floating-point rounding, there
+are 7, 12, 16, 21 and 26 of them for small images."""
 
 _LARGE_LENS = 8
-"""Radius up to which the published kernel of large images is smoothed by 3x3 pixels, and above it by 5x5."""
+"""Largest radius for which the published kernel of large images is smoothed by 3x3 pixels instead of 5x5."""
 
 
 @cache
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Make the kernel of a lens out of focus as published for 224 pixels, where the disk may reach the kernel's edge.
+    """Return the defocus kernel published for 224 pixels, whose disk may reach the kernel's edge.
 
     Args:
-        radius: of the disk, in pixels of a 224-pixel image.
+        radius: radius of the disk, in pixels of a 224-pixel image.
         smoothing: standard deviation of the Gaussian, in the same pixels.
         scale: H / 224.
 
@@ -89,10 +89,10 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
 
 @cache
 def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Make the kernel of a lens out of focus: a disk of pixels, smoothed by a 3x3 Gaussian, in float32 as in OpenCV.
+    """Return the defocus kernel published for 32 pixels: a disk smoothed by a 3x3 Gaussian, in float32 as in OpenCV.
 
     Args:
-        radius: of the disk, in pixels of a 32-pixel image.
+        radius: radius of the disk, in pixels of a 32-pixel image.
         smoothing: standard deviation of the Gaussian, in pixels of a 32-pixel image.
         scale: H / 32.
 
@@ -113,7 +113,7 @@ def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.
 
 
 def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Blur images as a lens out of focus does."""
+    """Blur images like a lens that is out of focus."""
     size = images.shape[1]
     make_kernel = large_defocus_kernel if size >= IMAGENET_SIZE else defocus_kernel
     kernel = make_kernel(*DEFOCUS_RADII.at(severity, size), scale_of(size))
@@ -121,10 +121,10 @@ def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Image
 
 
 def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Smooth images, displace pixels locally, and smooth again, as frosted glass does.
+    """Smooth images, displace pixels locally, and smooth again, like frosted glass.
 
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
-    one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w) and stays.
+    one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w), unchanged.
     """
     smoothing, displacement, rounds = GLASS_STEPS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
@@ -140,65 +140,66 @@ def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
 
 
 def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -> NDArray[np.int64]:
-    """Say which pixel each pixel shows after the displacements.
+    """Return the source of each pixel after the displacements.
 
     Returns:
         (N, size * size) int64, pixels counted row by row.
     """
-    walked = range(size - reach, reach, -1)
-    most_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
-    shape = (most_rounds, len(walked), len(walked), 2)
+    targets = range(size - reach, reach, -1)
+    max_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
+    shape = (max_rounds, len(targets), len(targets), 2)
     steps = draws.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(np.int64)
     sources = np.repeat(np.arange(size * size)[:, None], len(steps), axis=1)
     image = np.arange(len(steps))
     for turn in range(rounds):
-        for row_step, row in enumerate(walked):
-            for column_step, column in enumerate(walked):
+        for row_step, row in enumerate(targets):
+            for column_step, column in enumerate(targets):
                 right, down = steps[:, turn, row_step, column_step].T
                 sources[row * size + column] = sources[(row + down) * size + column + right, image]
     return np.ascontiguousarray(sources.T)
 
 
 def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Make the kernel of a straight, fading motion.
+    """Return the kernel of a straight motion that fades.
 
-    A point moves along a ray and fades as a Gaussian does to one side; the kernel is sampled once a pixel of way and
-    each sample falls on the nearest pixel. It stands in for ImageMagick's `MotionBlurImage`, which the published
-    script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, no code of it.
+    A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the way, and
+    each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
+    script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, but none of its code.
 
     Args:
         radius: half the number of samples, in pixels.
         sigma: standard deviation of the fading, in pixels.
-        angle: in degrees, from rightwards to downwards.
+        angle: angle in degrees; 0 is to the right, 90 is down.
 
     Returns:
-        Weights (T,) float64 of sum 1, and offsets (T, 2) int64: rows and columns from a pixel to those it blends in.
+        Weights (T,) float64 of sum 1, and offsets (T, 2) int64: rows and columns from a pixel to the pixels in its
+        mean.
     """
-    way = np.arange(2 * math.ceil(radius) + 1)
+    distances = np.arange(2 * math.ceil(radius) + 1)
     direction = np.array([math.sin(math.radians(angle)), math.cos(math.radians(angle))])
-    return _fading(len(way), sigma), np.ceil(way[:, None] * direction - 0.5).astype(np.int64)
+    return _fading(len(distances), sigma), np.ceil(distances[:, None] * direction - 0.5).astype(np.int64)
 
 
 @cache
 def _fading(n_samples: int, sigma: float) -> NDArray[np.float64]:
-    """Weights (n_samples,) of the samples of a motion kernel, of sum 1."""
+    """Return the weights (n_samples,) of a motion kernel's samples, of sum 1."""
     weights = exp(-0.5 * (np.arange(n_samples) / sigma) ** 2)
     weights /= weights.sum()
     return weights
 
 
 def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:
-    """Blur each image by a straight motion of its own direction, edge pixels repeated.
+    """Blur each image along its own direction, repeating edge pixels.
 
-    A blurred value t comes out as ``floor(floor(257 t + 1/2) / 257)``: ImageMagick 6.9 (Q16), which the published
-    script calls, works on 16 bits, 257 to a grey level, rounds its sums to them and truncates to 8 bits. Rounding t
-    itself is a grey level too bright for half of the values.
+    A blurred value t becomes ``floor(floor(257 t + 1/2) / 257)``. ImageMagick 6.9 (Q16), which the published script
+    calls, uses 16 bits, 257 levels per grey level; it rounds its sums to them and truncates to 8 bits. Rounding t
+    directly would make half of the values one grey level too bright.
 
     Args:
         images: (N, H, W, C) uint8.
         radius: half the number of samples, in pixels.
         sigma: standard deviation of the fading, in pixels.
-        angles: (N,) in degrees (see `motion_taps`).
+        angles: (N,) angles in degrees (see `motion_taps`).
 
     Returns:
         (N, H, W, C) uint8.
@@ -219,7 +220,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
 
 
 def motion_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Blur images as a camera does that moves during the exposure."""
+    """Blur images like a camera that moves during the exposure."""
     radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     angles = draws.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
@@ -227,9 +228,9 @@ def motion_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images
 
 
 def zoom_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Average images with enlargements of their middle, as a camera does that moves towards its object."""
+    """Average images with enlargements of their centre, like a camera that moves towards its object."""
     factors = np.arange(1, *ZOOM_ENDS.at(severity, images.shape[1]))
-    # Image axes first: rows and columns are then gathered as long runs of memory.
+    # Image axes first, so that gathering rows and columns copies long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
     exact = np.ascontiguousarray(original.astype(np.float64))
     total = np.zeros_like(original)

@@ -21,58 +21,60 @@ from robust201.tasks.corruptions.draws import (
 )
 from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, smooth, truncate
 
-CONTRAST_SHARES = Constants(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
-"""Share of a value's distance to its channel's mean that remains."""
+CONTRAST_FACTORS = Constants(cifar=(0.75, 0.5, 0.4, 0.3, 0.15), imagenet=(0.4, 0.3, 0.2, 0.1, 0.05))
+"""Factor by which a value's distance to its channel's mean is multiplied."""
 
-ELASTIC_SHARES = Constants(
+ELASTIC_FRACTIONS = Constants(
     cifar=((0.0, 0.0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
     imagenet=((2.0, 0.7, 0.1), (2.0, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
 )
 """Strength and smoothing of the displacements, and largest shift of the affine map's corners, in units of
 `_elastic_unit`."""
 
-PIXELATE_SHARES = Constants(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
-"""Height in between, as a share of the height (30, 28, 27, 24 and 20 of 32 pixels)."""
+PIXELATE_SCALES = Constants(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 0.5, 0.4, 0.3, 0.25))
+"""Downsampled size as a fraction of the original (30, 28, 27, 24 and 20 of 32 pixels)."""
 
 JPEG_QUALITIES = Constants(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
 
 
 def _elastic_unit(size: int) -> int:
-    """Return the height, in pixels of the published images; the script for 224 pixels has 244 in its place."""
+    """Return the height, in pixels, that the published constants refer to; the script for 224 pixels uses 244."""
     return 244 if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
 def contrast(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Move every value towards the mean of its channel."""
     pixels = images / 255.0
-    # Image by image, as published: the order of a sum decides its last bit, which truncation makes visible.
+    # Image by image, as published: a sum's order affects its last bit, which truncation makes visible.
     means = np.stack([image.mean(axis=(0, 1), keepdims=True) for image in pixels])
-    return truncate(np.clip((pixels - means) * CONTRAST_SHARES.at(severity, images.shape[1]) + means, 0, 1) * 255)
+    return truncate(np.clip((pixels - means) * CONTRAST_FACTORS.at(severity, images.shape[1]) + means, 0, 1) * 255)
 
 
 def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Shear images by a random affine map, then stretch and squeeze them locally (Simard et al., 2003).
+    """Apply a random affine map to images, then displace pixels by a smooth random field (Simard et al., 2003).
 
-    Equal draws give the published script's pixels but for up to 3 of 255: OpenCV rounds positions to 1/32 pixel.
+    With the same random numbers, pixels are within 3/255 of the published script's: OpenCV rounds positions to 1/32
+    pixel.
     """
     size = images.shape[1]
     shape = (2, reference_size(size), reference_size(size))
-    strength, smoothing, shift = (_elastic_unit(size) * share for share in ELASTIC_SHARES.at(severity, size))
+    strength, smoothing, shift = (_elastic_unit(size) * fraction for fraction in ELASTIC_FRACTIONS.at(severity, size))
     scale = scale_of(size)
     uniform = draws.each(lambda generator: generator.uniform(-1, 1, 6 + math.prod(shape)))
     pixels = (images / 255.0).astype(np.float32)
     rows, columns = _affine_sources(size, uniform[:, :6].reshape(-1, 3, 2) * shift * scale)
     sheared = sample_bilinear(pixels, rows, columns, "whole")
-    # Made at the published size: smoothed noise of another size would have another strength in relation to its lengths.
+    # Generate the noise at the published size and resample it: smoothing at another size would change its amplitude
+    # relative to its standard deviation.
     fields = smooth(uniform[:, 6:].reshape(-1, *shape), smoothing, (2, 3), mode="reflect", truncate=3)
     right, down = (resample_layers(fields[:, axis], size) * strength * scale for axis in (0, 1))
     grid = np.arange(size, dtype=np.float64)
-    moved = sample_bilinear(sheared, grid[:, None] + down, grid + right, "half")
-    return truncate(np.clip(moved, 0, 1) * np.float32(255))
+    warped = sample_bilinear(sheared, grid[:, None] + down, grid + right, "half")
+    return truncate(np.clip(warped, 0, 1) * np.float32(255))
 
 
 def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
-    """Say where each pixel comes from under the affine maps that move three corners of the middle square.
+    """Return each pixel's source under the affine maps that displace three corners of the central square.
 
     Args:
         size: height of the images.
@@ -83,28 +85,28 @@ def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
     """
     centre, reach = size // 2, size // 3
     corners = np.array([[centre + reach, centre + reach], [centre + reach, centre - reach], [centre - reach] * 2])
-    # The inverse map, from moved corners back to the corners, by Cramer's rule: LAPACK rounds as the processor does.
+    # The inverse map, from displaced to original corners, by Cramer's rule: LAPACK's rounding depends on the processor.
     (x, y), (right, down), (other_right, other_down) = np.moveaxis(corners + shifts, 0, -1)
     right, down, other_right, other_down = right - x, down - y, other_right - x, other_down - y
     area = right * other_down - down * other_right
     rows, columns = np.mgrid[:size, :size]
     sources = []
-    for here, there, other in corners.T:
-        by_column = (other_down * (there - here) - down * (other - here)) / area
-        by_row = (right * (other - here) - other_right * (there - here)) / area
-        shift = here - by_column * x - by_row * y
+    for start, end, other_end in corners.T:
+        by_column = (other_down * (end - start) - down * (other_end - start)) / area
+        by_row = (right * (other_end - start) - other_right * (end - start)) / area
+        shift = start - by_column * x - by_row * y
         a, b, c = (values[:, None, None] for values in (by_column, by_row, shift))
         sources.append(columns * a + rows * b + c)
     return sources[1], sources[0]
 
 
 def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Shrink images and enlarge them again, by means over areas both times."""
+    """Downsample and upsample images, with a box filter both times."""
     from PIL import Image
 
     size = images.shape[1]
-    between = int(size * PIXELATE_SHARES.at(severity, size))
-    coarse = [Image.fromarray(image).resize((between, between), Image.Resampling.BOX) for image in images]
+    low_resolution = int(size * PIXELATE_SCALES.at(severity, size))
+    coarse = [Image.fromarray(image).resize((low_resolution,) * 2, Image.Resampling.BOX) for image in images]
     return np.stack([np.asarray(image.resize((size, size), Image.Resampling.BOX)) for image in coarse])
 
 

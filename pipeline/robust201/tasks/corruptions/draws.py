@@ -1,8 +1,8 @@
-"""Random draws of a corruption: one generator an image, named by seed, key and the image's row.
+"""Random numbers of a corruption: one generator per image, seeded by seed, key and the image's row.
 
-All five severities of a key draw the same numbers for an image, as all strengths of an attack do (ARCHITECTURE.md), so
-severities differ by their constants alone and none depends on which others are made. The published files were drawn
-independently for each severity and without a seed.
+All five severities of a key use the same random numbers for an image, as all strengths of an attack do
+(ARCHITECTURE.md). So severities differ only by their constants, and none depends on which others are generated. The
+published files were drawn independently for each severity, without a seed.
 """
 
 from collections.abc import Callable
@@ -21,48 +21,48 @@ Images: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float64]
 
 CIFAR_SIZE = 32
-"""Height in pixels of the images that the constants of CIFAR-10-C were published for."""
+"""Height in pixels of the images that CIFAR-10-C's constants were published for."""
 
 IMAGENET_SIZE = 224
-"""Height in pixels of the images that the constants of ImageNet-C were published for, and from which they are used."""
+"""Height in pixels of the images that ImageNet-C's constants were published for; images at least as high use them."""
 
 _Constant = TypeVar("_Constant")
 
 
 @dataclass(frozen=True)
 class Constants(Generic[_Constant]):
-    """Constants of a corruption at severities 1 to 5: for small images those of CIFAR-10-C, for large of ImageNet-C.
+    """A corruption's constants at severities 1 to 5: CIFAR-10-C's for small images, ImageNet-C's for large ones.
 
-    Lengths in pixels are multiplied by `scale_of` for images of other heights than these were published for.
+    Lengths in pixels are multiplied by `scale_of` for images of other heights.
     """
 
     cifar: tuple[_Constant, ...]
     imagenet: tuple[_Constant, ...]
 
     def at(self, severity: int, size: int) -> _Constant:
-        """Return the constant of a severity for images of a height."""
+        """Return the constant of a severity for images of height `size`."""
         return (self.imagenet if size >= IMAGENET_SIZE else self.cifar)[severity - 1]
 
 
 def reference_size(size: int) -> int:
-    """Return the height for which the constants of images of some height were published."""
+    """Return the height that the constants for images of height `size` were published for."""
     return IMAGENET_SIZE if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
 def scale_of(size: int) -> float:
-    """Return the factor of lengths in pixels."""
+    """Return the factor by which lengths in pixels are multiplied for images of height `size`."""
     return size / reference_size(size)
 
 
 @dataclass(frozen=True)
 class CorruptionDraws:
-    """What a corruption may draw for a batch of images.
+    """Source of a corruption's random numbers for a batch of images.
 
     Attributes:
-        seed: the seed of the corrupted images.
+        seed: seed of the corrupted images.
         key: the corruption.
         indices: (N,) int64, each image's row in the full test split.
-        frost: textures for the corruption that needs them.
+        frost: textures for `frost`.
     """
 
     seed: int
@@ -74,7 +74,7 @@ class CorruptionDraws:
         """Draw an array of one shape for every image.
 
         Args:
-            draw: takes an image's generator, freshly made, and returns its array.
+            draw: function that receives an image's new generator and returns its array.
 
         Returns:
             (N, …) float64.

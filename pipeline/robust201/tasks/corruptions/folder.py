@@ -1,4 +1,4 @@
-"""Generating corrupted images into a folder, and checking the generator against the published files' MD5."""
+"""Generation of corrupted images into a folder, and a check of the generator against the published files' MD5."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ from robust201.tasks.corruptions.generator import (
 )
 
 ImageProgress = Callable[[int, int], None]
-"""Called with (images done, images in all), images counted once a corruption and severity."""
+"""Called with (images done, total images); each image counts once per corruption and severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
 """Consecutive rows of a file, (n, H, W, 3) each."""
@@ -55,7 +55,7 @@ _BLOCK_IMAGES = 500
 
 @dataclass(frozen=True)
 class _Job:
-    """What a process needs to corrupt blocks of images."""
+    """The data that a process needs to corrupt blocks of images."""
 
     images: NDArray[np.uint8]  # (N, H, W, 3)
     indices: NDArray[np.int64]
@@ -97,27 +97,27 @@ def generate_corruptions(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> CorruptedStore:
-    """Write corrupted images in the published layout; only files that are missing are made.
+    """Write corrupted images in the published layout, skipping files that exist.
 
-    A file appears when it is whole and its hash enters the manifest right after, so a killed run is taken up where it
-    was. The pixels do not depend on `workers`.
+    A file appears when it is complete, and its hash is written to the manifest directly afterwards, so a killed run can
+    be resumed. The pixels do not depend on `workers`.
 
     Args:
-        folder: where the files go; made if absent.
-        images: the clean images; rows of the files are theirs, in their order.
-        keys: corruptions to make.
-        seed: of the draws.
+        folder: output folder, created if absent.
+        images: the clean images, whose order is also the order in the files.
+        keys: corruptions to generate.
+        seed: seed of the random numbers.
         frost: textures for the key ``"frost"``.
-        workers: processes.
+        workers: number of processes.
         progress: called after each block of images.
 
     Returns:
-        The store, opened.
+        The opened store.
 
     Raises:
-        ConfigError: no such corruption.
-        DatasetError: the folder holds published files, or images made from others or with other settings.
-        StorageError: another process generates in this folder, or no space is left.
+        ConfigError: a corruption does not exist.
+        DatasetError: the folder contains published files, or files generated from other images or with other settings.
+        StorageError: another process generates in this folder, or the disk is full.
     """
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
@@ -134,10 +134,10 @@ def generate_corruptions(
         with _mapper(job, workers) as corrupt_blocks:
             for key in missing:
                 sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
-                facts: dict[str, object] = {"libraries": library_versions()}
+                details: dict[str, object] = {"libraries": library_versions()}
                 if versions[key] != GENERATOR_VERSION:
-                    facts["generator_version"] = versions[key]
-                manifest = manifest.with_file(f"{key}.npy", sha256, **facts)
+                    details["generator_version"] = versions[key]
+                manifest = manifest.with_file(f"{key}.npy", sha256, **details)
                 manifest.write(folder)
     return open_generated(folder, images, recipe)
 
@@ -166,11 +166,11 @@ def _counter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], B
 
 @contextmanager
 def _mapper(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
-    """Give a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
+    """Yield a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
     if workers <= 1:
         yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
         return
-    # spawn: a fork would copy the locks of whatever threads the caller runs
+    # spawn: a fork would copy locks that other threads of the caller hold
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_Process.start, initargs=(job,)) as pool:
         try:
             yield lambda key: pool.map(
@@ -178,18 +178,18 @@ def _mapper(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
             )
         except BrokenProcessPool as error:
             raise PerturbationError(
-                f"Generating corruptions failed for {workers} workers: expected them to live, got one that was killed, "
-                "perhaps for lack of memory. Run the same command again with fewer workers; finished files are kept."
+                f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
+                "Run the same command again with fewer workers; finished files are kept."
             ) from error
 
 
 class Comparison(NamedTuple):
-    """A regenerated file beside the published one.
+    """The MD5 of a regenerated file and of the published one.
 
     Attributes:
         key: the corruption.
         expected: MD5 of the published file.
-        got: MD5 of the file that the generator would write.
+        got: MD5 of the generator's file.
     """
 
     key: str
@@ -200,21 +200,21 @@ class Comparison(NamedTuple):
 def check_deterministic(
     images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
 ) -> list[Comparison]:
-    """Regenerate the published files of corruptions without a random part, and compare their MD5.
+    """Regenerate published files of corruptions without a random part, and compare their MD5.
 
-    Nothing is written. `jpeg_compression` is only equal where Pillow's libjpeg rounds as the authors' did.
+    Nothing is written. `jpeg_compression` matches only if Pillow's libjpeg rounds like the authors'.
 
     Args:
-        images: the full official test split of CIFAR-10 or CIFAR-100, in its own order.
+        images: the full official test split of CIFAR-10 or CIFAR-100, in its original order.
         keys: some of `DETERMINISTIC_CORRUPTIONS`.
         progress: called after each block of images.
 
     Returns:
-        One comparison a key.
+        One comparison per key.
 
     Raises:
         ConfigError: a key has a random part, or is unknown.
-        DatasetError: the dataset has no published corruptions, or `images` is a selection.
+        DatasetError: the dataset has no published corruptions, or `images` is not the full split.
     """
     spec = dataset_spec(images.dataset)
     if spec.corruptions is None or len(images) != spec.n_test:
@@ -260,46 +260,46 @@ def corrupt_dataset(
     check_published: bool = False,
     progress: ImageProgress | None = None,
 ) -> tuple[list[str], bool]:
-    """Do what `robust201 corrupt` says: load images, and generate or check their corruptions.
+    """Load images, and generate or check their corruptions, for `robust201 corrupt`.
 
     Args:
-        folder: where the files go; untouched by a check.
-        dataset: whose test images; with a path, any name.
-        path: where they lie; None searches the data folder.
-        form: form of their files; None takes the first that is found.
-        image_size: height and width of images that are in no table; None takes those of the first.
-        resize: rule for images of other sizes.
-        keys: corruptions; None takes all of them, or all without a random part for a check.
-        count: a class-stratified selection of this many images; None takes all.
+        folder: output folder; not used for a check.
+        dataset: dataset whose test images are corrupted; any name if there is a path.
+        path: location of the images; None searches the data folder.
+        form: format of the image files; None takes the first that is found.
+        image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
+        resize: how to resize images of other sizes.
+        keys: corruptions; None takes all of them, or for a check all without a random part.
+        count: number of images in a class-stratified selection; None takes all.
         image_seed: seed of the selection.
-        seed: of the draws.
-        frost_folder: holds the photographs of frost; None makes a synthetic texture from `seed`.
-        workers: processes.
+        seed: seed of the corruptions.
+        frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
+        workers: number of processes.
         check_published: compare MD5s with the published files instead of writing.
         progress: called after each block of images.
 
     Returns:
-        Lines that say what came of it, and whether all is well: False where an MD5 differs.
+        Lines that report the result, and whether all MD5s match (True if none were compared).
 
     Raises:
         InputError: a key, the dataset, the images, the frost or the folder is wrong.
-        StorageError: another process generates in this folder, or no space is left.
+        StorageError: another process generates in this folder, or the disk is full.
     """
     images = load_images(
         dataset, form=form, path=path, count=count, seed=image_seed, image_size=image_size, resize=resize
     )
     if check_published:
-        compared = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
+        comparisons = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
         lines = [
             f"{key}: {'as published' if got == expected else 'differs'} (md5 {got}, published {expected})"
-            for key, expected, got in compared
+            for key, expected, got in comparisons
         ]
-        return lines, all(expected == got for _, expected, got in compared)
+        return lines, all(expected == got for _, expected, got in comparisons)
     frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
-    chosen = tuple(keys or CORRUPTIONS)
-    generate_corruptions(folder, images, keys=chosen, seed=seed, frost=frost, workers=workers, progress=progress)
+    keys = tuple(keys or CORRUPTIONS)
+    generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)
     line = (
-        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities are in "
+        f"{len(keys)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities are in "
         f"{folder} (generated, seed {seed}, frost {frost.name})."
     )
     return [line], True

@@ -1,4 +1,4 @@
-"""Textures of frost: the photographs of the published script, or a synthetic stand-in that needs no download."""
+"""Frost textures: the published script's photographs, or synthetic ones that need no download."""
 
 import hashlib
 import io
@@ -25,8 +25,8 @@ FROST_FILES = {
     "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
     "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
 }
-"""File name to SHA-256 of the photographs inside the wheel of imagecorruptions 1.1.2 (the same as in
-hendrycks/robustness). There is a sixth, which the published script never draws: its index is `randint(5)`."""
+"""File name → SHA-256 of the photographs in the wheel of imagecorruptions 1.1.2, which are the same as in
+hendrycks/robustness. There is a sixth photograph, which the published script never draws: its index is `randint(5)`."""
 
 SYNTHETIC_TONES = (
     ((78, 149, 166), 18),
@@ -35,23 +35,23 @@ SYNTHETIC_TONES = (
     ((138, 153, 166), 29),
     ((112, 123, 135), 43),
 )
-"""Mean colour and standard deviation of grey, in 0 to 255, of the five photographs, measured after shrinking; the
-synthetic textures take them over. (The second and third photograph look alike.)"""
+"""Mean colour and standard deviation of the grey level (0 to 255) of each of the five photographs, measured after
+downsampling; the synthetic textures have the same. The second and third photograph look alike."""
 
 _SYNTHETIC_SIZE = 400
-_NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption shrinks them fivefold
+_NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption downsamples textures fivefold
 _NEEDLE_DIRECTIONS = 7
 _CLOUD_SIGMA = 40.0
 
 
 @dataclass(frozen=True, eq=False)
 class FrostTextures:
-    """Textures that the corruption `frost` cuts its pieces from.
+    """Textures for the corruption `frost`.
 
     Attributes:
         name: ``"imagecorruptions"`` or ``"synthetic"``.
-        images: each (h, w, 3) uint8, red first.
-        sha256: 64 hex digits over shapes and pixels.
+        images: textures, each (h, w, 3) uint8 in RGB order.
+        sha256: 64 hex digits, over shapes and pixels.
     """
 
     name: str
@@ -67,21 +67,21 @@ class FrostTextures:
         return cls(name, images, digest.hexdigest())
 
     def identity(self) -> dict[str, str]:
-        """What a recipe of corruptions says of them."""
+        """Return the textures' part of a corruption recipe."""
         return {"name": self.name, "sha256": self.sha256}
 
     def shrunk(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
-        """Resample the textures as OpenCV's `resize` does by default: bilinearly, without smoothing.
+        """Resample the textures like OpenCV's `resize` does by default: bilinearly, without smoothing.
 
         Args:
             factor: new pixels per old pixel.
-            size: height and width of the pieces that will be cut.
+            size: height and width of the pieces to cut.
 
         Returns:
             Each texture, uint8, rounded to the nearest.
 
         Raises:
-            DatasetError: a texture becomes too small to cut pieces from.
+            DatasetError: a texture becomes too small to cut pieces of this size.
         """
         if factor not in self._shrunk:
             self._shrunk[factor] = tuple(_shrink(image, factor) for image in self.images)
@@ -103,13 +103,13 @@ def load_frost(folder: Path) -> FrostTextures:
     """Load the photographs of frost that the published script uses.
 
     Args:
-        folder: holds `FROST_FILES` (`robust201 fetch imagecorruptions-frost`).
+        folder: folder of `FROST_FILES` (`robust201 fetch imagecorruptions-frost`).
 
     Returns:
         The five textures, in the script's order.
 
     Raises:
-        DatasetError: a file is missing or is another.
+        DatasetError: a file is missing, or its SHA-256 differs.
     """
     return FrostTextures.of("imagecorruptions", tuple(_load(folder / name) for name in FROST_FILES))
 
@@ -128,7 +128,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
     if got != FROST_FILES[path.name]:
         raise DatasetError(
             f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {got}. "
-            "The file is damaged or another; fetch it again."
+            "The file is damaged or a different one; fetch it again."
         )
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))
@@ -136,10 +136,10 @@ def _load(path: Path) -> NDArray[np.uint8]:
 
 @cache
 def synthetic_frost(seed: int) -> FrostTextures:
-    """Make textures of needle-like crystals under uneven light, toned as the photographs are.
+    """Return textures of needle-like crystals under uneven light, with the photographs' tones.
 
     Returns:
-        Five textures of 400 x 400 pixels, made once a process.
+        Five textures of 400 x 400 pixels, cached per process.
     """
     return FrostTextures.of(
         "synthetic",
@@ -161,7 +161,7 @@ def _crystals(draws: np.random.Generator, colour: tuple[int, int, int], contrast
 
 
 def _smooth_noise(draws: np.random.Generator, along: float, across: float, angle: float) -> NDArray[np.float64]:
-    """Draw normal noise on a torus, smoothed by a Gaussian of two widths (pixels) turned by an angle (radians)."""
+    """Return normal noise on a torus, smoothed by a rotated Gaussian: two widths (pixels) and an angle (radians)."""
     rows = np.fft.fftfreq(_SYNTHETIC_SIZE)[:, None]
     columns = np.fft.rfftfreq(_SYNTHETIC_SIZE)
     forward = columns * np.cos(angle) + rows * np.sin(angle)

@@ -1,14 +1,14 @@
 """The generator of corrupted images: the 15 common corruptions with the constants of CIFAR-10-C or ImageNet-C.
 
-Images of 224 pixels or more have the constants of ImageNet-C, smaller ones those of CIFAR-10-C.
+Images of 224 pixels or more use the constants of ImageNet-C, smaller images those of CIFAR-10-C.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
 2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images of 32
-pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and follow it
-to the last bit; the others follow it in distribution, motion_blur and snow with a motion kernel of our own in place of
-ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after its corruption; these images are not.
+pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and match the
+script to the last bit. The others match it in distribution; motion_blur and snow use this package's motion kernel
+instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; these images are not.
 
-To add a corruption: a function (images, severity, draws) -> images in a module of this folder, a row of
+To add a corruption, write a function (images, severity, draws) -> images in a module of this folder, a row of
 `CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
 """
 
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 GENERATOR_VERSION = 1
-"""Raised when the draws of every corruption change, and what else all of them share; of single ones see
-`tasks.Task.images_version`."""
+"""Raised when random numbers, or anything else that all corruptions share, change. For changes of single corruptions,
+see `tasks.Task.images_version`."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
     "brightness": brightness,
@@ -64,23 +64,23 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]
     "snow": snow,
     "zoom_blur": zoom_blur,
 }
-"""Key to the function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, draws) to (N, H, H, 3) uint8."""
+"""Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, draws) to (N, H, H, 3) uint8."""
 
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
-"""Keys without a random part, whose published files can be made again byte for byte."""
+"""Corruptions without a random part, whose published files can be reproduced byte for byte."""
 
 SMALLEST_SIZE = 8
-"""Height and width in pixels from which images can be corrupted."""
+"""Minimum height and width, in pixels, of images that can be corrupted."""
 
-_VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
+_BATCH_VALUES = 64 * 32 * 32 * 3  # float64 copies of a batch fit into a processor's cache
 
 
 LARGE_IMAGES_VERSION = 3
-"""Version of the images of `IMAGENET_SIZE` pixels or more; before, they had scaled constants of CIFAR-10-C."""
+"""Version of the corrupted images of `IMAGENET_SIZE` pixels or more; earlier versions scaled CIFAR-10-C's constants."""
 
 
 def corruption_versions(keys: Iterable[str], image_size: int) -> dict[str, int]:
-    """Return the version of each corruption that `corrupt` makes: part of the identity of the images."""
+    """Return the version of each corruption, which is part of the images' identity."""
     lowest = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
     return {key: max(lowest, TASKS[key].images_version) for key in keys}
 
@@ -94,17 +94,17 @@ def corrupt(
     indices: NDArray[np.int64],
     frost: FrostTextures,
 ) -> NDArray[np.uint8]:
-    """Corrupt images; what becomes of one does not depend on the others, their number or their order.
+    """Corrupt images. Each result depends on its image and index alone, not on the other images.
 
-    An image's draws are named by (seed, key, its index) and are the same at all five severities (see
+    An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
     `tasks.corruptions.draws`).
 
     Args:
-        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32, from 224 pixels on by
+        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32; from 224 pixels on, by
             H / 224.
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
-        seed: decides all draws.
+        seed: seed of all random numbers.
         indices: (N,) int64, each image's row in the full test split.
         frost: textures for the key ``"frost"``.
 
@@ -112,8 +112,8 @@ def corrupt(
         (N, H, H, 3) uint8.
 
     Raises:
-        ConfigError: no such key or severity.
-        DatasetError: images are not square uint8 RGB images of 8 pixels or more, or indices are not one an image.
+        ConfigError: the key or severity does not exist.
+        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs.
     """
     if key not in CORRUPTION_FUNCTIONS:
         raise ConfigError(
@@ -124,7 +124,7 @@ def corrupt(
             f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
         )
     _check_images(images, indices, key)
-    step = max(1, _VALUES_AT_A_TIME // images[:1].size) if len(images) else 1
+    step = max(1, _BATCH_VALUES // images[:1].size) if len(images) else 1
     corrupted = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), step):
         batch = slice(start, start + step)
@@ -138,7 +138,7 @@ def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: st
     if not square or images.dtype != np.uint8:
         raise DatasetError(
             f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {SMALLEST_SIZE} pixels or "
-            f"more, got {images.dtype} {images.shape}. Bring the images to one square size first."
+            f"more, got {images.dtype} {images.shape}. Convert the images to one square size first."
         )
     if indices.shape != (len(images),):
         raise DatasetError(

@@ -1,7 +1,7 @@
-"""Interpolation, kernels and borders as the published corruptions use them, over batches of images.
+"""Interpolation, kernels and borders of the published corruptions, for batches of images.
 
 The originals call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness). Neither is a dependency
-here: what those calls compute is written out below, and the tests compare each function with a plain loop.
+here: this module implements the same calls, and tests compare each function with a plain loop.
 """
 
 import math
@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from robust201.core.portable_floats import exp, fused_multiply_add
 
 Border = Literal["edge", "half", "whole"]
-"""What lies left of an image a b c: its edge (a a|), a mirror on the edge (b a|) or through the edge pixel (c b|)."""
+"""Pixels to the left of an image a b c: its edge (a a|), its mirror image at the edge (b a|), or its mirror image at
+the edge pixel (c b|)."""
 
 
 def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Cut pixels in [0, 255] down to whole numbers, as the published script does: 254.9999 becomes 254."""
+    """Truncate pixels in [0, 255] to integers, as the published script does: 254.9999 becomes 254."""
     return pixels.astype(np.uint8)
 
 
 def fold_positions(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
-    """Map positions on an endless axis to those of an image.
+    """Map positions on an infinite axis to positions of an image.
 
     Args:
         positions: any whole numbers.
@@ -45,10 +46,10 @@ def fold_positions(positions: NDArray[np.int64], length: int, border: Border) ->
 
 @cache
 def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Say where each pixel of an axis comes from when the middle of an image is enlarged to the whole.
+    """Return the source of each pixel of an axis when the centre of an image is enlarged.
 
-    The middle ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, first and last pixel centres
-    kept (`scipy.ndimage.zoom` of order 1), and the middle `length` of those remain.
+    The central ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, keeping the first and last
+    pixel centres (`scipy.ndimage.zoom` of order 1), and the central `length` of the result remain.
 
     Args:
         length: pixels on the axis.
@@ -68,7 +69,7 @@ def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
-    """Enlarge the middle of square images, bilinearly, and keep their size.
+    """Enlarge the centre of square images bilinearly, keeping their size.
 
     Args:
         layers: (H, H, …) float64, the image axes first.
@@ -88,39 +89,39 @@ def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float6
 def resize_bilinear(
     images: NDArray[np.floating] | NDArray[np.uint8], height: int, width: int, *, step: float
 ) -> NDArray[np.float64]:
-    """Resample images with pixel areas aligned and no smoothing: what OpenCV's `INTER_LINEAR` computes.
+    """Resample images with aligned pixel areas and without smoothing, like OpenCV's `INTER_LINEAR`.
 
     Args:
         images: (N, H, W, …).
-        height: rows wanted.
-        width: columns wanted.
-        step: old pixels per new pixel, both ways.
+        height: output rows.
+        width: output columns.
+        step: input pixels per output pixel, along both axes.
 
     Returns:
         (N, height, width, …) float64, not rounded.
     """
     resized = images.astype(np.float64)
-    for axis, wanted in ((1, height), (2, width)):
+    for axis, n_positions in ((1, height), (2, width)):
         length = resized.shape[axis]
-        positions = np.clip((np.arange(wanted) + 0.5) * step - 0.5, 0, length - 1)
+        positions = np.clip((np.arange(n_positions) + 0.5) * step - 0.5, 0, length - 1)
         lower = np.floor(positions).astype(np.int64)
         upper = np.minimum(lower + 1, length - 1)
         shape = [1] * resized.ndim
-        shape[axis] = wanted
+        shape[axis] = n_positions
         weight = (positions - lower).reshape(shape)
         resized = resized.take(lower, axis) * (1 - weight) + resized.take(upper, axis) * weight
     return resized
 
 
 def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Bring square layers to another size: bilinearly to a larger one, by means over areas to a smaller.
+    """Resize square layers: bilinearly to a larger size, with a box filter to a smaller one.
 
     Args:
         layers: (N, H, H).
-        size: height and width wanted.
+        size: output height and width.
 
     Returns:
-        (N, size, size) float64; the layers themselves where they have that size.
+        (N, size, size) float64; the input itself if it has that size.
     """
     length = layers.shape[1]
     if size == length:
@@ -130,19 +131,20 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
     edges = np.arange(size + 1) * (length / size)
     old = np.arange(length)
     overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
-    share = np.maximum(overlap, 0) * (size / length)
-    return weighted_sums(share, weighted_sums(share, layers, axis=1), axis=2)
+    weights = np.maximum(overlap, 0) * (size / length)
+    return weighted_sums(weights, weighted_sums(weights, layers, axis=1), axis=2)
 
 
 def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], axis: int) -> NDArray[np.float64]:
-    """Multiply by a matrix along one axis, adding one term after the other.
+    """Multiply by a matrix along one axis, adding terms in order.
 
-    A BLAS sums in an order of its processor. Fused multiply-adds give the bits that OpenBLAS has with AVX2 and AVX-512,
-    by which images were made before; for odd sizes, whose last rows it sums in another way, nearly all of them.
+    The order of a BLAS depends on the processor. Fused multiply-adds give the same bits as OpenBLAS with AVX2 and
+    AVX-512, which earlier images were generated with. For odd sizes, whose last rows OpenBLAS sums differently, nearly
+    all bits are the same.
 
     Args:
         weights: (T, S).
-        values: any shape with S along the axis.
+        values: any shape, with length S along the axis.
         axis: the axis that becomes T long.
 
     Returns:
@@ -158,13 +160,13 @@ def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], ax
 def sample_bilinear(
     images: NDArray[np.float32], rows: NDArray[np.floating], columns: NDArray[np.floating], border: Border
 ) -> NDArray[np.float32]:
-    """Look up images between their pixels.
+    """Interpolate images bilinearly at fractional positions.
 
     Args:
         images: (N, H, W, C) float32.
-        rows: (N, h, w) row positions, pixel centres at whole numbers.
+        rows: (N, h, w) row positions; pixel centres are integers.
         columns: (N, h, w) column positions.
-        border: what lies outside.
+        border: pixels outside of the image.
 
     Returns:
         (N, h, w, C) float32.
@@ -182,14 +184,14 @@ def sample_bilinear(
 
 
 def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Correlate images with a small odd square kernel, mirrored through their edge pixels.
+    """Correlate images with a small odd square kernel, mirrored at the edge pixels.
 
     Args:
         images: (N, H, W, C) float64.
         kernel: (2 r + 1, 2 r + 1).
 
     Returns:
-        An array of the images' shape: OpenCV's `filter2D` with its default border.
+        An array of the images' shape, as from OpenCV's `filter2D` with its default border.
     """
     radius = len(kernel) // 2
     _, height, width, _ = images.shape
@@ -203,9 +205,9 @@ def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDAr
 
 
 def stretch_kernel(kernel: NDArray[np.floating], scale: float) -> NDArray[np.float64]:
-    """Carry a kernel over to a finer or coarser pixel grid.
+    """Resample a kernel to a finer or coarser pixel grid.
 
-    The kernel is read as constant over each of its pixels, enlarged by `scale`, and integrated over the new pixels.
+    The kernel is treated as constant over each of its pixels, enlarged by `scale`, and integrated over the new pixels.
 
     Args:
         kernel: (2 r + 1, 2 r + 1).
@@ -219,8 +221,8 @@ def stretch_kernel(kernel: NDArray[np.floating], scale: float) -> NDArray[np.flo
     old = (np.arange(-old_radius, old_radius + 1)) * scale
     new = np.arange(-new_radius, new_radius + 1)[:, None]
     overlap = np.minimum(new + 0.5, old + scale / 2) - np.maximum(new - 0.5, old - scale / 2)
-    share = np.maximum(overlap, 0) / scale
-    return weighted_sums(share, weighted_sums(share, kernel, axis=0), axis=1)
+    weights = np.maximum(overlap, 0) / scale
+    return weighted_sums(weights, weighted_sums(weights, kernel, axis=0), axis=1)
 
 
 def smooth(
@@ -231,16 +233,17 @@ def smooth(
     mode: Literal["nearest", "reflect"],
     truncate: float,
 ) -> NDArray[np.float64]:
-    """Smooth along two axes by a Gaussian, as `scipy.ndimage.gaussian_filter` does, with weights of our `exp`.
+    """Smooth with a Gaussian along two axes, like `scipy.ndimage.gaussian_filter`.
 
-    SciPy computes the weights by `numpy.exp`, whose last bit depends on the processor.
+    SciPy computes the weights with `numpy.exp`, whose last bit depends on the processor; this function uses
+    `portable_floats.exp`.
 
     Args:
         layers: any shape.
         sigma: standard deviation, in pixels; 0 changes nothing.
         axes: the two axes.
-        mode: what lies outside: edge pixels repeated, or mirrored on the edge.
-        truncate: standard deviations at which the kernel is cut.
+        mode: pixels outside: edge pixels repeated, or mirrored at the edge.
+        truncate: kernel radius in standard deviations.
 
     Returns:
         An array of the shape of `layers`.

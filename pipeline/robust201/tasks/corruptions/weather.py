@@ -27,13 +27,13 @@ class SnowConstants(NamedTuple):
     """Constants of snow at one severity.
 
     Attributes:
-        mean: of the normal noise that flakes are made of.
-        scale: its standard deviation.
+        mean: mean of the normal noise that becomes flakes.
+        scale: standard deviation of the noise.
         zoom: enlargement of the noise.
-        threshold: noise below it is no flake.
-        radius: of the motion blur, in pixels.
-        sigma: of the motion blur, in pixels.
-        kept: share of the image that is not whitened.
+        threshold: minimum value of a flake; smaller noise is removed.
+        radius: radius of the motion blur, in pixels.
+        sigma: standard deviation of the motion blur, in pixels.
+        kept: weight of the original image; the rest is whitened.
     """
 
     mean: float
@@ -63,7 +63,7 @@ SNOW = Constants(
 )
 
 SNOW_ANGLES = (-135.0, -45.0)
-"""Range of the flakes' motion in degrees, around straight down."""
+"""Range of the flakes' direction in degrees, centred on straight down."""
 
 FROST_WEIGHTS = Constants(
     cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
@@ -72,29 +72,29 @@ FROST_WEIGHTS = Constants(
 """Weights of the image and of the frost."""
 
 FROST_SHRINK = 0.2
-"""Size of a frost texture on a 32-pixel image, as a share of its own. On a 224-pixel image it has its own size."""
+"""Factor by which frost textures are resized for 32-pixel images. For 224-pixel images they keep their size."""
 
 FOG_PLASMA = Constants(
     cifar=((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
     imagenet=((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
 )
-"""Strength of the fog, and the factor by which its finer structure fades."""
+"""Strength of the fog, and factor by which each finer scale of its structure is weaker."""
 
 BRIGHTNESS_STEPS = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
-"""What is added to the value of HSV, in units of [0, 1]."""
+"""Amount added to the value of HSV, in units of [0, 1]."""
 
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
 
 
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Weigh red, green and blue as two fused multiply-adds do: rounded after each product is added, not before.
+    """Return luma with the bits of two fused multiply-adds, which round only after each product is added.
 
-    These are the bits that a matrix product has on processors with AVX-512, where version 2 of the images was made.
-    Products of two float32 are exact in float64. That rounding their sum to float64 first does not change the result
-    was tested for all colours.
+    A matrix product has these bits on processors with AVX-512, where version 2 of the images was generated. Products of
+    two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for all
+    colours.
 
     Args:
-        pixels: (…, 3), levels of 8 bits over 255.
+        pixels: (…, 3), 8-bit levels divided by 255.
 
     Returns:
         (…) float32.
@@ -107,7 +107,7 @@ def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Whiten images and let flakes fall over them."""
+    """Whiten images and add falling flakes."""
     size = images.shape[1]
     constants = SNOW.at(severity, size)
     flakes = resample_layers(_flakes(constants, draws, reference_size(size)) / 255.0, size)
@@ -115,12 +115,12 @@ def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     grey = grey_of(pixels)[..., None]
     whitened = np.maximum(pixels, grey * np.float32(1.5) + np.float32(0.5))
     pixels = np.float32(constants.kept) * pixels + np.float32(1 - constants.kept) * whitened
-    falling = flakes[..., None]
-    return truncate(np.clip(pixels + falling + np.rot90(falling, k=2, axes=(1, 2)), 0, 1) * 255)
+    layer = flakes[..., None]
+    return truncate(np.clip(pixels + layer + np.rot90(layer, k=2, axes=(1, 2)), 0, 1) * 255)
 
 
 def _flakes(constants: SnowConstants, draws: CorruptionDraws, size: int) -> NDArray[np.uint8]:
-    """Make layers of falling flakes: (N, size, size) uint8."""
+    """Return layers of falling flakes: (N, size, size) uint8."""
     shape = (size, size)
     drawn = draws.each(lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES)))
     noise = drawn[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
@@ -131,31 +131,31 @@ def _flakes(constants: SnowConstants, draws: CorruptionDraws, size: int) -> NDAr
 
 
 def frost(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Lay a random piece of a frost texture over images."""
+    """Blend images with a random piece of a frost texture."""
     size = images.shape[1]
-    kept, weight = FROST_WEIGHTS.at(severity, size)
+    image_weight, frost_weight = FROST_WEIGHTS.at(severity, size)
     shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
     textures = draws.frost.shrunk(shrink, size)
-    chances = draws.each(lambda generator: generator.random(3))
+    uniforms = draws.each(lambda generator: generator.random(3))
     frosted = np.empty_like(images)
-    for position, (which, down, right) in enumerate(chances):
-        texture = textures[int(which * len(textures))]
+    for position, (choice, down, right) in enumerate(uniforms):
+        texture = textures[int(choice * len(textures))]
         top = int(down * (texture.shape[0] - size))
         left = int(right * (texture.shape[1] - size))
         piece = texture[top : top + size, left : left + size]
-        frosted[position] = truncate(np.clip(kept * images[position] + weight * piece, 0, 255))
+        frosted[position] = truncate(np.clip(image_weight * images[position] + frost_weight * piece, 0, 255))
     return frosted
 
 
 def plasma(noise: Floats, fading: float) -> Floats:
-    """Make cloud-like height maps by the diamond-square algorithm on a torus.
+    """Return cloud-like height maps, from the diamond-square algorithm on a torus.
 
     Args:
-        noise: (N, M * M - 1) uniform draws in [-1, 1), M a power of two.
+        noise: (N, M * M - 1) uniform random numbers in [-1, 1); M is a power of two.
         fading: factor by which the noise's range shrinks from one scale to the next.
 
     Returns:
-        (N, M, M) float64 in [0, 1]; each map's lowest point is 0 and its highest 1.
+        (N, M, M) float64 in [0, 1]; each map's minimum is 0 and its maximum 1.
     """
     size = round((noise.shape[1] + 1) ** 0.5)
     heights = np.zeros((len(noise), size, size))
@@ -180,7 +180,7 @@ def plasma(noise: Floats, fading: float) -> Floats:
 
 
 def fog(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Veil images in clouds and keep their brightest value."""
+    """Add clouds to images, keeping the brightest value."""
     size = images.shape[1]
     strength, fading = FOG_PLASMA.at(severity, size)
     map_size = 1 << (size - 1).bit_length()
@@ -213,14 +213,14 @@ def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _from_hsv(hue: Floats, saturation: Floats, value: Floats) -> Floats:
-    """Join hue, saturation and value (…) to red, green and blue (…, 3)."""
+    """Convert hue, saturation and value (…) to red, green and blue (…, 3)."""
     sector = np.floor(hue * 6)
     within = hue * 6 - sector
     low = value * (1 - saturation)
-    falling = value * (1 - within * saturation)
-    rising = value * (1 - (1 - within) * saturation)
-    which = sector.astype(np.intp) % 6
-    red = np.choose(which, (value, falling, low, low, rising, value))
-    green = np.choose(which, (rising, value, value, falling, low, low))
-    blue = np.choose(which, (low, low, rising, value, value, falling))
+    descending = value * (1 - within * saturation)
+    ascending = value * (1 - (1 - within) * saturation)
+    index = sector.astype(np.intp) % 6
+    red = np.choose(index, (value, descending, low, low, ascending, value))
+    green = np.choose(index, (ascending, value, value, descending, low, low))
+    blue = np.choose(index, (low, low, ascending, value, value, descending))
     return np.stack((red, green, blue), axis=-1)

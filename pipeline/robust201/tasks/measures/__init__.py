@@ -1,1 +1,1 @@
-"""Measures of a network itself: numbers that no accuracy is part of, one module per measure."""
+"""Measures: numbers about the network itself, independent of its accuracy; one module per measure."""

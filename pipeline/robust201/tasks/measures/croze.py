@@ -1,4 +1,4 @@
-"""CRoZe: how alike a network and one perturbed to its detriment are in features, weights and gradients.
+"""CRoZe: similarity of features, weights and gradients between a network and an adversarially perturbed copy.
 
 Source: Ha, Jang and Hwang, "Generalizable Lightweight Proxy for Robust NAS against Diverse Perturbations", NeurIPS
 2023, and its code; where the two differ, see docs/protocol.md.
@@ -21,7 +21,7 @@ from robust201.tasks.measures.trainable import gradients, mean_loss, normalised,
 
 
 def measure(context: Context, parameters: CrozeParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the first images of a request, all in one pass.
+    """Measure the first images of a request in a single pass.
 
     Returns:
         `score`: sum over layers of the product of the three similarities.
@@ -31,16 +31,18 @@ def measure(context: Context, parameters: CrozeParameters, request: Request) -> 
     labels = request.labels[: parameters.images].clone()
     with torch.inference_mode(mode=False), torch.enable_grad(), context.draws(0):
         clean, perturbed = _double_copy(classifier), _double_copy(classifier)
-        shown = normalised(classifier, images)
-        _perturb_weights(perturbed, shown, labels, parameters.weight_step)
-        moved = normalised(classifier, _perturb_images(classifier, perturbed, images, labels, parameters.image_step))
-        sides = [_features_and_gradients(network, at, labels) for network, at in ((clean, shown), (perturbed, moved))]
+        inputs = normalised(classifier, images)
+        _perturb_weights(perturbed, inputs, labels, parameters.weight_step)
+        pixels = _perturb_images(classifier, perturbed, images, labels, parameters.image_step)
+        perturbed_inputs = normalised(classifier, pixels)
+        clean_features, clean_gradients = _features_and_gradients(clean, inputs, labels)
+        features, weight_gradients = _features_and_gradients(perturbed, perturbed_inputs, labels)
         scores = [
-            _score(pair, features, of_weights)
-            for pair, features, of_weights in zip(
+            _score(layer_pair, feature_pair, gradient_pair)
+            for layer_pair, feature_pair, gradient_pair in zip(
                 zip(layers_of(clean), layers_of(perturbed), strict=True),
-                zip(sides[0][0], sides[1][0], strict=True),
-                zip(sides[0][1], sides[1][1], strict=True),
+                zip(clean_features, features, strict=True),
+                zip(clean_gradients, weight_gradients, strict=True),
                 strict=True,
             )
         ]
@@ -54,12 +56,12 @@ def _double_copy(classifier: Classifier) -> nn.Module:
     return network
 
 
-def _perturb_weights(network: nn.Module, shown: torch.Tensor, labels: torch.Tensor, step: float) -> None:
-    """Take one step up the loss in each layer's weights, of a length relative to their norm."""
+def _perturb_weights(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, step: float) -> None:
+    """Move each layer's weights one step along the loss's gradient; the step is relative to their norm."""
     weights = [layer.weight for layer in layers_of(network)]
-    found = gradients(mean_loss(network, shown, labels), weights)
+    weight_gradients = gradients(mean_loss(network, inputs, labels), weights)
     with torch.no_grad():
-        for weight, gradient in zip(weights, found, strict=True):
+        for weight, gradient in zip(weights, weight_gradients, strict=True):
             length = gradient.norm()
             factor = torch.where(length > 0, step * weight.norm() / length, 0.0)
             weight.add_(factor * gradient)
@@ -68,31 +70,33 @@ def _perturb_weights(network: nn.Module, shown: torch.Tensor, labels: torch.Tens
 def _perturb_images(
     classifier: Classifier, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: float
 ) -> torch.Tensor:
-    """Take one step down the loss in the images' pixels, by the sign of the gradient: as published."""
+    """Move pixels one step against the sign of the loss's gradient, as published."""
     leaf = images.clone().requires_grad_()
-    (found,) = gradients(mean_loss(network, normalised(classifier, leaf), labels), [leaf])
-    return (images - step * found.sign()).clamp(0, 1)
+    (gradient,) = gradients(mean_loss(network, normalised(classifier, leaf), labels), [leaf])
+    return (images - step * gradient.sign()).clamp(0, 1)
 
 
 def _features_and_gradients(
-    network: nn.Module, shown: torch.Tensor, labels: torch.Tensor
+    network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Each layer's last output (B, …), and the loss's gradient with respect to its weights."""
+    """Return each layer's last output (B, …), and the loss's gradient with respect to its weights."""
     layers = layers_of(network)
     with observe(network) as observed:
-        logits = answer_of(network, shown)
-    found = gradients(functional.cross_entropy(logits, labels), [layer.weight for layer in layers])
+        logits = answer_of(network, inputs)
+    loss = functional.cross_entropy(logits, labels)
+    weight_gradients = gradients(loss, [layer.weight for layer in layers])
     outputs = dict(observed.maps)
-    return [outputs[layer].detach() if layer in outputs else logits.new_zeros(1) for layer in layers], found
+    features = [outputs[layer].detach() if layer in outputs else logits.new_zeros(1) for layer in layers]
+    return features, weight_gradients
 
 
 def _score(
-    layers: Sequence[Layer], features: Sequence[torch.Tensor], of_weights: Sequence[torch.Tensor]
+    layers: Sequence[Layer], features: Sequence[torch.Tensor], weight_gradients: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """Product of the similarities of a layer."""
+    """Return the product of a layer's three similarities."""
     with torch.no_grad():
         weights = [layer.weight for layer in layers]
-        of_layer = (1 + functional.cosine_similarity(weights[0], weights[1], dim=0)).sum()
-        of_features = (1 + functional.cosine_similarity(features[0], features[1], dim=0)).sum()
-        of_gradients = functional.cosine_similarity(of_weights[0], of_weights[1], dim=0).abs().sum()
-        return (of_layer * of_features * of_gradients).abs()
+        weight_similarity = (1 + functional.cosine_similarity(weights[0], weights[1], dim=0)).sum()
+        feature_similarity = (1 + functional.cosine_similarity(features[0], features[1], dim=0)).sum()
+        gradient_similarity = functional.cosine_similarity(weight_gradients[0], weight_gradients[1], dim=0).abs().sum()
+        return (weight_similarity * feature_similarity * gradient_similarity).abs()

@@ -1,6 +1,6 @@
-"""Largest eigenvalue of the loss's Hessian with respect to the input, image by image or batch by batch.
+"""Largest eigenvalue of the loss's Hessian with respect to the input, per image or per batch.
 
-Source: Jung, Lukasik and Keuper (ICLR 2023, section 5.1), whose text names this Hessian (docs/protocol.md).
+Source: Jung, Lukasik and Keuper (ICLR 2023, section 5.1), whose text describes this Hessian (docs/protocol.md).
 """
 
 from collections.abc import Mapping
@@ -31,44 +31,47 @@ def measure(context: Context, parameters: HessianInputParameters, request: Reque
     """Measure all images of a request.
 
     Returns:
-        Those of these columns that the parameters choose. `largest`: mean over images of the largest eigenvalue of the
-        Hessian of an image's cross-entropy; `largest_sd`: its standard deviation over images. `batch_largest`: mean
-        over batches of the largest eigenvalue of the Hessian of the batch's summed cross-entropy with respect to all
-        its images, which in evaluation mode is the largest of the images' own; `batch_largest_sd`: its standard
-        deviation over batches.
+        The selected columns. `largest`: mean over images of the largest eigenvalue of the Hessian of an image's
+        cross-entropy; `largest_sd`: standard deviation of these eigenvalues over images. `batch_largest`: mean over
+        batches of the largest eigenvalue of the Hessian of the batch's summed cross-entropy with respect to all its
+        images, which in evaluation mode is the maximum over the images; `batch_largest_sd`: standard deviation over
+        batches.
     """
-    chosen = parameters.chosen_columns
+    columns = parameters.selected_columns
     n_images = len(request.images)
     values: dict[str, float] = {}
-    by_batches = any(name.startswith("batch_") for name in chosen)
+    by_batches = any(name.startswith("batch_") for name in columns)
     batches = equal_batches(parameters, n_images, context.key) if by_batches else []
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         if parameters.mode == "training":
-            of_batches = [_largest(context, parameters, request, batch, network) for batch in batches]
+            batch_eigenvalues = [_largest(context, parameters, request, batch, network) for batch in batches]
         else:
             parts = pieces(context.classifier, n_images)
-            of_images = np.concatenate([_largest(context, parameters, request, piece, network) for piece in parts])
-            values = {"largest": of_images.mean(), "largest_sd": of_images.std()}
-            of_batches = [of_images[batch].max(keepdims=True) for batch in batches]
+            eigenvalues = np.concatenate([_largest(context, parameters, request, piece, network) for piece in parts])
+            values = {"largest": eigenvalues.mean(), "largest_sd": eigenvalues.std()}
+            batch_eigenvalues = [eigenvalues[batch].max(keepdims=True) for batch in batches]
     if by_batches:
-        values |= {"batch_largest": float(np.mean(of_batches)), "batch_largest_sd": float(np.std(of_batches))}
-    return {name: np.array(values[name]) for name in chosen}
+        values |= {
+            "batch_largest": float(np.mean(batch_eigenvalues)),
+            "batch_largest_sd": float(np.std(batch_eigenvalues)),
+        }
+    return {name: np.array(values[name]) for name in columns}
 
 
 def _largest(
     context: Context, parameters: HessianInputParameters, request: Request, piece: slice, network: nn.Module
 ) -> NDArray[np.float64]:
-    """Eigenvalues (B,) of the images of a piece, or (1,) of a whole batch in training mode.
+    """Return the largest eigenvalue per image (B,), or (1,) for a whole batch in training mode.
 
-    In evaluation mode the Hessian of the summed loss has a block per image, so one product serves all of them.
+    In evaluation mode the Hessian of the summed loss has one block per image, so one product serves all images.
     """
     pixels = to_float(request.images[piece])
     is_normalised = parameters.input == "normalised"
     leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
-    shown = leaf if is_normalised else normalised(context.classifier, leaf)
+    inputs = leaf if is_normalised else normalised(context.classifier, leaf)
     with seeded_pass(context, parameters, piece.start):
-        logits = answer_of(network, shown)
+        logits = answer_of(network, inputs)
     loss = functional.cross_entropy(logits, request.labels[piece].clone(), reduction="sum")
     (first,) = gradients(loss, [leaf], create=True)
     n_blocks = 1 if parameters.mode == "training" else len(pixels)

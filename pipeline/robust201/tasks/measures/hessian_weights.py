@@ -33,31 +33,34 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     """Measure all images of a request.
 
     Returns:
-        Those of these columns that the parameters choose. `largest`: eigenvalue of the Hessian of the mean
-        cross-entropy over the images; in training mode, of the mean over batches of each batch's. `largest_summed`: of
-        the sum over batches of each batch's mean, which is that many times as large. `batch_largest`: mean over
-        batches of the largest eigenvalue of the Hessian of the batch's mean cross-entropy; `batch_largest_sd`: its
+        The selected columns. `largest`: largest eigenvalue of the Hessian of the mean cross-entropy over the images; in
+        training mode, of the mean over batches of the batches' mean cross-entropies. `largest_summed`: the same for the
+        sum over batches instead of the mean, i.e. `largest` times the number of batches. `batch_largest`: mean over
+        batches of the largest eigenvalue of the Hessian of the batch's mean cross-entropy; `batch_largest_sd`:
         standard deviation over batches.
     """
     n_images = len(request.images)
-    chosen = parameters.chosen_columns
+    columns = parameters.selected_columns
     values: dict[str, float] = {}
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode)
-        if "largest" in chosen or "largest_summed" in chosen:
+        if "largest" in columns or "largest_summed" in columns:
             largest = _largest(context, parameters, request, network, _all_pieces(context, parameters, n_images))
             values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
-        if any(name.startswith("batch_") for name in chosen):
-            of_batches = [
+        if any(name.startswith("batch_") for name in columns):
+            batch_eigenvalues = [
                 _largest(context, parameters, request, network, _pieces_of(context, parameters, rows))
                 for rows in equal_batches(parameters, n_images, context.key)
             ]
-            values |= {"batch_largest": float(np.mean(of_batches)), "batch_largest_sd": float(np.std(of_batches))}
-    return {name: np.array(values[name]) for name in chosen}
+            values |= {
+                "batch_largest": float(np.mean(batch_eigenvalues)),
+                "batch_largest_sd": float(np.std(batch_eigenvalues)),
+            }
+    return {name: np.array(values[name]) for name in columns}
 
 
 def _all_pieces(context: Context, parameters: HessianWeightsParameters, n_images: int) -> list[slice]:
-    """Divide all images into what one pass sees: in training mode whole batches."""
+    """Split all images into slices for single passes; in training mode these are whole batches."""
     if parameters.mode == "training":
         return equal_batches(parameters, n_images, context.key)
     return list(pieces(context.classifier, n_images))
@@ -76,23 +79,26 @@ def _largest(
     network: nn.Module,
     parts: Sequence[slice],
 ) -> float:
-    """Largest eigenvalue of the Hessian of the mean cross-entropy over the images of some passes."""
+    """Return the largest eigenvalue of the Hessian of the mean cross-entropy over the images of several passes."""
     weights = list(network.parameters())
     sizes = [weight.numel() for weight in weights]
     n_images = sum(piece.stop - piece.start for piece in parts)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
-        along = [part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)]
+        directions = [
+            part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)
+        ]
         total = torch.zeros_like(vectors, dtype=torch.float64)
         for piece in parts:
-            shown = normalised(context.classifier, to_float(request.images[piece]))
+            inputs = normalised(context.classifier, to_float(request.images[piece]))
             labels = request.labels[piece].clone()
             with seeded_pass(context, parameters, piece.start):
-                logits = answer_of(network, shown)
+                logits = answer_of(network, inputs)
             loss = functional.cross_entropy(logits, labels, reduction="sum") / n_images
             first = gradients(loss, weights, create=True)
-            product = torch.stack([(one * part).sum() for one, part in zip(first, along, strict=True)]).sum()
-            total += torch.cat([one.flatten() for one in gradients(product, weights)])
+            products = [(gradient * part).sum() for gradient, part in zip(first, directions, strict=True)]
+            second = gradients(torch.stack(products).sum(), weights)
+            total += torch.cat([gradient.flatten() for gradient in second])
         return total
 
     start = torch.from_numpy(uniforms(context, "start", sum(sizes)) - 0.5)[None].to(context.classifier.device)

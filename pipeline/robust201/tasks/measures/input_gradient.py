@@ -1,7 +1,7 @@
-"""Gradient of the loss with respect to the pixels, as attacks see it: its norm, and how often it vanishes.
+"""Gradient of the loss with respect to the pixels, as attacks use it: its norm, and how often it vanishes.
 
 Source: Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4): where the loss saturates, gradients
-are exactly zero in floating point, and attacks that follow them stay where they start.
+are exactly zero in floating point, and attacks that follow them stay at their starting points.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ def measure(context: Context, _parameters: InputGradientParameters, request: Req
 
     Returns:
         `norm`: mean over images of the L2 norm of the gradient of the cross-entropy with respect to the pixels, which
-        lie in [0, 1]. `zero_share`: share of images whose gradient is exactly 0 at every pixel.
+        lie in [0, 1]. `zero_share`: fraction of the images whose gradient is exactly 0 at every pixel.
     """
-    norms, zeros = [], []
+    norms, is_zero = [], []
     for piece in context.slices(len(request.images)):
         _, _, gradient = context.attacked_model.loss_and_gradient(
             to_float(request.images[piece]), request.labels[piece]
         )
         values = gradient.double().flatten(1)
         norms.append(values.norm(dim=1).cpu().numpy())
-        zeros.append((values == 0).all(dim=1).cpu().numpy())
-    return {"norm": np.array(np.concatenate(norms).mean()), "zero_share": np.array(np.concatenate(zeros).mean())}
+        is_zero.append((values == 0).all(dim=1).cpu().numpy())
+    return {"norm": np.array(np.concatenate(norms).mean()), "zero_share": np.array(np.concatenate(is_zero).mean())}

@@ -1,9 +1,9 @@
 """Frobenius norm of the Jacobian of the logits with respect to the input.
 
-Source: Hoffman, Roberts and Yaida, "Robust Learning with Jacobian Regularization", 2019; with random projections as in
-equation 9 there: for v uniform on the unit sphere of the C logits, C times the squared norm of the gradient of v·z has
-the squared Frobenius norm as its mean. Jung, Lukasik and Keuper (ICLR 2023, section 5.1) use half of its mean over
-images (docs/protocol.md).
+Source: Hoffman, Roberts and Yaida, "Robust Learning with Jacobian Regularization", 2019. Random projections follow
+their equation 9: for v uniform on the unit sphere of the C logits, the expectation of C times the squared norm of the
+gradient of v·z is the squared Frobenius norm. Jung, Lukasik and Keuper (ICLR 2023, section 5.1) use half of its mean
+over images (docs/protocol.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,31 +24,31 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
     """Measure all images of a request.
 
     Returns:
-        Those of these columns that the parameters choose. `squared_norm`: mean over images of the squared Frobenius
-        norm. `squared_norm_sd`: its standard deviation over images, of the estimates where projections are drawn.
-        `norm`: mean over images of the root of the square or estimate. In training mode an image's square is that of
-        the derivatives of all logits of its batch with respect to the image.
+        The selected columns. `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`: its
+        standard deviation over images, or that of its estimates if projections are random. `norm`: mean over images of
+        the square root of the squared norm or its estimate. In training mode, an image's squared norm is that of the
+        derivatives of all logits of its batch with respect to the image.
     """
     n_images = len(request.images)
     if parameters.mode == "training":
         batches = equal_batches(parameters, n_images, context.key)
-        found = _squares_in_batches(context, parameters, request, batches)
+        squared_norms = _squares_in_batches(context, parameters, request, batches)
     else:
-        found = [_squared_norms(context, parameters, request, piece) for piece in context.slices(n_images)]
-    squares = np.concatenate([one.cpu().numpy() for one in found])
+        squared_norms = [_squared_norms(context, parameters, request, piece) for piece in context.slices(n_images)]
+    squares = np.concatenate([batch.cpu().numpy() for batch in squared_norms])
     values = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
-    return {name: np.array(values[name]) for name in parameters.chosen_columns}
+    return {name: np.array(values[name]) for name in parameters.selected_columns}
 
 
 def _squares_in_batches(
     context: Context, parameters: JacobianParameters, request: Request, batches: Sequence[slice]
 ) -> list[torch.Tensor]:
-    """Squared norms (B,) float64 of each batch in training mode, as the cited code computes them.
+    """Return the squared norms (B,) float64 of each batch in training mode, as the cited code computes them.
 
-    It differentiates the sum over the batch of each image's v·z with respect to every image. The directions v of two
-    images are independent, so that the squares of the derivatives of both images' logits add up in the mean.
+    That code differentiates the batch's sum of v·z with respect to every image. The directions v of two images are
+    independent, so in expectation the squared derivatives of both images' logits add up.
     """
-    found = []
+    squared_norms = []
     n_classes, draws = context.classifier.n_classes, CounterDraws(context.seed, context.key)
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
@@ -63,21 +63,21 @@ def _squares_in_batches(
                 if parameters.input == "pixels":
                     gradient = gradient / context.classifier.std
                 total += gradient.double().flatten(1).square().sum(dim=1)
-            found.append(total * (n_classes / cast("int", parameters.projections)))
-    return found
+            squared_norms.append(total * (n_classes / cast("int", parameters.projections)))
+    return squared_norms
 
 
 def _directions(
     draws: Draws, projection: int, indices: NDArray[np.int64], n_classes: int, device: torch.device
 ) -> torch.Tensor:
-    """Directions (B, C) of unit length, uniform on the sphere."""
+    """Return directions (B, C) of unit length, uniform on the sphere."""
     directions = draws.normals(projection, indices, n_classes).to(device)
     unit: torch.Tensor = directions / directions.norm(dim=1, keepdim=True)
     return unit
 
 
 def _squared_norms(context: Context, parameters: JacobianParameters, request: Request, piece: slice) -> torch.Tensor:
-    """Squared norms (B,) float64 of one batch."""
+    """Return the squared norms (B,) float64 of one batch."""
     pixels = to_float(request.images[piece])
     n_classes = context.classifier.n_classes
     total = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
@@ -101,12 +101,12 @@ def _one_logit(number: int, n_classes: int, pixels: torch.Tensor) -> torch.Tenso
 def _gradient_squares(
     context: Context, parameters: JacobianParameters, pixels: torch.Tensor, directions: torch.Tensor
 ) -> torch.Tensor:
-    """Squared norm (B,) of the gradient of each image's logits along its direction."""
+    """Return the squared norm (B,) of the gradient of each image's logits along its direction."""
 
-    def along(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+    def project(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return (logits * directions[rows]).sum(dim=1)
 
-    _, _, gradient = context.attacked_model.value_and_gradient(pixels, along)
+    _, _, gradient = context.attacked_model.value_and_gradient(pixels, project)
     if parameters.input == "normalised":
-        gradient = gradient * context.classifier.std  # pixels = mean + std × what the network is shown
+        gradient = gradient * context.classifier.std  # pixels = mean + std × input of the network
     return gradient.double().flatten(1).square().sum(dim=1)

@@ -1,4 +1,4 @@
-"""The largest eigenvalue of symmetric operators that can only be applied, many at a time.
+"""Largest eigenvalues of symmetric operators that are given only as functions, several at a time.
 
 Source: Golub and Van Loan, "Matrix Computations", 4th ed., section 10.1: the Lanczos iteration with full
 reorthogonalisation. The residual of the largest Ritz pair bounds the distance to an eigenvalue.
@@ -12,30 +12,30 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
 
-_CHECK_EVERY = 4
-"""Steps between looks at the residuals: each waits for the device."""
+_CHECK_INTERVAL = 4
+"""Steps between checks of the residuals, each of which waits for the device."""
 
 _VANISHED = 1e-12
-"""Length of a new direction, relative to the operator's, below which the iteration has seen its whole space."""
+"""Length of a new direction, relative to the operator's norm, below which the iteration has exhausted its space."""
 
 
 def largest_eigenvalues(
     apply: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, *, steps: int, tolerance: float, name: str
 ) -> NDArray[np.float64]:
-    """Find the algebraically largest eigenvalue of each of several operators.
+    """Return the algebraically largest eigenvalue of each of several operators.
 
     Args:
-        apply: (B, D) float32 → (B, D), row b by operator b.
-        start: (B, D) float64, first directions, none of them zero.
-        steps: applications after which to give up.
-        tolerance: residual to reach, relative to the largest absolute Ritz value.
-        name: what is measured, for messages.
+        apply: (B, D) float32 → (B, D); operator b is applied to row b.
+        start: (B, D) float64, starting directions, none of them zero.
+        steps: maximum number of applications.
+        tolerance: residual at which to stop, relative to the largest absolute Ritz value.
+        name: name of the evaluation, for messages.
 
     Returns:
         (B,) eigenvalues.
 
     Raises:
-        EvaluationError: an operator gave NaN or infinity, or one did not converge.
+        EvaluationError: an operator returned NaN or infinity, or one did not converge.
     """
     direction = start / start.norm(dim=1, keepdim=True)
     basis: list[torch.Tensor] = []
@@ -47,17 +47,17 @@ def largest_eigenvalues(
         basis.append(direction)
         applied = apply(direction.float()).double()
         quotient = (applied * direction).sum(dim=1)
-        # Twice is enough (section 10.3.6): rounding leaves no trace of earlier directions.
+        # Two passes are enough (section 10.3.6) to remove all components along earlier directions, up to rounding.
         for earlier in basis * 2:
             applied = applied - (applied * earlier).sum(dim=1, keepdim=True) * earlier
         length = applied.norm(dim=1)
         is_over = length <= _VANISHED * (quotient.abs() + length)
-        # A direction of zeros would add the Ritz value 0; the first quotient is never above the largest one.
+        # A zero direction would add the Ritz value 0; the first quotient never exceeds the largest Ritz value.
         was_over = direction.abs().amax(dim=1) == 0
         diagonal.append(quotient if not diagonal else torch.where(was_over, diagonal[0], quotient))
         off_diagonal.append(torch.where(is_over, 0.0, length))
         direction = torch.where(is_over[:, None], 0.0, applied / length[:, None])
-        if step % _CHECK_EVERY == 0 or step == last:
+        if step % _CHECK_INTERVAL == 0 or step == last:
             values, residuals = _ritz(diagonal, off_diagonal, name)
             worst = float(residuals.max())
             if worst <= tolerance:
@@ -71,17 +71,17 @@ def largest_eigenvalues(
 def _ritz(
     diagonal: list[torch.Tensor], off_diagonal: list[torch.Tensor], name: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Largest Ritz values (B,) and their relative residuals (B,)."""
+    """Return the largest Ritz values (B,) and their relative residuals (B,)."""
     quotients, lengths = torch.stack([torch.stack(diagonal), torch.stack(off_diagonal)]).cpu().numpy()  # (k, B) each
     if not (np.isfinite(quotients).all() and np.isfinite(lengths).all()):
         raise EvaluationError(
             f"Finding the largest eigenvalue failed for {name}: expected finite Hessian-vector products, got NaN or "
             "infinity. Check this network's weights."
         )
-    places = np.arange(len(quotients))
-    matrices = np.zeros((quotients.shape[1], len(places), len(places)))
-    matrices[:, places, places] = quotients.T
-    matrices[:, places[1:], places[:-1]] = lengths[:-1].T  # eigh reads the lower triangle
+    diagonal_indices = np.arange(len(quotients))
+    matrices = np.zeros((quotients.shape[1], len(quotients), len(quotients)))
+    matrices[:, diagonal_indices, diagonal_indices] = quotients.T
+    matrices[:, diagonal_indices[1:], diagonal_indices[:-1]] = lengths[:-1].T  # eigh reads the lower triangle
     ritz, vectors = np.linalg.eigh(matrices)
     scale = np.abs(ritz).max(axis=1)
     residuals = lengths[-1] * np.abs(vectors[:, -1, -1])

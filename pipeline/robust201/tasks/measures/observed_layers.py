@@ -1,4 +1,4 @@
-"""What a network computes on its way to the logits: maps of layers, signs before ReLUs, the last feature map."""
+"""Intermediate values of a forward pass: outputs of layers, signs before ReLUs, the last feature map."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ _RELUS = frozenset({functional.relu, functional.relu_, torch.relu, torch.relu_, 
 
 
 def layers_of(network: nn.Module) -> list[Layer]:
-    """List the convolutions and linear layers, whose weights the published proxies look at."""
+    """Return the convolutions and linear layers, whose weights the published proxies use."""
     return [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
 
 
-class _Watch(TorchFunctionMode):
-    """Sees every function of torch, so that a ReLU counts whether it is a module or a call."""
+class _ReluObserver(TorchFunctionMode):
+    """Intercepts all torch functions, to observe ReLUs that are modules as well as function calls."""
 
     def __init__(self, observed: "Observed") -> None:
         super().__init__()
@@ -33,20 +33,21 @@ class _Watch(TorchFunctionMode):
         del types
         if func in _RELUS:
             self._observed.add_signs(args[0])
-        found = func(*args, **(kwargs or {}))
-        if isinstance(found, torch.Tensor) and found.ndim == 4 and found.shape[2:].numel() > 1:
-            self._observed.last_map = found
-        return found
+        output = func(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor) and output.ndim == 4 and output.shape[2:].numel() > 1:
+            self._observed.last_map = output
+        return output
 
 
 class Observed:
-    """What one forward pass of B images leaves behind.
+    """Observations of one forward pass of B images.
 
     Attributes:
         maps: (layer, its output) in order of calls.
-        agreements: (B, B) float64, units before ReLUs whose signs two images share, positive or not; None without ReLU.
-        variances: of each input of a BatchNorm, the mean over channels of the variance over images and positions.
-        last_map: the last result of four dimensions with more than one position: what is pooled at the end.
+        agreements: (B, B) float64, number of units before ReLUs whose signs agree between two images; None without
+            ReLU.
+        variances: for each BatchNorm, the mean over channels of its input's variance over images and positions.
+        last_map: the last four-dimensional result with more than one position, which is pooled at the end.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Observed:
         self.last_map: torch.Tensor | None = None
 
     def add_signs(self, before: torch.Tensor) -> None:
-        """Add the units before a ReLU."""
+        """Record the signs of the inputs of a ReLU."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
             codes = (before > 0).flatten(1).float()
             shared = (codes @ codes.T).double() + ((1 - codes) @ (1 - codes).T).double()
@@ -68,18 +69,18 @@ def observe(network: nn.Module) -> Iterator[Observed]:
     """Observe the next forward pass of a network."""
     observed = Observed()
 
-    def keep_map(layer: Layer, _given: Any, output: torch.Tensor) -> None:
+    def record_map(layer: Layer, _inputs: Any, output: torch.Tensor) -> None:
         observed.maps.append((layer, output))
 
-    def keep_variance(_module: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    def record_variance(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         with torch.no_grad():
-            others = [axis for axis in range(given[0].ndim) if axis != 1]
-            observed.variances.append(given[0].var(dim=others, correction=0).mean())
+            axes = [axis for axis in range(inputs[0].ndim) if axis != 1]
+            observed.variances.append(inputs[0].var(dim=axes, correction=0).mean())
 
-    hooks = [layer.register_forward_hook(keep_map) for layer in layers_of(network)]
-    hooks += [m.register_forward_pre_hook(keep_variance) for m in network.modules() if isinstance(m, _BatchNorm)]
+    hooks = [layer.register_forward_hook(record_map) for layer in layers_of(network)]
+    hooks += [m.register_forward_pre_hook(record_variance) for m in network.modules() if isinstance(m, _BatchNorm)]
     try:
-        with _Watch(observed):
+        with _ReluObserver(observed):
             yield observed
     finally:
         for hook in hooks:
@@ -87,10 +88,10 @@ def observe(network: nn.Module) -> Iterator[Observed]:
 
 
 def skip_batch_norm(network: nn.Module) -> None:
-    """Let every BatchNorm pass on what it is given; the network must be a copy."""
+    """Make every BatchNorm return its input; the network must be a copy."""
     for module in network.modules():
         if isinstance(module, _BatchNorm):
-            module.register_forward_hook(lambda _module, given, _output: given[0])
+            module.register_forward_hook(lambda _module, inputs, _output: inputs[0])
 
 
 def make_absolute(network: nn.Module) -> None:

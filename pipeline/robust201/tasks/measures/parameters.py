@@ -1,4 +1,4 @@
-"""Parameters of measures as the sweep YAML gives them; the defaults are the published ones (docs/measures.md)."""
+"""Parameters of measures, as in the sweep YAML; the defaults are the published values (docs/measures.md)."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -9,10 +9,10 @@ from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
 Shown = Literal["normalised", "pixels"]
-"""What an input derivative is taken with respect to."""
+"""Input that derivatives are taken with respect to."""
 
 Mode = Literal["evaluation", "training"]
-"""Statistics that BatchNorm normalises by: its running ones, or those of each batch."""
+"""BatchNorm's statistics: the running ones, or those of each batch."""
 
 PROXIES = (
     *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
@@ -22,7 +22,7 @@ PROXIES = (
 
 
 class MeasureParameters(Parameters):
-    """What all measures share: images of their own, and one strength that says nothing."""
+    """Parameters of all measures: their own selection of images, and a single strength without meaning."""
 
     split: Split = "test"
     """Split of the images, independent of the sweep's `images`."""
@@ -44,59 +44,61 @@ class MeasureParameters(Parameters):
 
 
 class DerivativeParameters(MeasureParameters):
-    """Parameters of measures that may depend on batches: by the statistics of BatchNorm, or by a number per batch.
+    """Parameters of measures that may depend on batches, through BatchNorm or because they are computed per batch.
 
     Attributes:
-        mode: statistics that BatchNorm normalises by.
-        batch: images per batch; batches are consecutive images of the selection.
-        columns: numbers to measure, in the order of `offered`; None for `usual` or, in training mode, `usual_training`.
+        mode: mode of BatchNorm.
+        batch: images per batch; a batch consists of consecutive images of the selection.
+        columns: columns to measure, in the order of `offered`; None for `usual` or, in training mode, `usual_training`.
     """
 
     offered: ClassVar[tuple[str, ...]]
     usual: ClassVar[tuple[str, ...]]
     usual_training: ClassVar[tuple[str, ...]]
     per_image: ClassVar[tuple[str, ...]] = ()
-    """Columns that need images whose logits do not depend on the other images of the batch."""
+    """Columns that are undefined if an image's logits depend on the other images of the batch."""
 
     mode: Mode = "evaluation"
     batch: PositiveInt = 256
     columns: tuple[str, ...] | None = None
 
     @property
-    def chosen_columns(self) -> tuple[str, ...]:
+    def selected_columns(self) -> tuple[str, ...]:
         if self.columns is None:
             return self.usual if self.mode == "evaluation" else self.usual_training
         return tuple(name for name in self.offered if name in self.columns)
 
     @property
     def has_batches(self) -> bool:
-        """Whether a number depends on how images are divided into batches."""
-        return self.mode == "training" or any(name.startswith("batch_") for name in self.chosen_columns)
+        """Whether a column depends on how images are split into batches."""
+        return self.mode == "training" or any(name.startswith("batch_") for name in self.selected_columns)
 
     def identity(self) -> dict[str, Any]:
-        """Parameters that decide a number; those that came later are left out where they change nothing.
+        """Return the parameters that affect results, leaving out later additions that have no effect.
 
-        Payloads of sweeps from before `mode`, `batch` and `columns` thus stay as they were.
+        Payloads of sweeps from before `mode`, `batch` and `columns` existed are therefore unchanged.
         """
         payload = super().identity()
         if self.mode == "evaluation":
             del payload["mode"]
         if not self.has_batches:
             del payload["batch"]
-        payload["columns"] = list(self.chosen_columns)
-        if self.chosen_columns == self.usual:
+        payload["columns"] = list(self.selected_columns)
+        if self.selected_columns == self.usual:
             del payload["columns"]
         return payload
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        given = self.chosen_columns if self.columns is None else self.columns
-        if not given or len(set(given)) < len(given) or not set(given) <= set(self.offered):
-            raise ValueError(f"expected columns to be different names of {', '.join(self.offered)}, got {list(given)}.")
-        barred = [name for name in given if name in self.per_image]
-        if self.mode == "training" and barred:
+        columns = self.selected_columns if self.columns is None else self.columns
+        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(self.offered):
             raise ValueError(
-                f"expected mode: evaluation for the columns {', '.join(barred)}, got training, where every image of a "
+                f"expected columns to be different names of {', '.join(self.offered)}, got {list(columns)}."
+            )
+        invalid = [name for name in columns if name in self.per_image]
+        if self.mode == "training" and invalid:
+            raise ValueError(
+                f"expected mode: evaluation for the columns {', '.join(invalid)}, got training, where every image of a "
                 "batch changes the logits of the others. Set columns: [batch_largest]."
             )
         return self
@@ -119,7 +121,7 @@ class DerivativeParameters(MeasureParameters):
 
 
 class JacobianParameters(DerivativeParameters):
-    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023): 10 batches of 256 images."""
+    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023), 10 batches of 256 images."""
 
     offered: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
     usual: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
@@ -145,16 +147,16 @@ class JacobianParameters(DerivativeParameters):
 
 
 class InputGradientParameters(MeasureParameters):
-    """Gradient of the loss with respect to the pixels: nothing beyond the images."""
+    """Gradient of the loss with respect to the pixels; it has no parameters except for the images."""
 
 
 class LanczosParameters(DerivativeParameters):
-    """A largest eigenvalue by the Lanczos iteration from a random start.
+    """Largest eigenvalue, computed by the Lanczos iteration from a random start.
 
     Attributes:
-        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted; its error
-            is at most this, and mostly about the square of it.
-        steps: Hessian-vector products after which the iteration is given up.
+        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted. It bounds
+            the eigenvalue's error, which is usually about its square.
+        steps: maximum number of Hessian-vector products.
     """
 
     tolerance: Annotated[float, Field(ge=1e-6, lt=1)] = 0.01
@@ -166,9 +168,9 @@ class LanczosParameters(DerivativeParameters):
 
 
 class HessianWeightsParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to the weights; its numbers always have batches.
+    """Largest eigenvalue of the loss's Hessian with respect to the weights; it always has batches.
 
-    The published code adds up the Hessians of batches (`largest_summed`).
+    The published code adds the Hessians of batches (`largest_summed`).
     """
 
     offered: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
@@ -179,12 +181,12 @@ class HessianWeightsParameters(LanczosParameters):
 
     @property
     def has_batches(self) -> bool:
-        """Always: the sum over batches grows with their number."""
+        """Always true: the sum over batches grows with their number."""
         return True
 
 
 class HessianInputParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to each image or, of a batch, to all its images."""
+    """Largest eigenvalue of the loss's Hessian with respect to one image, or to all images of a batch."""
 
     offered: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
     usual: ClassVar[tuple[str, ...]] = ("largest", "largest_sd")
@@ -196,7 +198,7 @@ class HessianInputParameters(LanczosParameters):
 
 
 class ProxyParameters(MeasureParameters):
-    """Zero-cost proxies: one batch of training images, all in one pass."""
+    """Zero-cost proxies, computed from one batch of training images in a single pass."""
 
     split: Split = "train"
     images: Annotated[int, Field(ge=2, le=1024)] = 64
@@ -210,8 +212,8 @@ class CrozeParameters(ProxyParameters):
     """CRoZe (Ha et al., 2023); the defaults are those of its code.
 
     Attributes:
-        weight_step: length of the step that the weights of a layer go, relative to their norm.
-        image_step: length of the step that each value of an image goes, in units of pixels.
+        weight_step: length of the step of a layer's weights, relative to their norm.
+        image_step: step of each value of an image, in units of pixels.
     """
 
     weight_step: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0

@@ -1,4 +1,4 @@
-"""Copies of a network whose weights can be differentiated, and what measures show them."""
+"""Copies of a network that measures can differentiate, and their inputs."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from robust201.models.classifier import Classifier, answer_of
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
-_AT_ONCE = {"cpu": 64, "cuda": 256}
-"""Images whose graph is kept at once, by kind of device: second derivatives take some 40 MB per image of the published
-networks."""
+_PASS_IMAGES = {"cpu": 64, "cuda": 256}
+"""Images per pass, by device type. A pass keeps its graph, and second derivatives take about 40 MB per image for the
+published networks."""
 
 
 def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Module:
-    """Copy a network so that whatever is done to it leaves the classifier alone.
+    """Copy a network, so that changes of the copy do not affect the classifier.
 
     Args:
         classifier: the network under test.
-        training: whether BatchNorm takes its statistics from the batch.
+        training: whether BatchNorm uses the batch's statistics.
 
     Returns:
-        The network without its normalisation, in float32; no operation works in place, so maps can be observed.
+        The network without its normalisation, in float32. No operation works in place, so outputs can be observed.
     """
     network = copy.deepcopy(classifier.network).float()
     for module in network.modules():
@@ -41,10 +41,10 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Copy a network (see `trainable_copy`) in a mode, such that no pass through it leaves a trace.
+    """Return a copy of a network (see `trainable_copy`) in a mode, whose passes change none of its state.
 
-    In training mode the copy is what ``train()`` makes of a network, but its BatchNorm keeps its running statistics as
-    they are. They decide no number there, so results are the same.
+    In training mode the copy behaves as after ``train()``, except that BatchNorm does not update its running
+    statistics, which do not affect results in this mode.
     """
     network = trainable_copy(classifier, training=mode == "training")
     for module in network.modules() if mode == "training" else ():
@@ -54,7 +54,7 @@ def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
 
 
 def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) -> list[slice]:
-    """Divide images into batches of equal size: the whole, where there are fewer than a batch has.
+    """Split images into batches of equal size; if there are fewer images than in a batch, they are one batch.
 
     Raises:
         EvaluationError: the last batch would be smaller.
@@ -62,7 +62,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
     size = min(parameters.batch, n_images)
     if n_images % size:
         raise EvaluationError(
-            f"Dividing images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
+            f"Splitting images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
             f"Give {n_images // size * size} images, or set another batch."
         )
     return [slice(first, first + size) for first in range(0, n_images, size)]
@@ -70,11 +70,11 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
 
 @contextmanager
 def seeded_pass(context: Context, parameters: DerivativeParameters, first: int) -> Iterator[None]:
-    """Seed what a network draws in training mode, such as dropout: the same in every pass over a batch of images.
+    """Seed the random numbers of layers such as dropout in training mode: the same for every pass over a batch.
 
     Args:
-        context: surroundings of the measure.
-        parameters: its parameters.
+        context: context of the measure.
+        parameters: parameters of the measure.
         first: position of the batch's first image.
     """
     if parameters.mode == "evaluation":
@@ -85,13 +85,13 @@ def seeded_pass(context: Context, parameters: DerivativeParameters, first: int) 
 
 
 def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-    """Give (B, 3, H, W) float32 in [0, 1] as the network is shown it."""
+    """Normalise (B, 3, H, W) float32 pixels in [0, 1] to inputs of the network."""
     return (pixels - classifier.mean) / classifier.std
 
 
-def mean_loss(network: nn.Module, shown: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of normalised images."""
-    return functional.cross_entropy(answer_of(network, shown), labels)
+def mean_loss(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy for normalised inputs."""
+    return functional.cross_entropy(answer_of(network, inputs), labels)
 
 
 def gradients(
@@ -102,17 +102,17 @@ def gradients(
     keep: bool = False,
     create: bool = False,
 ) -> list[torch.Tensor]:
-    """Differentiate; zeros with respect to what the value does not depend on.
+    """Return the gradients of a value, with zeros for inputs that it does not depend on.
 
     Args:
-        value: a number, or of any shape with a `vector` to multiply from the left.
-        inputs: with respect to what.
-        vector: of the value's shape.
-        keep: keep the graph, to differentiate it again.
-        create: let the gradients be differentiated; it keeps the graph.
+        value: a scalar, or a tensor of any shape if there is a `vector`.
+        inputs: tensors to differentiate with respect to.
+        vector: vector of the vector-Jacobian product, in the value's shape.
+        keep: whether to keep the graph, to differentiate it again.
+        create: whether the gradients themselves can be differentiated; this also keeps the graph.
     """
     if not value.requires_grad or not inputs:
-        return [torch.zeros_like(one) for one in inputs]
+        return [torch.zeros_like(tensor) for tensor in inputs]
     return list(
         torch.autograd.grad(
             value, list(inputs), vector, retain_graph=keep or create, create_graph=create, materialize_grads=True
@@ -121,24 +121,24 @@ def gradients(
 
 
 def pieces(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
-    """Cut images, from a position on, into what second derivatives are taken of at once.
+    """Split images, from a position on, into slices whose second derivatives fit into memory.
 
-    In evaluation mode it affects only rounding; in training mode a batch must stay whole.
+    In evaluation mode the size affects only rounding; in training mode a batch must stay whole.
     """
-    step = _AT_ONCE.get(classifier.device.type, 64)
+    step = _PASS_IMAGES.get(classifier.device.type, 64)
     step = min(step, classifier.micro_batch or step)
     for first in range(start, start + n_images, step):
         yield slice(first, min(first + step, start + n_images))
 
 
 def uniforms(context: Context, name: str, n_values: int) -> NDArray[Any]:
-    """Draw (n_values,) float64 in (0, 1), named by the sweep's seed, the key and a name."""
+    """Draw (n_values,) float64 in (0, 1), seeded by the sweep's seed, the key and a name."""
     words = generator(context.seed, context.key, name).bit_generator.random_raw(n_values)
     values: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
     return values
 
 
 def normals(context: Context, name: str, shape: Sequence[int]) -> torch.Tensor:
-    """Draw standard normal values of a shape, float32 on the classifier's device (see `uniforms`)."""
+    """Draw standard normal values, float32 on the classifier's device (see `uniforms`)."""
     n_values = torch.Size(shape).numel()
     return torch.from_numpy(ndtri(uniforms(context, name, n_values))).float().view(*shape).to(context.classifier.device)

@@ -1,1 +1,1 @@
-"""What is done to images before a network is shown them: one module per kind, one row of the table per key."""
+"""Perturbations of images: one module per kind; several keys can share a module."""

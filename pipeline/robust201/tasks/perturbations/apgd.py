@@ -1,9 +1,10 @@
-"""APGD on the cross-entropy loss, and what its runs on other losses share.
+"""APGD on the cross-entropy loss, and the parts that it shares with APGD on other losses.
 
-Source: Croce and Hein, ICML 2020, algorithm 1, and ICML 2021 (L1); `pyautoattack.autopgd_base.APGDAttack`. Momentum .75
-and a first step size of 2 epsilon, halved at checkpoints where progress stalls (rho .75); in L1 sparse steps without
-momentum. One random start per restart. Images that are classified correctly are attacked; those that were fooled go on,
-because the last misclassified iterate is what AutoAttack returns, and images that resist come back clean.
+Source: Croce and Hein, ICML 2020, algorithm 1, and ICML 2021 (L1); `pyautoattack.autopgd_base.APGDAttack`. The momentum
+is .75; the first step size is 2 epsilon, and it is halved at checkpoints where progress stalls (rho .75). In L1, steps
+are sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
+attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate; for
+images that resist it returns the clean image.
 """
 
 import math
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
 Loss: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits (b, C), which of the samples they are of) → (b,): what the attack makes as large as it can."""
+"""(logits (b, C), slice of the samples) → (b,): the loss that the attack maximises."""
 
 
 def reference(context: Context, parameters: Apgd, request: Request) -> Iterator[Perturbed]:
@@ -46,7 +47,7 @@ def apgd_batches(
     context: Context, parameters: Apgd, request: Request, loss: Literal["ce", "dlr"]
 ) -> Iterator[Perturbed]:
     """Attack with AutoAttack's APGD on one of its losses."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -58,17 +59,17 @@ def apgd_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
-    """Give AutoAttack the attack with these parameters."""
+    """Replace AutoAttack's APGD by one with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
-    # Made anew, because the checkpoints of the step size are derived from the iterations when the attack is made.
+    # A new object, because its constructor derives the checkpoints of the step size from the number of iterations.
     adversary.apgd = APGDAttack(
         context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
     )
 
 
 def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, Any]:
-    """Give what both of AutoAttack's APGDs are made with."""
+    """Return the arguments that both of AutoAttack's APGD classes share."""
     return {
         "n_iter": parameters.steps,
         "norm": adversary.norm,
@@ -83,17 +84,17 @@ def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, An
 
 
 def uses_larger_epsilons(parameters: Apgd) -> bool:
-    """Say whether a run shrinks its ball on the way."""
+    """Return whether the ball shrinks during a run."""
     return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. Nothing is dropped, so nothing is looked up in the loop and no device waits."""
+    """Attack all epsilons together. No sample is removed during a run, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Apgd) -> SingleRun:
-    """Make a run on the cross-entropy."""
+    """Return a function that runs the attack once on the cross-entropy."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return run_apgd(job, samples, restart, parameters, None)
@@ -103,18 +104,18 @@ def single_run(parameters: Apgd) -> SingleRun:
 
 @dataclass
 class _State:
-    """Where each sample stands.
+    """State of a run for each sample.
 
     Attributes:
-        images: (B, 3, H, W) iterate.
-        gradient: (B, 3, H, W) at the iterate.
-        loss: (B,) at the iterate.
-        best: (B, 3, H, W) iterate of the highest loss.
-        best_gradient: (B, 3, H, W) at `best`.
-        best_loss: (B,) at `best`.
-        found: (B, 3, H, W) last misclassified iterate.
-        fooled: (B,) whether there is one.
-        steps_before: steps of the run before those that led here.
+        images: (B, 3, H, W) current iterate.
+        gradient: (B, 3, H, W) gradient at the iterate.
+        loss: (B,) loss at the iterate.
+        best: (B, 3, H, W) iterate with the highest loss.
+        best_gradient: (B, 3, H, W) gradient at `best`.
+        best_loss: (B,) loss at `best`.
+        adversarial: (B, 3, H, W) last misclassified iterate.
+        fooled: (B,) whether there is a misclassified iterate.
+        steps_before: number of steps of the run before this state was created.
     """
 
     images: torch.Tensor
@@ -123,7 +124,7 @@ class _State:
     best: torch.Tensor
     best_gradient: torch.Tensor
     best_loss: torch.Tensor
-    found: torch.Tensor
+    adversarial: torch.Tensor
     fooled: torch.Tensor
     steps_before: int = 0
 
@@ -135,10 +136,10 @@ def run_apgd(
 
     Args:
         job: model, batches and draws.
-        samples: what is attacked.
-        number: of the run, which names its draws.
-        parameters: of the attack.
-        loss: what is maximised; None for the cross-entropy.
+        samples: samples to attack.
+        number: number of the run, which determines its random numbers.
+        parameters: parameters of the attack.
+        loss: the loss to maximise; None for the cross-entropy.
 
     Returns:
         Candidates (B, 3, H, W), and which of them are misclassified (B,).
@@ -146,43 +147,46 @@ def run_apgd(
     n_steps = parameters.steps
     log = job.run_log(samples, n_steps, number)
     if uses_larger_epsilons(parameters):
-        state = _shrink(job, samples, number, n_steps, loss, log)
+        state = _run_in_shrinking_balls(job, samples, number, n_steps, loss, log)
         log.write(state.fooled)
-        return state.found, state.fooled
-    state = _look_first(job, samples, random_start(job, samples, number, parameters.norm), loss)
+        return state.adversarial, state.fooled
+    state = _evaluate_start(job, samples, random_start(job, samples, number, parameters.norm), loss)
     log.mark(1, state.fooled)
     steps: Steps
     if parameters.norm == "L1":
         steps = L1Steps(samples, n_steps, job.epsilons, None)
     else:
         steps = (LinfSteps if parameters.norm == "Linf" else L2Steps)(samples, n_steps, state.best_loss)
-    _climb(job, samples, state, steps, n_steps, loss, log)
+    _ascend(job, samples, state, steps, n_steps, loss, log)
     log.write(state.fooled)
-    return state.found, state.fooled
+    return state.adversarial, state.fooled
 
 
-def _shrink(job: AttackJob, samples: Samples, number: int, n_steps: int, loss: Loss | None, log: RunLog) -> _State:
-    """Run in L1 balls of 3, 2 and 1 epsilon, each from the best iterate of the one before (Croce and Hein, 2021)."""
+def _run_in_shrinking_balls(
+    job: AttackJob, samples: Samples, number: int, n_steps: int, loss: Loss | None, log: RunLog
+) -> _State:
+    """Run in L1 balls of 3, 2 and 1 epsilon, each from the best iterate of the previous one (Croce and Hein, 2021)."""
     before = math.ceil(0.3 * n_steps)
     first = [3.0 * epsilon for epsilon in job.epsilons]
     images = samples.clean + normal_noise(job, samples, number)
     images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(first))
-    taken = 0
-    for factor, n_here in ((3.0, before), (2.0, before), (1.0, n_steps - 2 * before)):
+    done = 0
+    for factor, n_ball_steps in ((3.0, before), (2.0, before), (1.0, n_steps - 2 * before)):
         radii = [factor * epsilon for epsilon in job.epsilons]
         images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(radii))
         images = images.clamp(0, 1)
-        state = _look_first(job, samples, images, loss)
-        state.steps_before = taken
-        is_last = factor == 1.0  # what is misclassified in a larger ball does not count
+        state = _evaluate_start(job, samples, images, loss)
+        state.steps_before = done
+        is_last = factor == 1.0  # misclassified images in larger balls do not count
         if is_last:
-            log.mark(max(taken, 1), state.fooled)
-        _climb(job, samples, state, L1Steps(samples, n_here, radii, images), n_here, loss, log if is_last else None)
-        images, taken = state.best, taken + n_here
+            log.mark(max(done, 1), state.fooled)
+        steps = L1Steps(samples, n_ball_steps, radii, images)
+        _ascend(job, samples, state, steps, n_ball_steps, loss, log if is_last else None)
+        images, done = state.best, done + n_ball_steps
     return state
 
 
-def _climb(
+def _ascend(
     job: AttackJob,
     samples: Samples,
     state: _State,
@@ -191,36 +195,36 @@ def _climb(
     loss: Loss | None,
     log: RunLog | None,
 ) -> None:
-    """Take the steps of one ball, Croce and Hein (2020), algorithm 1."""
+    """Take the steps in one ball (Croce and Hein, 2020, algorithm 1)."""
     previous = state.images
     for iteration in range(n_steps):
         current = state.images
         state.images, previous = steps.move(current, previous, state.gradient, iteration), current
-        wrong = _look(job, samples, state, loss)
+        wrong = _evaluate_iterate(job, samples, state, loss)
         if log is not None:
             log.mark(state.steps_before + iteration + 1, wrong)
-        back = steps.review(iteration, state.loss, state.best_loss, state.best)
-        if back is not None:
-            pixels = back.view(-1, 1, 1, 1)
-            state.images = torch.where(pixels, state.best, state.images)
-            state.gradient = torch.where(pixels, state.best_gradient, state.gradient)
+        restarted = steps.review(iteration, state.loss, state.best_loss, state.best)
+        if restarted is not None:
+            mask = restarted.view(-1, 1, 1, 1)
+            state.images = torch.where(mask, state.best, state.images)
+            state.gradient = torch.where(mask, state.best_gradient, state.gradient)
 
 
-def _look_first(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:
-    """Differentiate at the start."""
+def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:
+    """Return the state at the starting points."""
     logits, value, gradient = _differentiate(job, samples, images, loss)
     wrong = logits.argmax(dim=1) != samples.labels
     return _State(images, gradient, value, images, gradient, value, images, wrong)
 
 
-def _look(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> torch.Tensor:
-    """Differentiate at the iterate; keep it where it is misclassified, which is returned, or has the highest loss."""
+def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> torch.Tensor:
+    """Evaluate the iterate, and update the last misclassified and the best one; return which are misclassified."""
     logits, value, gradient = _differentiate(job, samples, state.images, loss)
     wrong = logits.argmax(dim=1) != samples.labels
     better = value > state.best_loss
     state.gradient, state.loss = gradient, value
     state.fooled = state.fooled | wrong
-    state.found = torch.where(wrong.view(-1, 1, 1, 1), state.images, state.found)
+    state.adversarial = torch.where(wrong.view(-1, 1, 1, 1), state.images, state.adversarial)
     state.best = torch.where(better.view(-1, 1, 1, 1), state.images, state.best)
     state.best_gradient = torch.where(better.view(-1, 1, 1, 1), gradient, state.best_gradient)
     state.best_loss = torch.where(better, value, state.best_loss)

@@ -1,8 +1,8 @@
 """APGD on the difference of logits ratio.
 
-Source: Croce and Hein, ICML 2020, equation 6; `pyautoattack.autopgd_base.APGDAttack` with `loss="dlr"`. The loss does
-not change when all logits are scaled or shifted, so it gives gradients where the cross-entropy's vanish. It needs three
-classes.
+Source: Croce and Hein, ICML 2020, equation 6; `pyautoattack.autopgd_base.APGDAttack` with `loss="dlr"`. The loss is
+invariant to scaling and shifting all logits, so its gradients do not vanish where the cross-entropy's do. It needs
+three classes.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def fused(job: AttackJob, parameters: ApgdDlr) -> Iterator[Perturbed]:
 
 
 def single_run(parameters: ApgdDlr) -> SingleRun:
-    """Make a run on the difference of logits ratio."""
+    """Return a function that runs the attack once on the difference of logits ratio."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return run_apgd(job, samples, restart, parameters, _loss(samples.labels))
@@ -36,12 +36,12 @@ def single_run(parameters: ApgdDlr) -> SingleRun:
 
 def _loss(labels: torch.Tensor) -> Loss:
     def difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        # AutoAttack's expression as it is: another order of the same terms gives gradients other last bits.
-        own = labels[rows].clone()
+        # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
+        true_classes = labels[rows].clone()
         ordered, classes = logits.sort(dim=1)
-        is_largest = (classes[:, -1] == own).float()
+        is_largest = (classes[:, -1] == true_classes).float()
         images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, own] - ordered[:, -2] * is_largest - ordered[:, -1] * (1.0 - is_largest)) / (
+        return -(logits[images, true_classes] - ordered[:, -2] * is_largest - ordered[:, -1] * (1.0 - is_largest)) / (
             ordered[:, -1] - ordered[:, -3] + 1e-12
         )
 

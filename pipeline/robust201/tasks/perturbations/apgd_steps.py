@@ -1,7 +1,7 @@
-"""The steps of APGD in balls of three norms: where it starts, how it moves, when its steps become shorter.
+"""The steps of APGD in balls of three norms: starting points, moves and step sizes.
 
 Sources: Croce and Hein, ICML 2020, algorithm 1 (Linf, L2), and "Mind the box", ICML 2021 (L1);
-`pyautoattack.autopgd_base.APGDAttack`, in whose order of operations these are.
+`pyautoattack.autopgd_base.APGDAttack`, whose order of operations this module follows.
 """
 
 from collections.abc import Sequence
@@ -13,39 +13,39 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
 STEP_DECAY_THRESHOLD = 0.75
-"""rho of Croce and Hein (2020), section 3.2, which AutoAttack sets too."""
+"""rho of Croce and Hein (2020), section 3.2, which is also AutoAttack's value."""
 
 _MOMENTUM = 0.75
 
 
 class Steps(Protocol):
-    """How one run of APGD moves in a ball; it knows the clean images."""
+    """Moves and step sizes of one run of APGD in a ball around the clean images."""
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
-        """Make the next iterates of the iterates, those before them and the gradient, all (B, 3, H, W)."""
+        """Return the next iterates from the current ones, the previous ones and the gradient, all (B, 3, H, W)."""
         ...
 
     def review(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
     ) -> torch.Tensor | None:
-        """Take down an iteration's losses, and adapt the steps at checkpoints.
+        """Record an iteration's losses, and adapt the step sizes at checkpoints.
 
         Args:
-            iteration: its number, from 0.
-            loss: (B,) of the iterates.
-            best_loss: (B,) highest so far.
-            best: (B, 3, H, W) iterates of the highest loss.
+            iteration: number of the iteration, from 0.
+            loss: (B,) loss of the iterates.
+            best_loss: (B,) highest loss so far.
+            best: (B, 3, H, W) iterates with the highest loss.
 
         Returns:
-            (B,) bool: who goes on from the best iterate; None between checkpoints.
+            (B,) bool, which samples continue from their best iterate; None between checkpoints.
         """
         ...
 
 
 class _HalvedSteps:
-    """What forms have in common whose steps are halved where they stall: their sizes and the schedule."""
+    """Base of steps whose sizes are halved if progress stalls."""
 
     _sizes: torch.Tensor
     _schedule: "_Halvings"
@@ -54,7 +54,7 @@ class _HalvedSteps:
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
     ) -> torch.Tensor | None:
         del best
-        halved = self._schedule.checked(iteration, loss, best_loss)
+        halved = self._schedule.check(iteration, loss, best_loss)
         if halved is not None:
             self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
         return halved
@@ -64,9 +64,9 @@ class LinfSteps(_HalvedSteps):
     """Steps along the gradient's sign.
 
     Args:
-        samples: what is attacked.
-        n_steps: iterations.
-        best_loss: (B,) at the start.
+        samples: samples to attack.
+        n_steps: number of iterations.
+        best_loss: (B,) loss at the starting points.
     """
 
     def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
@@ -91,9 +91,9 @@ class L2Steps(_HalvedSteps):
     """Steps along the gradient divided by its norm.
 
     Args:
-        samples: what is attacked.
-        n_steps: iterations.
-        best_loss: (B,) at the start.
+        samples: samples to attack.
+        n_steps: number of iterations.
+        best_loss: (B,) loss at the starting points.
     """
 
     def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
@@ -115,30 +115,30 @@ class L2Steps(_HalvedSteps):
 
 
 class L1Steps:
-    """Steps along the signs of the largest entries of the gradient, whose share follows from the best iterate's.
+    """Steps along the signs of the gradient's largest entries; their fraction follows from the best iterate's sparsity.
 
     Args:
-        samples: what is attacked.
-        n_steps: iterations.
-        radii: one a strength, in float64.
-        start: (B, 3, H, W) where the run starts, if it does not start at random.
+        samples: samples to attack.
+        n_steps: number of iterations.
+        radii: one radius per strength, in float64.
+        start: (B, 3, H, W) starting points; None for a random start.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:
         self._clean, self._radii = samples.clean, samples.spread(radii)
-        self._shortest = samples.spread([radius / 10.0 for radius in radii])
+        self._min_sizes = samples.spread([radius / 10.0 for radius in radii])
         self._sizes = self._radii
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()
         if start is None:
             self._changed = torch.full((len(samples.clean),), n_values, device=samples.clean.device)
-            self._share = torch.full((len(samples.clean),), 0.2, device=samples.clean.device)
+            self._fraction = torch.full((len(samples.clean),), 0.2, device=samples.clean.device)
         else:
             self._changed = self._count(start)
-            self._share = self._changed / n_values / 1.5
+            self._fraction = self._changed / n_values / 1.5
 
     def _count(self, images: torch.Tensor) -> torch.Tensor:
-        """Count the values (B,) int64 that differ from the clean images'."""
+        """Return the number of values (B,) int64 that differ from the clean images'."""
         return (images - self._clean != 0).flatten(1).sum(-1)
 
     def move(
@@ -147,9 +147,9 @@ class L1Steps:
         del previous, iteration
         ascending = gradient.abs().flatten(1).sort(-1)[0]
         n_values = ascending.shape[1]
-        place = torch.clamp((1.0 - self._share) * n_values, min=0, max=n_values - 1).long()
-        least = ascending.gather(1, place[:, None]).view(-1, 1, 1, 1)
-        signs = (gradient * (gradient.abs() >= least).float()).sign()
+        index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
+        threshold = ascending.gather(1, index[:, None]).view(-1, 1, 1, 1)
+        signs = (gradient * (gradient.abs() >= threshold).float()).sign()
         stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
         difference = stepped - self._clean
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
@@ -162,15 +162,15 @@ class L1Steps:
             return None
         changed = self._count(best)
         sparser = changed / self._changed < 0.95
-        self._share = changed / self._clean[0].numel() / 1.5
+        self._fraction = changed / self._clean[0].numel() / 1.5
         sizes = torch.where(sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
-        self._sizes = torch.minimum(torch.maximum(sizes, self._shortest), self._radii)
+        self._sizes = torch.minimum(torch.maximum(sizes, self._min_sizes), self._radii)
         self._changed = changed
         return sparser
 
 
 def l2_lengths(images: torch.Tensor) -> torch.Tensor:
-    """L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
+    """Return L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
     return (images**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
 
 
@@ -180,10 +180,10 @@ def normalised_l2(images: torch.Tensor) -> torch.Tensor:
 
 
 def random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> torch.Tensor:
-    """Draw the start of a run: (B, 3, H, W) in the ball and in [0, 1].
+    """Draw the starting points of a run: (B, 3, H, W) in the ball and in [0, 1].
 
-    In Linf clean + epsilon * t / max |t| with t uniform in [-1, 1); in L2 the same with the norm of a normal t; in L1
-    clean + t projected.
+    In Linf, a starting point is clean + epsilon * t / max |t| with t uniform in [-1, 1). In L2, t is normal and divided
+    by its norm. In L1, a starting point is the projection of clean + t.
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
@@ -204,35 +204,36 @@ def normal_noise(job: AttackJob, samples: Samples, number: int) -> torch.Tensor:
 
 
 class _Halvings:
-    """Decides at checkpoints whose step size is halved (Croce and Hein, section 3.2).
+    """Decides at checkpoints which step sizes are halved (Croce and Hein, section 3.2).
 
-    The checkpoints are .22, .06 and .03 of the iterations, as in `pyautoattack.autopgd_base`.
+    As in `pyautoattack.autopgd_base`, the first interval between checkpoints is .22 of the iterations, and each further
+    one is shorter by .03, down to .06.
 
     Args:
-        n_steps: iterations.
-        best_loss: (B,) at the start.
+        n_steps: number of iterations.
+        best_loss: (B,) loss at the starting points.
     """
 
     def __init__(self, n_steps: int, best_loss: torch.Tensor) -> None:
         self._interval = max(int(0.22 * n_steps), 1)
-        self._shortest = max(int(0.06 * n_steps), 1)
+        self._min_interval = max(int(0.06 * n_steps), 1)
         self._decrease = max(int(0.03 * n_steps), 1)
         self._since = 0
-        # Row 0 stays zero: AutoAttack compares the first iteration's loss with zero, not with that of the start.
+        # Row 0 stays zero: AutoAttack compares the first iteration's loss with zero, not with the starting point's.
         self._losses = best_loss.new_zeros((n_steps + 1, len(best_loss)))
         self._best_at_check = best_loss
         self._halved_at_check = torch.ones_like(best_loss, dtype=torch.bool)
 
-    def checked(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
-        """Take down an iteration's losses.
+    def check(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
+        """Record an iteration's losses, and return whose step size is halved.
 
         Args:
-            iteration: its number, from 0.
-            loss: (B,) of the iterates.
-            best_loss: (B,) highest so far.
+            iteration: number of the iteration, from 0.
+            loss: (B,) loss of the iterates.
+            best_loss: (B,) highest loss so far.
 
         Returns:
-            (B,) bool: whose step size is halved; None between checkpoints.
+            (B,) bool; None between checkpoints.
         """
         row = iteration + 1
         self._losses[row] = loss
@@ -245,6 +246,6 @@ class _Halvings:
         stuck = ~self._halved_at_check & (self._best_at_check >= best_loss)
         self._halved_at_check = stalled | stuck
         self._best_at_check = best_loss
-        self._interval = max(self._interval - self._decrease, self._shortest)
+        self._interval = max(self._interval - self._decrease, self._min_interval)
         self._since = 0
         return self._halved_at_check

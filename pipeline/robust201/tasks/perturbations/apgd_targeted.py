@@ -1,8 +1,8 @@
 """APGD on the targeted difference of logits ratio, one target class after the other.
 
-Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. The targets of an image
-are the classes that come second, third and so on for its clean logits; an image that one target has fooled is not
-attacked for the next. The loss needs four classes, and of C classes C - 1 can be targets.
+Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. An image's targets are
+the classes with the second largest, third largest, … logit of the clean image. An image that is fooled with one target
+is not attacked with the next. The loss needs four classes, and C - 1 of C classes can be targets.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def reference(context: Context, parameters: ApgdTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -34,7 +34,7 @@ def reference(context: Context, parameters: ApgdTargeted, request: Request) -> I
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: ApgdTargeted) -> None:
-    """Give AutoAttack the attack with these parameters."""
+    """Replace AutoAttack's targeted APGD by one with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack_targeted
 
     adversary.apgd_targeted = APGDAttack_targeted(
@@ -46,12 +46,12 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Apg
 
 
 def fused(job: AttackJob, parameters: ApgdTargeted) -> Iterator[Perturbed]:
-    """Attack all epsilons together, a target after the other."""
+    """Attack all epsilons together, one target after the other."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.targets * parameters.restarts)
 
 
 def single_run(parameters: ApgdTargeted) -> SingleRun:
-    """Make the runs: `restarts` on each target in turn."""
+    """Return a function that runs the attack once; each target has `restarts` consecutive runs."""
 
     def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = logits_of(job.model, job.batching, samples.clean, samples.strengths)
@@ -66,11 +66,11 @@ def single_run(parameters: ApgdTargeted) -> SingleRun:
 
 def _loss(labels: torch.Tensor, targets: torch.Tensor) -> Loss:
     def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        # AutoAttack's expression as it is: another order of the same terms gives gradients other last bits.
-        own, target = labels[rows].clone(), targets[rows].clone()
+        # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
+        true_classes, target = labels[rows].clone(), targets[rows].clone()
         ordered, _ = logits.sort(dim=1)
         images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, own] - logits[images, target]) / (
+        return -(logits[images, true_classes] - logits[images, target]) / (
             ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
         )
 

@@ -1,8 +1,8 @@
-"""The reference engine of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called once per epsilon and batch.
+"""The reference implementation of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called per epsilon and batch.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
-attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and hands back the clean image where
-the attack does not succeed.
+attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and returns the clean image if the
+attack does not succeed.
 """
 
 import sys
@@ -18,8 +18,8 @@ from robust201.tasks.constraints import Constraint
 
 
 @contextmanager
-def _trace_function_kept() -> Iterator[None]:
-    # AutoAttack's check for dynamic defences takes the interpreter's trace function away from coverage and debuggers.
+def _preserve_trace_function() -> Iterator[None]:
+    # AutoAttack's check for dynamic defences resets the interpreter's trace function, which coverage and debuggers use.
     trace = sys.gettrace()
     try:
         yield
@@ -35,23 +35,23 @@ def autoattack_batches(
     names: Sequence[AttackName],
     configure: Callable[[AutoAttack], None],
 ) -> Iterator[Perturbed]:
-    """Run some of AutoAttack's attacks, each on what those before left, on every batch at every epsilon.
+    """Run some of AutoAttack's attacks in order, each on the images that still resist, on every batch at every epsilon.
 
     Args:
-        context: what surrounds the attack.
-        request: images at strengths.
-        constraint: what the strengths mean.
+        context: context of the attack.
+        request: images and strengths.
+        constraint: ball of the attack.
         names: AutoAttack's names of the attacks.
-        configure: sets the attacks' parameters on a fresh `AutoAttack`.
+        configure: sets the attacks' parameters on a new `AutoAttack`.
 
     Yields:
-        Batches of images, one strength after the other: perturbed where the attack succeeded, else clean.
+        Batches of images, one strength after the other: perturbed if the attack succeeded, otherwise clean.
     """
     images, labels = request.images, request.labels
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(images)):
-            given = to_float(images[batch]), labels[batch]
-            perturbed = run_autoattack(context, number, names, configure, constraint, value, given)
+            pixels = to_float(images[batch])
+            perturbed = run_autoattack(context, number, names, configure, constraint, value, (pixels, labels[batch]))
             yield Perturbed(strength, positions_of(batch, images.device), perturbed)
 
 
@@ -62,24 +62,24 @@ def run_autoattack(
     configure: Callable[[AutoAttack], None],
     constraint: Constraint,
     value: float,
-    given: tuple[torch.Tensor, torch.Tensor],
+    images: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """Run some of AutoAttack's attacks on one batch at one strength.
 
     Args:
-        context: what surrounds the attack.
-        number: of the batch, which names its draws.
+        context: context of the attack.
+        number: number of the batch, which determines its random numbers.
         names: see `autoattack_batches`.
         configure: see `autoattack_batches`.
-        constraint: what the strength means.
+        constraint: ball of the attack.
         value: the strength.
-        given: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the images to attack, of that batch.
+        images: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the batch's images to attack.
 
     Returns:
-        (B, 3, H, W) float32, perturbed where an attack succeeded, else clean.
+        (B, 3, H, W) float32, perturbed if an attack succeeded, otherwise clean.
     """
-    pixels, labels = given
-    with context.draws(number) as seed, _trace_function_kept():
+    pixels, labels = images
+    with context.draws(number) as seed, _preserve_trace_function():
         adversary = AutoAttack(
             context.classifier,
             attacks=list(names),
@@ -90,11 +90,11 @@ def run_autoattack(
             version="custom",
         )
         configure(adversary)
-        # AutoAttack asks for its version only to decide whether to spend 5 forward passes on looking for a randomised
-        # defence, which a frozen network in evaluation mode is not.
+        # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
+        # defence. A frozen network in evaluation mode is not one.
         adversary.version = "rand"
         adversary.verbose = False
         perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
-    # The projection to an L1 ball rounds, and may leave [0, 1] by that.
+    # Rounding in the projection to an L1 ball may leave [0, 1].
     clipped: torch.Tensor = perturbed.detach().clamp(0, 1)
     return clipped

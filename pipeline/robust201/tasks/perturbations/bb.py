@@ -1,9 +1,9 @@
-"""The attack of Brendel and Bethge: along the decision boundary towards the image.
+"""The attack of Brendel and Bethge, along the decision boundary towards the image.
 
 Source: Brendel et al., "Accurate, reliable and fast robustness evaluation", NeurIPS 2019;
 `foolbox.attacks.brendel_bethge`. It needs numba (`pip install 'robust201[bb]'`), which compiles for up to a minute in
-each process. The attack starts from a misclassified blend of the image and uniform noise. Images for which Foolbox
-finds no such blend, on which it would fail, come back clean. The fused engine does not have it.
+each process. The attack starts from a misclassified blend of the image and uniform noise. Foolbox fails for images
+without such a blend; here they are returned unchanged. There is no fused implementation.
 """
 
 import warnings
@@ -17,19 +17,19 @@ from robust201.core.errors import ConfigError
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import BrendelBethge
-from robust201.tasks.perturbations.minimum_norm import foolbox_minima, per_image
+from robust201.tasks.perturbations.minimum_norm import minimum_norm_batches, per_image
 
 _CLASSES = {"Linf": "Linfinity", "L2": "L2", "L1": "L1", "L0": "L0"}
 
 
 def reference(context: Context, parameters: BrendelBethge, request: Request) -> Iterator[Perturbed]:
-    """Attack the images that are classified correctly with Foolbox."""
+    """Attack the correctly classified images with Foolbox."""
     if find_spec("numba") is None:
         raise ConfigError(
             f"Perturbing failed for {context.key}: Foolbox's attack needs numba, which is not installed. "
             "Run pip install 'robust201[bb]', or take fmn in the same norm."
         )
-    # Imported here: planning and the fused engine must not wait for a library that they do not use.
+    # Imported here, so that planning and the fused engine do not import libraries that they do not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox
 
     with warnings.catch_warnings():
@@ -44,18 +44,18 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
         if len(correct) == 0:
             return nearest
         starts = _starting_points(foolbox, model, pixels[correct], labels[correct])
-        started = context.classifier.logits(starts).argmax(dim=1) != labels[correct]
-        rows = correct[started]
+        is_valid_start = context.classifier.logits(starts).argmax(dim=1) != labels[correct]
+        rows = correct[is_valid_start]
         if len(rows):
             criterion = foolbox.criteria.Misclassification(labels[rows])
             with warnings.catch_warnings():
-                # In L1 Foolbox hands PyTorch an array that it only reads.
+                # In L1 Foolbox passes PyTorch a read-only array, without writing to it.
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-                found = attack.run(model, pixels[rows], criterion, starting_points=starts[started])
-            nearest[rows] = found.detach()
+                adversarial = attack.run(model, pixels[rows], criterion, starting_points=starts[is_valid_start])
+            nearest[rows] = adversarial.detach()
         return torch.where(torch.isfinite(per_image(nearest.flatten(1).sum(dim=1))), nearest, pixels)
 
-    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def _starting_points(foolbox: Any, model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

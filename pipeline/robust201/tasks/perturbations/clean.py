@@ -1,4 +1,4 @@
-"""The images as they are."""
+"""Unchanged images."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from robust201.tasks.parameters import Parameters
 
 def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Yield the images unchanged."""
-    del parameters  # there are none
+    del parameters  # unused
     for strength in range(len(request.strengths)):
         for batch in context.slices(len(request.images)):
             yield Perturbed(strength, positions_of(batch, request.images.device), to_float(request.images[batch]))

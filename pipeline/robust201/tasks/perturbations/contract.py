@@ -1,9 +1,9 @@
-"""How images are perturbed, and the checks that hold every perturbation to its contract.
+"""Perturbation of images, and checks of the contract that every perturbation fulfils.
 
-A perturbation is a function ``(context, parameters, request)``, an attack of the fused engine one ``(job, parameters)``
-(see `tasks.attack_kit.context` and `tasks.attack_kit.attack_job`). It gives batches, and may order and merge them as it
-likes, as long as each position appears once per strength. It yields outside of any changed torch state (random
-generators, gradient mode): what happens between two batches is the caller's.
+A perturbation is a function ``(context, parameters, request)``, or for an attack of the fused engine ``(job,
+parameters)`` (see `tasks.attack_kit.context` and `tasks.attack_kit.attack_job`). It yields batches in any order and of
+any size, as long as each position appears once per strength. When it yields, torch's global state (random generators,
+gradient mode) must be unchanged, since the caller runs between two batches.
 """
 
 from collections.abc import Iterator
@@ -12,32 +12,32 @@ import torch
 
 from robust201.core.errors import ConfigError, PerturbationError
 from robust201.tasks import Task
-from robust201.tasks.attack_kit.attack_job import job_of
+from robust201.tasks.attack_kit.attack_job import make_job
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 
 
-def perturb(row: Task, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
-    """Perturb images by the context's engine, unchecked.
+def perturb(task: Task, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+    """Perturb images with the context's engine, without checks.
 
     Raises:
-        ConfigError: the row has no function for the engine, the engine cannot compute with the parameters, or the
-            network has too few classes, or a ball is larger than the images' range.
+        ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
+            has too few classes, or a ball is larger than the range of images.
     """
-    refusal = parameters.refusal(context.engine) or parameters.class_refusal(context.classifier.n_classes)
-    if refusal is None and row.constraint is not None:
-        refusal = row.constraint.refusal(request.strengths, request.images.shape[1:])
-    if refusal is not None:
-        raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
-    function = row.load(context.engine)
-    if not row.wants_job(context.engine):
+    reason = parameters.refusal(context.engine) or parameters.class_refusal(context.classifier.n_classes)
+    if reason is None and task.constraint is not None:
+        reason = task.constraint.refusal(request.strengths, request.images.shape[1:])
+    if reason is not None:
+        raise ConfigError(f"Perturbing failed for {task.key}: {reason}")
+    function = task.load(context.engine)
+    if not task.takes_job(context.engine):
         perturbed: Iterator[Perturbed] = function(context, parameters, request)
         return perturbed
-    radius = float if row.constraint is None else row.constraint.radius
+    radius = float if task.constraint is None else task.constraint.radius
     epsilons = [radius(strength) for strength in request.strengths]
-    attacked: Iterator[Perturbed] = function(job_of(context, request, epsilons), parameters)
-    return attacked
+    adversarial: Iterator[Perturbed] = function(make_job(context, request, epsilons), parameters)
+    return adversarial
 
 
 def checked(
@@ -47,29 +47,29 @@ def checked(
     request: Request,
     constraint: Constraint | None,
 ) -> Iterator[Perturbed]:
-    """Pass perturbed batches through, holding them to the contract.
+    """Yield perturbed batches after checking the contract.
 
     Args:
-        perturbed: what a `perturb` function yields.
+        perturbed: the batches of a perturbation.
         name: the unit's label, for messages.
-        request: the images given and the strengths asked for.
-        constraint: the ball around each image that its perturbed one must lie in; None for no bound.
+        request: original images and strengths.
+        constraint: ball around each original image that must contain the perturbed one; None if it is unbounded.
 
     Yields:
-        The same batches. A strength is complete when N images of it have come: a repeated position raises at once.
+        The same batches. A strength is complete after N images; a repeated position raises immediately.
 
     Raises:
-        PerturbationError: a batch is of the wrong shape or type, names a strength or position that was not given, is
-            out of [0, 1], NaN or out of its ball, repeats a position, or at the end a position is missing.
+        PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
+            1] or the ball, or NaN; a position is repeated, or missing at the end.
     """
     images, strengths = request.images, request.strengths
     counts = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
     for batch in perturbed:
-        _check_names(batch, name, len(images), strengths)
+        _check_indices(batch, name, len(images), strengths)
         _check_pixels(batch, name, request, constraint)
-        seen = counts[batch.strength]
-        seen.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
-        if bool((seen > 1).any()):
+        strength_counts = counts[batch.strength]
+        strength_counts.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
+        if bool((strength_counts > 1).any()):
             raise _coverage_error(name, counts, strengths)
         yield batch
     if not bool((counts == 1).all()):
@@ -77,15 +77,15 @@ def checked(
 
 
 def _coverage_error(name: str, counts: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
-    surplus = (counts > 1).nonzero()
-    strength, position = (surplus if len(surplus) else (counts != 1).nonzero())[0].tolist()
+    repeated = (counts > 1).nonzero()
+    strength, position = (repeated if len(repeated) else (counts != 1).nonzero())[0].tolist()
     return PerturbationError(
-        f"Perturbing failed for {name}: expected each image once a strength, got image {position} "
+        f"Perturbing failed for {name}: expected each image once per strength, got image {position} "
         f"{int(counts[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
     )
 
 
-def _check_names(batch: Perturbed, name: str, n_images: int, strengths: tuple[float, ...]) -> None:
+def _check_indices(batch: Perturbed, name: str, n_images: int, strengths: tuple[float, ...]) -> None:
     if not 0 <= batch.strength < len(strengths):
         raise PerturbationError(
             f"Perturbing failed for {name}: expected a strength index below {len(strengths)}, got {batch.strength}. "

@@ -1,7 +1,7 @@
-"""Common corruptions: images that were made before the sweep, by their published files or by our generator.
+"""Common corruptions: images corrupted before the sweep, published or from this package's generator.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
-ICLR 2019. The pixels come from `Context.corrupted`; this module only shows them to the network.
+ICLR 2019. The pixels come from `Context.corrupted`; this module only passes them on.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def show(context: Context, parameters: CorruptionParameters, request: Request) -
     Raises:
         PerturbationError: the context has no corrupted images, or they are not uint8 pixels of the images' shape.
     """
-    del parameters  # the severities asked for are the request's
+    del parameters  # the request has the severities
     images = request.images
     if context.corrupted is None:
         raise PerturbationError(
@@ -36,6 +36,6 @@ def show(context: Context, parameters: CorruptionParameters, request: Request) -
                     f"Corrupting failed for {context.key!r} at severity {int(severity)}: expected uint8 images of "
                     f"shape {expected}, got {pixels.dtype} {pixels.shape}. Check the files of this corruption."
                 )
-            # A copy: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
-            shown = torch.from_numpy(np.array(pixels)).to(images.device)
-            yield Perturbed(strength, positions_of(batch, images.device), to_float(shown))
+            # A copy: torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
+            corrupted = torch.from_numpy(np.array(pixels)).to(images.device)
+            yield Perturbed(strength, positions_of(batch, images.device), to_float(corrupted))

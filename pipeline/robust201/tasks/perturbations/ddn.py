@@ -1,10 +1,10 @@
 """Decoupled direction and norm.
 
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
-CVPR 2019; `foolbox.attacks.DDNAttack`. A step follows the cross-entropy's gradient, then the perturbation is scaled to
-a norm that shrinks by gamma while the image is misclassified and grows by it while it is not. Where the gradient is 0,
-the direction is random: Foolbox draws one for each step, the fused engine one per image, whose values it rotates from
-step to step.
+CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to a
+norm. The norm shrinks by gamma while the image is misclassified, and grows by gamma while it is not. If the gradient is
+0, the direction is random: Foolbox draws one for each step; the fused engine draws one per image, and rotates its
+values from step to step.
 """
 
 from collections.abc import Iterator
@@ -19,32 +19,33 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Ddn
 from robust201.tasks.perturbations.minimum_norm import (
     cosine,
-    foolbox_minima,
     fused_batches,
     image_lengths,
+    minimum_norm_batches,
     per_image,
 )
 
-_LAST_STEP = 0.01
-_SMALLEST_NORM = 1e-12
+_FINAL_STEP_SIZE = 0.01
+_MIN_NORM = 1e-12
 _ROTATION = 997
-"""Values by which the random direction is rotated from step to step: prime to the number of values of usual images."""
+"""Positions by which the random direction is rotated per step; coprime to the number of values of common image
+sizes."""
 
 
 def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Imported here: the fused engine must not wait for a library that it does not use.
+        # Imported here, so that the fused engine does not import libraries that it does not use.
         from robust201.tasks.perturbations.foolbox_engine import foolbox
 
         attack = foolbox.attacks.DDNAttack(
             init_epsilon=parameters.init_epsilon, steps=parameters.steps, gamma=parameters.gamma
         )
-        found: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
-        return found
+        nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
+        return nearest
 
-    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
@@ -55,7 +56,7 @@ def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
 
 
 def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
-    """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
+    """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels = samples.clean, samples.labels
     noise = job.draws.normals(0, samples.images, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
@@ -63,7 +64,7 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     shortest, best = largest, delta
     epsilons = torch.full_like(largest, parameters.init_epsilon)
     for step in range(parameters.steps):
-        stepsize = _LAST_STEP + (1.0 - _LAST_STEP) * cosine(step, parameters.steps)
+        stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
         lengths = image_lengths(delta)
         wrong = logits.argmax(dim=-1) != labels
@@ -81,4 +82,4 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
 
 def _direction(gradient: torch.Tensor, random: torch.Tensor) -> torch.Tensor:
     gradient = torch.where(per_image(image_lengths(gradient) == 0), random, gradient)
-    return gradient * per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))
+    return gradient * per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))

@@ -1,10 +1,10 @@
-"""The fast adaptive boundary attack, and what its runs share.
+"""The fast adaptive boundary attack, and the parts that it shares with its targeted version.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020;
-`pyautoattack.fab_base.FABAttack` and its form for PyTorch. An iterate goes to the nearest of the linearised boundaries
-between the label and the other classes, a little beyond, drawn towards the clean image; where it is misclassified it
-counts if it is the nearest so far, and goes back nine tenths of the way. Epsilon decides only which results count, so
-the first run serves all epsilons; further ones start at random in half of the ball.
+`pyautoattack.fab_base.FABAttack` and its PyTorch subclass. An iterate moves slightly beyond the nearest linearised
+boundary between the label and another class, biased towards the clean image. If it is then misclassified, it becomes
+the result if it is the nearest so far, and moves back to nine tenths of its distance. Epsilon only decides which
+results count, so the first run serves all epsilons; further runs start at random points at half of epsilon.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
 _OVERSHOOT = 1.05
-_TOWARDS_CLEAN = 0.1
-_BACK = 0.9
-_NEVER = 1e10
+_MAX_CLEAN_WEIGHT = 0.1
+_BACKWARD_FACTOR = 0.9
+_UNREACHED = 1e10
 
 _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
 
@@ -38,11 +38,11 @@ _LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """Norms of (B, D), in AutoAttack's order of operations."""
 
 _DUAL = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
-"""In whose norm a gradient says how near a boundary is."""
+"""Dual norm of each norm; a linear function's distance to its zero is its value divided by its gradient's dual norm."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Iterates (B, 3, H, W) → a class's logit minus the label's (B,), and its gradient (B, 3, H, W), of the class whose
-linearised boundary is nearest."""
+"""Iterates (B, 3, H, W) → for the class with the nearest linearised boundary, its logit minus the label's (B,), and the
+gradient of this difference (B, 3, H, W)."""
 
 
 def reference(context: Context, parameters: Fab, request: Request) -> Iterator[Perturbed]:
@@ -53,8 +53,8 @@ def reference(context: Context, parameters: Fab, request: Request) -> Iterator[P
 def fab_batches(
     context: Context, parameters: Fab | FabTargeted, request: Request, name: Literal["fab", "fab-t"]
 ) -> Iterator[Perturbed]:
-    """Attack with one of AutoAttack's two forms of FAB."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    """Attack with one of AutoAttack's two versions of FAB."""
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -64,7 +64,7 @@ def fab_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab | FabTargeted) -> None:
-    """Give AutoAttack the attack with these parameters."""
+    """Replace AutoAttack's FAB by one with these parameters."""
     from pyautoattack.fab_pt import FABAttack_PT
 
     restarts, targets = 1, 1
@@ -90,11 +90,11 @@ def fused(job: AttackJob, parameters: Fab) -> Iterator[Perturbed]:
 
 
 def single_run(parameters: Fab) -> SingleRun:
-    """Make a run towards the nearest class."""
+    """Return a function that runs the attack once, towards the nearest class."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return run_fab(
-            job, samples, restart, parameters, lambda chosen: _nearest_class(job, chosen, parameters.norm), restart > 0
+            job, samples, restart, parameters, lambda subset: _nearest_class(job, subset, parameters.norm), restart > 0
         )
 
     return run
@@ -112,39 +112,40 @@ def run_fab(
 
     Args:
         job: model, batches and draws.
-        samples: what is attacked.
-        number: of the run, which names its draws.
-        parameters: of the attack.
-        boundary: makes what is differentiated for some of the samples.
-        starts_at_random: whether it starts in half of the ball; else at the clean image, where no epsilon matters.
+        samples: samples to attack.
+        number: number of the run, which determines its random numbers.
+        parameters: parameters of the attack.
+        boundary: returns the boundary function for some of the samples.
+        starts_at_random: whether to start at random at half of epsilon; otherwise the run starts at the clean image,
+            and does not depend on epsilon.
 
     Returns:
-        Candidates (B, 3, H, W), and which of them are misclassified and in their ball (B,).
+        Candidates (B, 3, H, W), and which of them are misclassified and inside their ball (B,).
     """
     norm = parameters.norm
     if starts_at_random:
         start = _random_start(job, samples, number, norm)
-        found = _approach(job, samples, start, boundary(samples), parameters.steps, norm)
+        nearest = _search(job, samples, start, boundary(samples), parameters.steps, norm)
     else:
-        _, first, again = np.unique(samples.positions, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # in the order in which the images appear
-        images, again = samples.take(first[order]), np.argsort(order)[again]
-        found = _approach(job, images, images.clean, boundary(images), parameters.steps, norm)
-        found = found[torch.from_numpy(again).to(found.device)]
-    logits = logits_of(job.model, job.batching, found, samples.strengths)
-    distances = _LENGTHS[norm]((samples.clean - found).flatten(1))
-    return found, (logits.argmax(dim=1) != samples.labels) & ~(distances > samples.epsilons.flatten())
+        _, first, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # images in order of appearance
+        images, image_of_sample = samples.take(first[order]), np.argsort(order)[inverse]
+        nearest = _search(job, images, images.clean, boundary(images), parameters.steps, norm)
+        nearest = nearest[torch.from_numpy(image_of_sample).to(nearest.device)]
+    logits = logits_of(job.model, job.batching, nearest, samples.strengths)
+    distances = _LENGTHS[norm]((samples.clean - nearest).flatten(1))
+    return nearest, (logits.argmax(dim=1) != samples.labels) & ~(distances > samples.epsilons.flatten())
 
 
-def _approach(
+def _search(
     job: AttackJob, samples: Samples, start: torch.Tensor, boundary: Boundary, n_steps: int, norm: str
 ) -> torch.Tensor:
-    """Find the nearest misclassified iterates: (B, 3, H, W), the clean image where there is none."""
+    """Return the nearest misclassified iterates (B, 3, H, W), or the clean image if there is none."""
     clean, length, project = samples.clean, _LENGTHS[norm], _PROJECTIONS[norm]
     n_samples = len(clean)
     flat_clean = clean.flatten(1)
-    images, found = start, clean
-    shortest = torch.full((n_samples,), _NEVER, device=clean.device)
+    images, nearest = start, clean
+    shortest = torch.full((n_samples,), _UNREACHED, device=clean.device)
     for _ in range(n_steps):
         difference, gradient = boundary(images)
         offset = -difference + (gradient * images).flatten(1).sum(dim=-1)
@@ -153,21 +154,21 @@ def _approach(
         moves = project(points, torch.cat((normal, normal), 0), torch.cat((offset, offset), 0))
         lengths = length(moves).clamp_min(1e-8)
         from_image, from_clean = lengths[:n_samples], lengths[n_samples:]
-        share = (from_image / (from_image + from_clean)).clamp(0, _TOWARDS_CLEAN).view(-1, 1, 1, 1)
+        weight = (from_image / (from_image + from_clean)).clamp(0, _MAX_CLEAN_WEIGHT).view(-1, 1, 1, 1)
         step, clean_step = moves[:n_samples].view(clean.shape), moves[n_samples:].view(clean.shape)
-        images = (images + _OVERSHOOT * step) * (1 - share) + (clean + clean_step * _OVERSHOOT) * share
+        images = (images + _OVERSHOOT * step) * (1 - weight) + (clean + clean_step * _OVERSHOOT) * weight
         images = images.clamp(0.0, 1.0)
         wrong = logits_of(job.model, job.batching, images, samples.strengths).argmax(dim=1) != samples.labels
         distances = length((images - clean).flatten(1))
         nearer = wrong & (distances < shortest)
-        found = torch.where(nearer.view(-1, 1, 1, 1), images, found)
+        nearest = torch.where(nearer.view(-1, 1, 1, 1), images, nearest)
         shortest = torch.where(nearer, distances, shortest)
-        images = torch.where(wrong.view(-1, 1, 1, 1), clean + (images - clean) * _BACK, images)
-    return found
+        images = torch.where(wrong.view(-1, 1, 1, 1), clean + (images - clean) * _BACKWARD_FACTOR, images)
+    return nearest
 
 
 def _random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> torch.Tensor:
-    """Draw from the surface of a ball of half of epsilon, in AutoAttack's order of operations."""
+    """Draw starting points at a distance of half of epsilon, in AutoAttack's order of operations."""
     if norm == "Linf":
         noise = job.draws.uniforms(number, samples.images, job.shape).to(samples.clean.device) * 2 - 1
     else:
@@ -178,22 +179,22 @@ def _random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> t
 
 
 def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
-    """Differentiate the logits of all classes, one after the other, and keep the nearest."""
+    """Return a boundary function that differentiates all classes' logits in turn and returns the nearest class's."""
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits, _, own = _gradient_of_logit(job, samples, images, samples.labels)
-        own_logit = logits.gather(1, samples.labels[:, None])[:, 0]
-        nearest = torch.full_like(own_logit, torch.inf)
-        difference, gradient = torch.zeros_like(own_logit), torch.zeros_like(own)
+        logits, _, label_gradient = _gradient_of_logit(job, samples, images, samples.labels)
+        label_logit = logits.gather(1, samples.labels[:, None])[:, 0]
+        nearest = torch.full_like(label_logit, torch.inf)
+        difference, gradient = torch.zeros_like(label_logit), torch.zeros_like(label_gradient)
         for number in range(logits.shape[1]):
             classes = torch.full_like(samples.labels, number)
-            of_class = _gradient_of_logit(job, samples, images, classes)[2] - own
-            behind = torch.where(samples.labels == number, _NEVER, logits[:, number] - own_logit)
-            distance = behind.abs() / (1e-12 + _LENGTHS[_DUAL[norm]](of_class.flatten(1)))
+            class_gradient = _gradient_of_logit(job, samples, images, classes)[2] - label_gradient
+            class_difference = torch.where(samples.labels == number, _UNREACHED, logits[:, number] - label_logit)
+            distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL[norm]](class_gradient.flatten(1)))
             nearer = distance < nearest
             nearest = torch.where(nearer, distance, nearest)
-            difference = torch.where(nearer, behind, difference)
-            gradient = torch.where(nearer.view(-1, 1, 1, 1), of_class, gradient)
+            difference = torch.where(nearer, class_difference, difference)
+            gradient = torch.where(nearer.view(-1, 1, 1, 1), class_gradient, gradient)
         return difference, gradient
 
     return boundary

@@ -1,8 +1,8 @@
-"""The fast adaptive boundary attack towards one class after the other.
+"""The fast adaptive boundary attack towards one target class after the other.
 
-Source: Croce and Hein, ICML 2020; `pyautoattack.fab_base.FABAttack` with `targeted`, as AutoAttack runs it: towards the
-classes that come second, third and so on for the clean logits, without restarts. One gradient per step instead of one
-per class and step.
+Source: Croce and Hein, ICML 2020; `pyautoattack.fab_base.FABAttack` with `targeted`, as AutoAttack runs it. The targets
+are the classes with the second largest, third largest, … logit of the clean image; there are no restarts. Each step
+takes one gradient instead of one per class.
 """
 
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ def reference(context: Context, parameters: FabTargeted, request: Request) -> It
 
 
 def fused(job: AttackJob, parameters: FabTargeted) -> Iterator[Perturbed]:
-    """Attack all epsilons together, with one sample per image, a target after the other."""
+    """Attack all epsilons together, with one sample per image, one target after the other."""
     yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.targets)
 
 
 def single_run(parameters: FabTargeted) -> SingleRun:
-    """Make the runs, one per target."""
+    """Return a function that runs the attack once; each target has one run."""
 
     def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         rank = number + 2
@@ -35,9 +35,9 @@ def single_run(parameters: FabTargeted) -> SingleRun:
         if rank > n_classes:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
 
-        def boundary(chosen: Samples) -> Boundary:
-            logits = logits_of(job.model, job.batching, chosen.clean, chosen.strengths)
-            return _boundary_of(job, chosen, logits.sort(dim=-1)[1][:, -rank])
+        def boundary(subset: Samples) -> Boundary:
+            logits = logits_of(job.model, job.batching, subset.clean, subset.strengths)
+            return _boundary_of(job, subset, logits.sort(dim=-1)[1][:, -rank])
 
         return run_fab(job, samples, number, parameters, boundary, starts_at_random=False)
 
@@ -46,9 +46,9 @@ def single_run(parameters: FabTargeted) -> SingleRun:
 
 def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
     def difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        own, target = samples.labels[rows].clone(), targets[rows].clone()
+        true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
         images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, own] - logits[images, target])
+        return -(logits[images, true_classes] - logits[images, target])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _, value, gradient = objective_gradient_of(job.model, job.batching, images, difference, samples.strengths)

@@ -2,7 +2,7 @@
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
 `foolbox.attacks.LinfFastGradientAttack`. One step of size epsilon along the sign of the cross-entropy's gradient, from
-the clean image, clipped to [0, 1]. Draws nothing, and every image is attacked.
+the clean image, clipped to [0, 1]. It uses no random numbers, and attacks every image.
 """
 
 from collections.abc import Iterator
@@ -18,17 +18,17 @@ from robust201.tasks.parameters import FgsmParameters
 
 def reference(context: Context, parameters: FgsmParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    del parameters  # the method has none but epsilon
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    del parameters  # epsilon is its only parameter
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     yield from foolbox_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
 
 
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
-    """Attack all epsilons with one gradient: it is taken at the clean image, so it is the same for every epsilon."""
+    """Attack all epsilons with a single gradient, at the clean image, which is the same for every epsilon."""
     del parameters
-    job.note_clean()
+    job.record_clean()
     if job.step_log is not None:
         job.step_log.last = 1
     for piece in job.batching.slices(np.zeros(len(job.images), np.int64)):
@@ -45,7 +45,7 @@ def _direction(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor) -> tor
 
 
 def _step(clean: torch.Tensor, direction: torch.Tensor, epsilon: float) -> torch.Tensor:
-    # Foolbox projects to the ball, clips to [0, 1], and projects again what it returns; each rounds.
+    # Foolbox projects to the ball, clips to [0, 1], and projects its result once more; each operation rounds.
     stepped = clean + epsilon * direction
     stepped = (clean + (stepped - clean).clamp_(-epsilon, epsilon)).clamp_(0, 1)
     return clean + (stepped - clean).clamp_(-epsilon, epsilon)

@@ -3,8 +3,8 @@
 Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
 NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. A step follows the gradient of the margin between the label and the
 best other class, and is projected to a ball of epsilon, which shrinks while the image is misclassified and grows while
-it is not. Two lines of Foolbox 3.3.4 are mended here for both engines (docs/protocol.md): in L2 it does not project
-(`projection: none` leaves it so), and in L0 it fails once epsilon is the number of values.
+it is not. This module fixes two lines of Foolbox 3.3.4 for both engines (docs/protocol.md): in L2 Foolbox does not
+project (`projection: none` keeps this), and in L0 it fails if epsilon reaches the number of values.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
     cosine,
-    foolbox_minima,
     fused_batches,
     image_lengths,
+    minimum_norm_batches,
     per_image,
 )
 
-_LAST_GAMMA = 0.001
-_SMALLEST_NORM = 1e-12
+_FINAL_GAMMA = 0.001
+_MIN_NORM = 1e-12
 
 _Lengths = Callable[[torch.Tensor], torch.Tensor]
 
@@ -36,21 +36,21 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
     """Attack with Foolbox."""
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Imported here: the fused engine must not wait for a library that it does not use.
+        # Imported here, so that the fused engine does not import libraries that it does not use.
         from robust201.tasks.perturbations.foolbox_engine import foolbox
 
         attack = _library_class(parameters)(
             steps=parameters.steps, max_stepsize=parameters.max_stepsize, gamma=parameters.gamma
         )
-        found: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
-        return found
+        nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
+        return nearest
 
-    yield from foolbox_minima(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    job.note_clean()
+    job.record_clean()
     constraint = CONSTRAINTS[parameters.norm]
 
     def search(images: AttackJob, samples: Samples) -> torch.Tensor:
@@ -64,10 +64,10 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
 
 
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:
-    """Find the nearest misclassified iterate of each image, in Foolbox's order of operations."""
+    """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
     is_count = parameters.norm == "L0"
-    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _keep
+    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _unprojected
     delta = torch.zeros_like(clean)
     largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
     shortest, best = largest, delta
@@ -75,10 +75,10 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     was_wrong = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
-        share = cosine(step, parameters.steps)
+        decay = cosine(step, parameters.steps)
         last = parameters.max_stepsize / 100
-        stepsize = last + (parameters.max_stepsize - last) * share
-        gamma = _LAST_GAMMA + (parameters.gamma - _LAST_GAMMA) * share
+        stepsize = last + (parameters.max_stepsize - last) * decay
+        gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
         logits, values, gradient = objective_gradient_of(
             job.model, job.batching, clean + delta, margin, samples.strengths
         )
@@ -93,7 +93,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         state = _State(epsilons, wrong, was_wrong, lengths, norm.lengths(best))
         epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, values, norm.dual(gradient))
         epsilons = torch.minimum(epsilons, largest)
-        factor = per_image(1 / image_lengths(gradient).clamp_min(_SMALLEST_NORM))
+        factor = per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
@@ -103,7 +103,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
 
 
 class _State(NamedTuple):
-    """Per image: epsilon, whether it is misclassified now and was ever, lengths of the perturbation and the best."""
+    """State per image: epsilon, whether it is and ever was misclassified, lengths of the current and best change."""
 
     epsilons: torch.Tensor
     wrong: torch.Tensor
@@ -114,9 +114,9 @@ class _State(NamedTuple):
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
     def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        own = labels[rows].clone()[:, None]
-        other = logits.detach().scatter(1, own, -torch.inf).argmax(dim=1, keepdim=True)
-        return (logits.gather(1, other) - logits.gather(1, own))[:, 0]
+        label = labels[rows].clone()[:, None]
+        other = logits.detach().scatter(1, label, -torch.inf).argmax(dim=1, keepdim=True)
+        return (logits.gather(1, other) - logits.gather(1, label))[:, 0]
 
     return margin
 
@@ -134,7 +134,7 @@ def _next_count(state: _State, gamma: float) -> torch.Tensor:
     return torch.where(state.wrong, fewer, more).clamp_min(1)
 
 
-def _keep(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
+def _unprojected(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
     return difference
 
 
@@ -144,7 +144,7 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
 
 
 def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    return difference * per_image((epsilons / image_lengths(difference).clamp_min(_SMALLEST_NORM)).clamp_max(1))
+    return difference * per_image((epsilons / image_lengths(difference).clamp_min(_MIN_NORM)).clamp_max(1))
 
 
 def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
@@ -162,15 +162,15 @@ def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
 
 
 def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Keep the largest values, one more than epsilon, as Foolbox does, and those as large as the smallest of them."""
+    """Keep the largest values, one more than epsilon as in Foolbox, and values equal to the smallest of them."""
     sizes = difference.flatten(1).abs()
-    place = epsilons.long().clamp_max(sizes.shape[1] - 1)
-    smallest = sizes.sort(dim=1).values.flip(-1).gather(1, place[:, None])
+    index = epsilons.long().clamp_max(sizes.shape[1] - 1)
+    smallest = sizes.sort(dim=1).values.flip(-1).gather(1, index[:, None])
     return torch.where((sizes >= smallest).view_as(difference), difference, 0.0)
 
 
 class _Norm(NamedTuple):
-    """What differs between norms: lengths (B,) of images, those of a gradient in the dual norm, and the projection."""
+    """A norm: lengths (B,) of images, lengths of gradients in the dual norm, and the projection to its ball."""
 
     lengths: _Lengths
     dual: _Lengths
@@ -198,7 +198,7 @@ _NORMS = {
 
 
 def _library_class(parameters: Fmn) -> Any:
-    """Foolbox's class of the attack, with the two lines mended."""
+    """Return Foolbox's class of the attack, with the two lines fixed."""
     import eagerpy
 
     from robust201.tasks.perturbations.foolbox_engine import foolbox

@@ -1,7 +1,7 @@
-"""The reference engine of FGSM, PGD and spatial attacks: Foolbox, called once per epsilon and batch.
+"""The reference implementation of FGSM, PGD and spatial attacks: Foolbox, called once per epsilon and batch.
 
-Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, those that are misclassified
-from the start included, and returns the last iterate, not the best.
+Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, including those that are
+misclassified without an attack, and returns the last iterate instead of the best.
 """
 
 import os
@@ -19,7 +19,7 @@ from robust201.tasks.constraints import Constraint
 @contextmanager
 def _quiet_import() -> Iterator[None]:
     before = os.environ.get("GIT_PYTHON_REFRESH")
-    # Foolbox's model zoo, which nothing here uses, imports GitPython, and that refuses to be imported without git.
+    # Foolbox's model zoo, which is unused here, imports GitPython, which raises an error if git is not installed.
     os.environ["GIT_PYTHON_REFRESH"] = "quiet"
     try:
         with warnings.catch_warnings():
@@ -40,8 +40,8 @@ __all__ = ["Aim", "foolbox", "foolbox_batches"]
 
 
 Aim = Literal["label", "least_likely", "predicted"]
-"""What an attack leads away from, or with `least_likely` to: the image's label, the class that the clean image's logits
-put last, or the one that they put first."""
+"""The class that an attack uses: `label` and `predicted` lead away from the image's label or from the class predicted
+for the clean image; `least_likely` leads towards the class with the clean image's smallest logit."""
 
 
 def foolbox_batches(
@@ -50,11 +50,11 @@ def foolbox_batches(
     """Run one of Foolbox's attacks on every batch at every strength.
 
     Args:
-        context: what surrounds the attack.
+        context: context of the attack.
         attack: a `foolbox.attacks` object; with a constraint, one with a fixed epsilon.
-        request: images at strengths.
-        constraint: what the strengths mean; None for an attack that takes none.
-        aim: what the attack leads away from, or to.
+        request: images and strengths.
+        constraint: ball of the attack; None for an attack without epsilon.
+        aim: the class that the attack leads away from, or towards.
 
     Yields:
         Batches of perturbed images, one strength after the other.

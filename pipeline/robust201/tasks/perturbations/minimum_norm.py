@@ -1,8 +1,8 @@
-"""What attacks for the smallest perturbation share: one run per image, cut to the ball of each epsilon.
+"""Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
-At an epsilon, an image whose nearest misclassified perturbation lies in the ball comes back so perturbed, every other
-one as it was. So the accuracy at an epsilon is the share of images whose distance is larger, and at an epsilon as large
-as the range of pixels every image comes back at its distance.
+At an epsilon, the result is the nearest misclassified perturbation if it is inside the ball, otherwise the clean image.
+So the accuracy at an epsilon is the fraction of images whose distance is larger. At an epsilon as large as the range of
+pixels, the results are the nearest perturbations themselves.
 """
 
 import dataclasses
@@ -18,30 +18,31 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 from robust201.tasks.constraints import Constraint
 
 Search = Callable[[AttackJob, Samples], torch.Tensor]
-"""(job, images) → (B, 3, H, W), the nearest misclassified perturbation of each, the clean image where there is none."""
+"""(job, images) → (B, 3, H, W), the nearest misclassified perturbation of each image, or the clean image if there is
+none."""
 
 LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 """(Foolbox's model, pixels, labels) → the same."""
 
 
 def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack the images that are classified correctly, once for all epsilons; the distance of the others is 0."""
+    """Attack the correctly classified images once for all epsilons; the distance of the others is 0."""
     images = dataclasses.replace(job, epsilons=(math.inf,))
-    every = np.arange(len(job.images))
-    # Foolbox also attacks images that are wrong from the start, to no effect: with its batches, so does this.
-    correct = np.ones(len(every), np.bool_) if job.batching.as_library else job.correct()
-    for samples in job.chunks(every[~correct]):
+    positions = np.arange(len(job.images))
+    # Foolbox also attacks images that are misclassified without an attack, to no effect; `as_library` does the same.
+    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.correct()
+    for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
-    for samples in images.pools_of_images(every[correct]):
+    for samples in images.pools_of_images(positions[correct]):
         with torch.inference_mode():
             nearest = search(images, samples)
-        positions = torch.from_numpy(samples.positions).to(nearest.device)
+        attacked = torch.from_numpy(samples.positions).to(nearest.device)
         for strength, radius in enumerate(job.epsilons):
             # A copy, made outside of inference mode, as in `batches_by_strength`.
-            yield Perturbed(strength, positions, within(constraint, samples.clean, nearest, radius).clone())
+            yield Perturbed(strength, attacked, within(constraint, samples.clean, nearest, radius).clone())
 
 
-def foolbox_minima(
+def minimum_norm_batches(
     context: Context, request: Request, constraint: Constraint, search: LibrarySearch
 ) -> Iterator[Perturbed]:
     """Run one of Foolbox's attacks once on every batch, for all strengths."""
@@ -54,26 +55,26 @@ def foolbox_minima(
         with context.draws(number), torch.enable_grad():
             nearest = search(model, clean, labels[batch]).detach()
         for strength, value in enumerate(request.strengths):
-            cut = within(constraint, clean, nearest, constraint.radius(value))
-            yield Perturbed(strength, positions_of(batch, images.device), cut)
+            perturbed = within(constraint, clean, nearest, constraint.radius(value))
+            yield Perturbed(strength, positions_of(batch, images.device), perturbed)
 
 
 def within(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
-    """Keep the perturbations that count as in a ball, as those of every attack do, and the clean image elsewhere."""
+    """Return perturbations that count as inside a ball, and the clean image where they do not."""
     is_within = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
     return torch.where(is_within.view(-1, 1, 1, 1), nearest, clean)
 
 
 def cosine(step: int, steps: int) -> float:
-    """Value between 1 at the first step and 0 behind the last one."""
+    """Return the cosine schedule's value: 1 at the first step, decreasing to 0 after the last."""
     return (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def per_image(values: torch.Tensor) -> torch.Tensor:
-    """Make values (B,) broadcast over images."""
+    """Reshape values (B,) to broadcast over images."""
     return values.view(-1, 1, 1, 1)
 
 
 def image_lengths(images: torch.Tensor) -> torch.Tensor:
-    """L2 norms (B,) in Foolbox's order of operations."""
+    """Return L2 norms (B,), in Foolbox's order of operations."""
     return (images.flatten(1) ** 2).sum(dim=-1).sqrt()

@@ -1,12 +1,12 @@
 """Projected gradient descent.
 
 Source: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale", ICLR 2017; Madry et al., "Towards Deep
-Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`, whose defaults are the
-published sweep's (docs/protocol.md). Start at a uniform draw from the epsilon ball, then `steps` steps of size
-`rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the ball and clipped to
-[0, 1]. Every image is attacked, and the last iterate is returned, of images that were fooled on the way too. The target
-is none, or the class that the network finds least likely for the clean image (equation 2 of Jung et al., ICLR 2023,
-which their numbers do not follow).
+Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`, whose defaults are those of the
+published dataset (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
+`steps` steps of size `rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the
+ball and clipped to [0, 1]. Every image is attacked, and the last iterate is returned, even if an earlier one was
+misclassified. There is no target, or the target is the clean image's least likely class (equation 2 of Jung et al.,
+ICLR 2023, which their published numbers do not follow).
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from robust201.tasks.parameters import PgdParameters
 
 def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
@@ -35,7 +35,7 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    job.note_clean()
+    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -59,7 +59,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
 
 
 def start_in_cube(job: AttackJob, samples: Samples) -> torch.Tensor:
-    """Draw uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
+    """Draw starting points uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
     noise = job.draws.uniforms(0, samples.images, job.shape).to(samples.clean.device)
     noise.mul_(2 * samples.epsilons).sub_(samples.epsilons)
     return samples.clean.clone().add_(noise).clamp_(0, 1)

@@ -1,11 +1,11 @@
 """Projected gradient descent in an L2 ball.
 
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
-`foolbox.attacks.L2PGD`. Each step goes `step_size` along the cross-entropy's gradient divided by
-its norm; then the image is projected to the ball and clipped to [0, 1]. Every image is attacked. `iterate: best`
-returns, per image, the iterate of the highest cross-entropy, the start included, as the library of Engstrom et al.
-("Robustness", 2019) does; Foolbox returns the last. `label: predicted` leads away from what the network predicts at
-the start, instead of from the image's label.
+`foolbox.attacks.L2PGD`. Each step moves by `step_size` along the cross-entropy's normalised gradient; then the image is
+projected to the ball and clipped to [0, 1]. Every image is attacked. `iterate: best` returns each image's iterate with
+the highest cross-entropy, including the starting point, as the library of Engstrom et al. ("Robustness", 2019) does;
+Foolbox returns the last iterate. `label: predicted` leads away from the class predicted at the starting point instead
+of the image's label.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
 from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
 
-_SMALLEST_NORM = 1e-12
+_MIN_NORM = 1e-12
 
 
 def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.L2PGD(
@@ -37,7 +37,7 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    job.note_clean()
+    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -62,9 +62,9 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
 
 
 def _start(job: AttackJob, samples: Samples) -> torch.Tensor:
-    """Draw uniformly from the ball, as Foolbox does.
+    """Draw starting points uniformly from the ball, as Foolbox does.
 
-    Its points are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).
+    They are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).
     """
     n_values = int(np.prod(job.shape))
     normals = job.draws.normals(0, samples.images, n_values + 2).to(samples.clean.device)
@@ -74,8 +74,8 @@ def _start(job: AttackJob, samples: Samples) -> torch.Tensor:
 
 
 def _norms(images: torch.Tensor) -> torch.Tensor:
-    """L2 norms (B, 1, 1, 1), none of them 0, in Foolbox's order of operations."""
-    return (images.flatten(1) ** 2).sum(dim=-1).sqrt().clamp_min(_SMALLEST_NORM).view(-1, 1, 1, 1)
+    """Return L2 norms (B, 1, 1, 1), replacing 0 by a small number, in Foolbox's order of operations."""
+    return (images.flatten(1) ** 2).sum(dim=-1).sqrt().clamp_min(_MIN_NORM).view(-1, 1, 1, 1)
 
 
 def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,9 @@
-"""Seven steps of projected gradient descent in an Linf ball, as Wang and Horne (2020) use it (docs/protocol.md).
+"""Seven steps of projected gradient descent in an Linf ball, as Wang and Horne (2020) use them (docs/protocol.md).
 
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
-`foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. What implementations differ in can be
-chosen: the start, the iterate that comes back (see `pgd_l2`), and whether the image's label is attacked or what the
-network predicts at the start.
+`foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Parameters select what implementations
+do differently: the starting point, the returned iterate (see `pgd_l2`), and whether the image's label is attacked or
+the class predicted at the starting point.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_at
 
 def reference(context: Context, parameters: PgdLinf7Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
@@ -34,7 +34,7 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    job.note_clean()
+    job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
 
@@ -50,7 +50,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     for step in range(parameters.steps):
         logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
         log.look(step, logits, best.offer(images, loss) if returns_best else None)
-        # A sum of its own: the iterates before must stay as they are.
+        # A new tensor: earlier iterates must not change.
         images = project_to_cube(images + gradient.sign().mul_(steps), clean, epsilons).clamp_(0, 1)
     log.write()
     if returns_best:

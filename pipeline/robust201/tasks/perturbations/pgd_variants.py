@@ -1,4 +1,4 @@
-"""What the variants of projected gradient descent share: which label is attacked, and the best iterate."""
+"""Common parts of the variants of projected gradient descent: the attacked label, and the best iterate."""
 
 import torch
 from torch.nn import functional
@@ -9,17 +9,17 @@ from robust201.tasks.parameters import PgdVariants
 
 
 def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariants) -> torch.Tensor:
-    """Give the labels (B,) that the attack leads away from: the images', or what the network predicts at the start."""
+    """Return the labels (B,) that the attack leads away from: the images' labels, or predictions at the start."""
     if parameters.label == "given":
         return samples.labels
     return logits_of(job.model, job.batching, start, samples.strengths).argmax(dim=1)
 
 
 class BestIterate:
-    """The iterate of the highest loss per image, the first of equal ones.
+    """The iterate with the highest loss per image; of equal losses, the first.
 
     Args:
-        images: (B, 3, H, W) to begin with; their loss counts as lower than any.
+        images: (B, 3, H, W) initial value, which any offered iterate replaces.
     """
 
     def __init__(self, images: torch.Tensor) -> None:
@@ -27,13 +27,13 @@ class BestIterate:
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
     def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before; return which (B,) they are."""
+        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before; return which (B,) these are."""
         better = loss > self._loss
         self.images = torch.where(better.view(-1, 1, 1, 1), images, self.images)
         self._loss = torch.where(better, loss, self._loss)
         return better
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Offer iterates whose loss is not known yet: one more pass through the network."""
+        """Offer iterates whose loss is unknown; takes one more forward pass."""
         logits = logits_of(job.model, job.batching, images, samples.strengths)
         self.offer(images, functional.cross_entropy(logits, labels, reduction="none"))

@@ -2,8 +2,8 @@
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="rand"`. One run of each, without restarts. Each step
-averages the gradient over several passes (expectation over transformations, Athalye et al., ICML 2018); whether an
-image is fooled, and its loss, come from the last of them. Images that resist come back clean.
+averages the gradient over several passes (expectation over transformations, Athalye et al., ICML 2018). Predictions and
+losses come from the last pass. Images that resist are returned unchanged.
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 def reference(context: Context, parameters: Rand, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    given = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
+    apgd_parameters = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
 
-    def configured(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
+    def configuration(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
         def configure(adversary: "AutoAttack") -> None:
-            apgd.configure_library(adversary, context, given, loss)
+            apgd.configure_library(adversary, context, apgd_parameters, loss)
             adversary.apgd.eot_iter = parameters.passes
 
         return configure
 
-    stages = (("apgd-ce", configured("ce")), ("apgd-dlr", configured("dlr")))
+    stages = (("apgd-ce", configuration("ce")), ("apgd-dlr", configuration("dlr")))
     yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
@@ -56,7 +56,7 @@ def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
 
 
 class AveragedGradients:
-    """A model whose gradients are means over several passes; logits and losses are those of the last (see `Model`)."""
+    """A model whose gradients are means over several passes; logits and losses are those of the last pass."""
 
     def __init__(self, model: Model, passes: int) -> None:
         self._model = model
@@ -81,7 +81,7 @@ class AveragedGradients:
     def _average(
         self, pixels: torch.Tensor, differentiate: Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # Summed from zero and then divided, in AutoAttack's order: other orders give other last bits.
+        # Sum from zero, then divide, as AutoAttack does: other orders change the last bits.
         total = torch.zeros_like(pixels)
         for _ in range(self._passes):
             logits, values, gradient = differentiate()

@@ -1,10 +1,10 @@
-"""σ-zero: the fewest values whose change fools a network.
+"""σ-zero: the smallest number of changed values that fools a network.
 
 Source: Cinà et al., "σ-zero: Gradient-based Optimization of ℓ0-norm Adversarial Examples", ICLR 2025; `sigma_zero` of
-the library adv-lib 0.2.8, whose order of operations this follows. Adam descends on the margin of the label plus a
-smooth approximation of the share of changed values; values below a threshold are set to 0 after each step. The
-threshold rises while the image is misclassified and falls while it is not. Foolbox and AutoAttack do not have it, so
-there is no reference engine.
+the library adv-lib 0.2.8, whose order of operations this module follows. Adam minimises the label's margin plus a
+smooth approximation of the fraction of changed values; values below a threshold are set to 0 after each step. The
+threshold rises while the image is misclassified, and falls while it is not. Foolbox and AutoAttack do not have this
+attack, so there is no reference implementation.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from robust201.tasks.parameters import SigmaZero
 from robust201.tasks.perturbations.minimum_norm import cosine, fused_batches, per_image
 
 _BETAS = (0.9, 0.999)
-_SMALLEST_NORM = 1e-12
+_MIN_NORM = 1e-12
 _ADAM_OFFSET = 1e-8
 
 
@@ -29,12 +29,12 @@ def fused(job: AttackJob, parameters: SigmaZero) -> Iterator[Perturbed]:
 
 
 def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
-    """Find the misclassified iterate of each image that has the fewest changed values."""
+    """Return the misclassified iterate of each image that has the fewest changed values."""
     clean, labels = samples.clean, samples.labels
     delta, mean, square = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
     fewest = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
     thresholds = torch.full_like(fewest, parameters.threshold)
-    found, margin, stepsize = clean, _margin(labels), parameters.stepsize
+    best, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
         logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
@@ -42,9 +42,9 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
         counts = delta.flatten(1).norm(p=0, dim=1)
         fewer = wrong & (counts < fewest)
         fewest = torch.where(fewer, counts, fewest)
-        found = torch.where(per_image(fewer), images, found)
+        best = torch.where(per_image(fewer), images, best)
         gradient = gradient + _count_gradient(delta, parameters.sigma)
-        gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_SMALLEST_NORM))
+        gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_MIN_NORM))
         mean = mean.lerp(gradient, weight=1 - _BETAS[0])
         square = (square * _BETAS[1]).addcmul(gradient, gradient, value=1 - _BETAS[1])
         corrections = [1 - beta ** (step + 1) for beta in _BETAS]
@@ -55,23 +55,23 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
         change = parameters.threshold_factor * stepsize
         thresholds = (thresholds + torch.where(wrong, change, -change)).clamp(0, 1)
         delta = torch.where(delta.abs() < per_image(thresholds), 0.0, delta)
-    return found
+    return best
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
     def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-        own = labels[rows].clone()[:, None]
-        others = logits - torch.zeros_like(logits).scatter(1, own, torch.inf)
-        return (logits.gather(1, own)[:, 0] - others.amax(dim=1)).clamp(min=0)
+        label = labels[rows].clone()[:, None]
+        others = logits - torch.zeros_like(logits).scatter(1, label, torch.inf)
+        return (logits.gather(1, label)[:, 0] - others.amax(dim=1)).clamp(min=0)
 
     return margin
 
 
 def _count_gradient(delta: torch.Tensor, sigma: float) -> torch.Tensor:
-    """Gradient of the mean of δ² / (δ² + σ) over an image's values."""
+    """Return the gradient of the mean of δ² / (δ² + σ) over an image's values."""
     with torch.inference_mode(mode=False), torch.enable_grad():
         leaf = delta.clone().requires_grad_()
         squares = leaf.square()
-        shares = (squares / (squares + sigma)).flatten(1).mean(dim=1)
-        (gradient,) = torch.autograd.grad(shares.sum(), [leaf])
+        fractions = (squares / (squares + sigma)).flatten(1).mean(dim=1)
+        (gradient,) = torch.autograd.grad(fractions.sum(), [leaf])
     return gradient

@@ -1,10 +1,10 @@
 """Square attack in L2 and L1 balls.
 
 Source: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
-`pyautoattack.square.SquareAttack`. The start is a tiling of small patterns with random signs. A query takes the
-perturbation out of one window and puts it into another, together with a pattern there, and scales what results to the
-ball; it is kept where the margin shrinks. An image drops out when it is misclassified. The side of the windows follows
-the number of the query (AutoAttack's `resc_schedule=False`), and is odd and at least 3 as long as it fits.
+`pyautoattack.square.SquareAttack`. The search starts with a tiling of small patterns with random signs. A query moves
+the perturbation of one window to another, adds a pattern there, and scales the result to the ball; it is accepted if
+the margin decreases. An image is done when it is misclassified. The side of the windows depends on the number of the
+query (AutoAttack's `resc_schedule=False`). It is odd and at least 3, if the image is large enough.
 """
 
 import functools
@@ -20,9 +20,9 @@ from robust201.tasks.attack_kit.draws import ImageShape, Swap
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.square import SearchState, margins_of, pools, share_of, square_batches
+from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pools, square_batches
 
-_SMALLEST = 1e-12
+_MIN_LENGTH = 1e-12
 
 
 def reference(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
@@ -31,12 +31,12 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
-    """Attack images and epsilons side by side (see `square.fused`)."""
+    """Attack images and epsilons together (see `square.fused`)."""
     yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:
-    """Make a run."""
+    """Return a function that runs the attack once."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return _single_run(job, samples, restart, parameters)
@@ -47,9 +47,9 @@ def single_run(parameters: Square) -> SingleRun:
 def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run Square once: the last images, and which are misclassified."""
+    """Run Square once; return the last images, and which are misclassified."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)
-    best = ball.into(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
+    best = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
     margins = margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels)
     state = SearchState(best, margins)
     log = job.run_log(samples, parameters.queries, restart)
@@ -73,9 +73,9 @@ def _single_run(
 
 
 def odd_side_of(query: int, p_init: float, shape: ImageShape) -> int:
-    """Side of the windows in a query: odd and 3 or more, but at most the image's shorter side."""
+    """Return the side of the windows in a query: odd and 3 or more, but at most the image's shorter side."""
     _, height, width = shape
-    side = max(round(math.sqrt(share_of(query, p_init, shape))), 3)
+    side = max(round(math.sqrt(covered_pixels(query, p_init, shape))), 3)
     return min(side + 1 - side % 2, height, width)
 
 
@@ -93,10 +93,10 @@ def _search(
     best, margins = state.best[active], state.margins[active]
     for number, swap in swaps:
         proposal = ball.proposal(clean, best, swap, active)
-        found = margins_of(job.model.logits(proposal), labels)
-        accepted = (found < margins) & (margins > 0)
-        margins = torch.where(accepted, found, margins)
-        if log.is_on:
+        proposed_margins = margins_of(job.model.logits(proposal), labels)
+        accepted = (proposed_margins < margins) & (margins > 0)
+        margins = torch.where(accepted, proposed_margins, margins)
+        if log.is_recording:
             log.mark(number, margins <= 0, active)
         best = torch.where(accepted.view(-1, 1, 1, 1), proposal, best)
     state.best[active] = best
@@ -104,58 +104,60 @@ def _search(
 
 
 class _L2Ball:
-    """How perturbations are moved and scaled in L2, in AutoAttack's order of operations."""
+    """Moves and projections of perturbations in L2, in AutoAttack's order of operations."""
 
     def __init__(self, samples: Samples) -> None:
         self._epsilons = samples.epsilons
 
-    def into(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
+    def project(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
         lengths = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-        return (clean + difference / (lengths + _SMALLEST) * self._epsilons[rows]).clamp(0.0, 1.0)
+        return (clean + difference / (lengths + _MIN_LENGTH) * self._epsilons[rows]).clamp(0.0, 1.0)
 
     def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
         difference = best - clean
-        here = swap.window()
-        at_window, in_windows = difference[here], _only(difference, swap)
-        of_window = (at_window**2).sum(dim=(-2, -1), keepdim=True).sqrt()
-        of_windows = (in_windows**2).sum(dim=(-2, -1), keepdim=True).sqrt()
-        of_image = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-        new = pattern("L2", swap.side, swap.is_turned, best.device) * swap.signs + at_window / (_SMALLEST + of_window)
-        room = torch.clamp_min(self._epsilons[rows] ** 2 - of_image**2, 0) / clean.shape[1]
-        new = new / (_SMALLEST + (new**2).sum(dim=(-2, -1), keepdim=True).sqrt()) * (room + of_windows**2).sqrt()
+        destination = swap.window()
+        in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
+        destination_length = (in_destination**2).sum(dim=(-2, -1), keepdim=True).sqrt()
+        window_lengths = (in_windows**2).sum(dim=(-2, -1), keepdim=True).sqrt()
+        image_length = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
+        signed = pattern("L2", swap.side, swap.is_turned, best.device) * swap.signs
+        new = signed + in_destination / (_MIN_LENGTH + destination_length)
+        room = torch.clamp_min(self._epsilons[rows] ** 2 - image_length**2, 0) / clean.shape[1]
+        new = new / (_MIN_LENGTH + (new**2).sum(dim=(-2, -1), keepdim=True).sqrt()) * (room + window_lengths**2).sqrt()
         difference[swap.other_window()] = 0.0
-        difference[here] = new
-        return self.into(clean, difference, rows)
+        difference[destination] = new
+        return self.project(clean, difference, rows)
 
 
 class _L1Ball:
-    """The same in L1."""
+    """Moves and projections of perturbations in L1, in AutoAttack's order of operations."""
 
     def __init__(self, job: AttackJob, samples: Samples) -> None:
         self._epsilons = samples.epsilons
         self._radii = samples.scaled_epsilons(1.0 - 1e-6, job.epsilons)
 
-    def into(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
+    def project(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
         return clean + difference + correction_to_l1(clean, difference, self._radii[rows])
 
     def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
-        """Make what a query shows."""
+        """Return the image that a query proposes."""
         difference, channels = best - clean, clean.shape[1]
-        here = swap.window()
-        at_window, in_windows = difference[here], _only(difference, swap)
-        of_window = at_window.abs().sum(dim=(-2, -1), keepdim=True)
-        of_windows = in_windows.abs().sum(dim=(-2, -1), keepdim=True)
-        of_image = difference.abs().flatten(1).sum(dim=-1).view(-1, 1, 1, 1)
-        new = pattern("L1", swap.side, swap.is_turned, best.device) * swap.signs + at_window / (_SMALLEST + of_window)
-        room = torch.clamp_min(self._epsilons[rows] - of_image, 0) / channels
-        new = new / (_SMALLEST + new.abs().sum(dim=(-2, -1), keepdim=True)) * (room + of_windows) * channels
+        destination = swap.window()
+        in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
+        destination_length = in_destination.abs().sum(dim=(-2, -1), keepdim=True)
+        window_lengths = in_windows.abs().sum(dim=(-2, -1), keepdim=True)
+        image_length = difference.abs().flatten(1).sum(dim=-1).view(-1, 1, 1, 1)
+        signed = pattern("L1", swap.side, swap.is_turned, best.device) * swap.signs
+        new = signed + in_destination / (_MIN_LENGTH + destination_length)
+        room = torch.clamp_min(self._epsilons[rows] - image_length, 0) / channels
+        new = new / (_MIN_LENGTH + new.abs().sum(dim=(-2, -1), keepdim=True)) * (room + window_lengths) * channels
         difference[swap.other_window()] = 0.0
-        difference[here] = new
-        return self.into(clean, difference, rows)
+        difference[destination] = new
+        return self.project(clean, difference, rows)
 
 
-def _only(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
-    """Keep what lies in one of the two windows."""
+def _inside_windows(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
+    """Set the difference to 0 outside of the two windows."""
     mask = torch.zeros_like(difference)
     mask[swap.window()] = 1.0
     mask[swap.other_window()] = 1.0
@@ -163,7 +165,7 @@ def _only(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
 
 
 def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.Tensor:
-    """Tile images with patterns of a fifth of their height: (B, 3, H, W)."""
+    """Tile images with patterns whose side is a fifth of the height: (B, 3, H, W)."""
     channels, height, width = job.shape
     side = height // 5
     first = (height - side * 5) // 2
@@ -175,28 +177,28 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
     difference = torch.zeros_like(samples.clean)
     for number, (row, column) in enumerate(corners):
         tile = pattern(norm, side, turned[number], samples.clean.device) * signs[number]
-        # Where the height is no multiple of 5, the last tiles hang over the edge.
-        place = difference[:, :, row : row + side, column : column + side]
-        place += tile[:, :, : place.shape[2], : place.shape[3]]
+        # If the height is not a multiple of 5, the last tiles extend beyond the edge.
+        region = difference[:, :, row : row + side, column : column + side]
+        region += tile[:, :, : region.shape[2], : region.shape[3]]
     return difference
 
 
 @functools.lru_cache(maxsize=512)
 def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torch.Tensor:
-    """Make the pattern of a window: a bump above its negative, or beside it if turned, of length 1: (side, side)."""
+    """Return a window's pattern (side, side) of norm 1: a bump above its negative, or beside it if turned."""
     power, half = 2 if norm == "L2" else 4, side // 2
-    # Outside of inference mode, since it is kept.
+    # Outside of inference mode, since the result is cached.
     with torch.inference_mode(mode=False):
         whole = torch.zeros(side, side)
         whole[:half] = _bump(norm, power, half, side)
         whole[half:] = -1.0 * _bump(norm, power, side - half, side)
         whole /= _length(norm, whole)
-        # Contiguous: sums over windows that are laid out the other way round differ in the last bit.
+        # Contiguous: the last bit of sums over windows depends on the memory layout.
         return (whole.T.contiguous() if is_turned else whole).to(device)
 
 
 def _bump(norm: str, power: int, height: int, width: int) -> torch.Tensor:
-    """Add up nested rectangles around the middle, each fainter than the one inside."""
+    """Add nested rectangles around the centre, weaker from the inside to the outside."""
     bump = torch.zeros(height, width)
     row, column = height // 2, width // 2
     for ring in range(max(height // 2, width // 2) + 1):

@@ -1,9 +1,10 @@
-"""AutoAttack's standard version: four attacks one after the other, each on the images that resist so far.
+"""AutoAttack's standard version: four attacks one after the other, each on the images that still resist.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
-attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. APGD on the cross-entropy, on the targeted DLR
-loss, FAB towards one class after the other, Square. In the fused engine each draws what its own key draws, so the
-images that the first leaves are those that `aa_apgd-ce` leaves. Images that resist all four come back clean.
+attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. The attacks are APGD on the cross-entropy,
+APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the random numbers of its
+own key, so the images that resist the first are the same as for `aa_apgd-ce`. Images that resist all four are returned
+unchanged.
 """
 
 import dataclasses
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
-    """Attack with AutoAttack, one of its attacks at a time, so that it shows what each leaves."""
-    given = _attacks(parameters)
+    """Attack with AutoAttack, one of its attacks at a time, to record which attack fools each image."""
+    attacks = _attacks(parameters)
     stages: tuple[LibraryStage, ...] = (
-        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, given.ce, "ce")),
-        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, given.targeted)),
-        ("fab-t", lambda adversary: fab.configure_library(adversary, context, given.boundary)),
-        ("square", lambda adversary: square.configure_library(adversary, context, given.queries)),
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attacks.ce, "ce")),
+        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, attacks.targeted)),
+        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attacks.boundary)),
+        ("square", lambda adversary: square.configure_library(adversary, context, attacks.queries)),
     )
     yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
@@ -42,36 +43,36 @@ def reference(context: Context, parameters: Standard, request: Request) -> Itera
 def library_stages(
     context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
 ) -> Iterator[Perturbed]:
-    """Run some of AutoAttack's attacks with the library, each on the images that resist so far."""
-    # Imported here: the fused engine must not wait for a library that it does not use.
+    """Run some of AutoAttack's attacks with the library, each on the images that still resist."""
+    # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(request.images)):
             positions = positions_of(batch, request.images.device)
             pixels, labels = to_float(request.images[batch]), request.labels[batch]
-            right = context.classifier.logits(pixels).argmax(dim=1) == labels
-            if not right.all():
-                yield Perturbed(strength, positions[~right], pixels[~right])
-            left = right.nonzero().flatten()
+            correct = context.classifier.logits(pixels).argmax(dim=1) == labels
+            if not correct.all():
+                yield Perturbed(strength, positions[~correct], pixels[~correct])
+            remaining = correct.nonzero().flatten()
             for stage, (name, configure) in enumerate(stages, start=1):
-                if len(left) == 0:
+                if len(remaining) == 0:
                     break
                 if request.on_stage is not None:
                     request.on_stage(stage, f"aa_{name}")
-                attacked = run_autoattack(
-                    context, number, (name,), configure, constraint, value, (pixels[left], labels[left])
+                adversarial = run_autoattack(
+                    context, number, (name,), configure, constraint, value, (pixels[remaining], labels[remaining])
                 )
-                right = context.classifier.logits(attacked).argmax(dim=1) == labels[left]
-                if not right.all():
-                    yield Perturbed(strength, positions[left[~right]], attacked[~right], stage)
-                left = left[right]
-            if len(left):
-                yield Perturbed(strength, positions[left], pixels[left])
+                correct = context.classifier.logits(adversarial).argmax(dim=1) == labels[remaining]
+                if not correct.all():
+                    yield Perturbed(strength, positions[remaining[~correct]], adversarial[~correct], stage)
+                remaining = remaining[correct]
+            if len(remaining):
+                yield Perturbed(strength, positions[remaining], pixels[remaining])
 
 
 class _Attacks(NamedTuple):
-    """Parameters of the four."""
+    """Parameters of the four attacks."""
 
     ce: Apgd
     targeted: ApgdTargeted
@@ -80,7 +81,7 @@ class _Attacks(NamedTuple):
 
 
 def _attacks(parameters: Standard) -> _Attacks:
-    """Give the four their parameters: AutoAttack's defaults in that norm, but for what is given."""
+    """Return the parameters of the four attacks: the given steps and queries, otherwise the norm's defaults."""
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
     return _Attacks(
@@ -93,14 +94,14 @@ def _attacks(parameters: Standard) -> _Attacks:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One of the attacks.
+    """One attack of an ensemble.
 
     Attributes:
-        key: its own, which names its draws.
-        run: one run of it.
-        runs: how many there are.
-        size: samples that are attacked side by side.
-        by_image: whether all epsilons of an image are best attacked side by side.
+        key: the attack's own key, which determines its random numbers.
+        run: function that runs the attack once.
+        runs: number of runs.
+        size: number of samples that are attacked together.
+        by_image: whether all epsilons of an image should be attacked together, for speed.
     """
 
     key: str
@@ -135,41 +136,41 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
 
 
 def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
-    """Attack all epsilons together; what one stage leaves fills the batches of the next."""
+    """Attack all epsilons together; the samples that resist one stage fill the batches of the next."""
     correct = job.correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
-    chosen = np.flatnonzero(correct)
-    strengths = np.arange(len(job.epsilons)).repeat(len(chosen))
-    positions = np.tile(chosen, len(job.epsilons))
-    left = np.arange(len(strengths))
+    attacked = np.flatnonzero(correct)
+    strengths = np.arange(len(job.epsilons)).repeat(len(attacked))
+    positions = np.tile(attacked, len(job.epsilons))
+    remaining = np.arange(len(strengths))
     for number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
             job.on_stage(number, stage.key)
-        staged = dataclasses.replace(job, draws=job.draws.of_key(stage.key))
+        stage_job = dataclasses.replace(job, draws=job.draws.for_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
-        for rows in _cut(job, left, positions, stage):
-            samples = staged.samples(strengths[rows], positions[rows])
-            found, wrong = attack_with_restarts(staged, samples, stage.run, stage.runs)
-            fooled = wrong.cpu().numpy()
-            places = np.flatnonzero(fooled)
-            if len(places):
+        for rows in _split(job, remaining, positions, stage):
+            samples = stage_job.samples(strengths[rows], positions[rows])
+            adversarial, wrong = attack_with_restarts(stage_job, samples, stage.run, stage.runs)
+            is_fooled = wrong.cpu().numpy()
+            fooled = np.flatnonzero(is_fooled)
+            if len(fooled):
                 yield from batches_by_strength(
-                    samples.take(places), found[torch.from_numpy(places).to(found.device)], number
+                    samples.take(fooled), adversarial[torch.from_numpy(fooled).to(adversarial.device)], number
                 )
-            resisting.append(rows[~fooled])
-        left = np.sort(np.concatenate(resisting))
-    for start in range(0, len(left), job.batching.samples):
-        rows = left[start : start + job.batching.samples]
+            resisting.append(rows[~is_fooled])
+        remaining = np.sort(np.concatenate(resisting))
+    for start in range(0, len(remaining), job.batching.samples):
+        rows = remaining[start : start + job.batching.samples]
         samples = job.samples(strengths[rows], positions[rows])
         yield from batches_by_strength(samples, samples.clean)
 
 
-def _cut(
-    job: AttackJob, left: NDArray[np.int64], positions: NDArray[np.int64], stage: Stage
+def _split(
+    job: AttackJob, remaining: NDArray[np.int64], positions: NDArray[np.int64], stage: Stage
 ) -> Iterator[NDArray[np.int64]]:
-    """Cut samples, which are numbered strength by strength, into what a stage attacks side by side."""
-    ordered = left[np.argsort(positions[left], kind="stable")] if stage.by_image else left
-    size = max(1, len(left) if job.batching.as_library else stage.size)
-    for start in range(0, len(left), size):
+    """Split samples, which are numbered strength by strength, into groups that a stage attacks together."""
+    ordered = remaining[np.argsort(positions[remaining], kind="stable")] if stage.by_image else remaining
+    size = max(1, len(remaining) if job.batching.as_library else stage.size)
+    for start in range(0, len(remaining), size):
         yield np.sort(ordered[start : start + size])

@@ -1,4 +1,4 @@
-"""Transfer: adversarial images that were made on a source network, shown to the network under test.
+"""Transfer attacks: adversarial images computed on a source network, classified by the network under test.
 
 Source: Papernot, McDaniel and Goodfellow, "Transferability in Machine Learning: from Phenomena to Black-Box Attacks
 using Adversarial Samples", 2016. The pixels come from `Context.adversarial`.
@@ -15,20 +15,20 @@ from robust201.tasks.parameters import Parameters
 
 
 def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
-    """Yield the source's images at every strength.
+    """Yield the source's adversarial images at every strength.
 
     Raises:
-        PerturbationError: the context has no such images.
+        PerturbationError: the context has no adversarial images.
     """
-    del parameters  # what made the images decides the folder that they lie in
+    del parameters  # the source of `context.adversarial` depends on them
     if context.adversarial is None:
         raise PerturbationError(
-            f"Showing adversarial images failed for {context.key!r}: expected those of a source, got none. "
+            f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
             "Transfers need a sweep."
         )
     for strength, radius in enumerate(request.strengths):
         for batch in context.slices(len(request.images)):
-            # A copy: torch takes no read-only memory, which is what memory maps are.
+            # A copy: torch rejects read-only memory, such as memory maps.
             pixels = np.array(context.adversarial(radius, request.indices[batch]))
-            shown = torch.from_numpy(pixels).to(request.images.device)
-            yield Perturbed(strength, positions_of(batch, request.images.device), shown)
+            adversarial = torch.from_numpy(pixels).to(request.images.device)
+            yield Perturbed(strength, positions_of(batch, request.images.device), adversarial)
