@@ -106,7 +106,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
     for planned in plan.planned_keys:
         sample = samples.get((dataset, planned.key))
-        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.has_all_increments):
+        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.is_whole):
             for position in range(len(planned.networks)):
                 unit = planned.unit(position)
                 units.setdefault((unit.architecture, unit.key), []).append(unit)
@@ -146,7 +146,7 @@ def _record(plan: Plan) -> dict[str, Any]:
                 "increments": [increment.sha256 for increment in sample.increments],
             }
             for (dataset, key), sample in samples.items()
-            if not sample.has_all_increments
+            if not sample.is_whole
         ],
     }
 
