@@ -144,7 +144,7 @@ def test_verify_dataset_finds_contradicting_values(tmp_path, what):
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     source = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
-    assert verify_dataset(source).consistent_values
+    assert verify_dataset(source).sound
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
     (problem,) = verify_dataset(source).problems
     assert "which is that of cm" in problem
@@ -236,7 +236,7 @@ def test_export_writes_requested_value_for_means_over_no_image(tmp_path, empty, 
     (row,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
     never_predicted = next(iter(row.values()))["argmax"][2]
     assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
-    assert verify_dataset(tmp_path).consistent_values
+    assert verify_dataset(tmp_path).sound
     read = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
     assert [None if value is None or value != value else value for value in read] == 3 * [
         0.0 if empty == "zero" else None
@@ -247,7 +247,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (source / "SHA256SUMS").unlink()
     change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(source).consistent_values
+    assert not verify_dataset(source).sound
     record = json.loads((source / "sweep.json").read_text())
     clean = {"dataset": "cifar10", "key": "clean"}
     record["sweep"]["protocols"] = [
@@ -255,7 +255,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
         clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
     ]
     (source / "sweep.json").write_text(json.dumps(record))
-    assert verify_dataset(source).consistent_values
+    assert verify_dataset(source).sound
 
 
 @pytest.mark.parametrize(

@@ -299,8 +299,8 @@ def croissant_text(facts: CardFacts) -> str:
     if facts.columns:
         all_files = f"{PARQUET_FOLDER}/**/*.parquet"
         keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
-        custom = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
-        payload["distribution"].append(_file_set("parquet-files", custom if facts.measures else all_files))
+        image_key_files = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
+        payload["distribution"].append(_file_set("parquet-files", image_key_files if facts.measures else all_files))
         description = "One row per evaluation: an architecture on a dataset under a key at a strength."
         record_sets.append(_record_set("evaluations", "parquet-files", description, facts.columns))
     for key, columns in facts.measures.items():
