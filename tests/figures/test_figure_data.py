@@ -53,7 +53,7 @@ def test_robustness_r_ranks_by_what_is_left_of_the_clean_accuracy(tmp_path):
     found = FIGURES["rank-correlation-robustness"].compute(
         results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
     )
-    tau = figure_data.square(found, "")
+    tau = figure_data.correlation_view(found, "")
     assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
     assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
     alone = results_of(write_results(tmp_path / "alone", {"clean": clean}))
@@ -115,17 +115,17 @@ def test_rank_correlation_is_kendalls_tau_b(tmp_path):
         "fog": {"0": [0, 0, 0.4, 0, 0], "1": [0, 0, 0.3, 0, 0], "2": [0, 0, 0.2, 0, 0], "3": [0, 0, 0.1, 0, 0]},
     }
     results = results_of(write_results(tmp_path, values))
-    tau = figure_data.square(figure_data.key_correlations(results), "")
+    tau = figure_data.correlation_view(figure_data.key_correlations(results), "")
     assert list(tau.columns) == list(tau.index) == ["Clean", "PGD, ε = 1/255", "Fog, severity 3"]
     assert tau.to_numpy() == pytest.approx(np.array([[1, 4 / 6, -1], [4 / 6, 1, -4 / 6], [-1, -4 / 6, 1]]))
-    attacks = figure_data.square(figure_data.attack_correlations(results), "")
+    attacks = figure_data.correlation_view(figure_data.attack_correlations(results), "")
     assert list(attacks.columns) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
     # Where all accuracies are equal there is no rank.
     assert np.isnan(attacks.loc["PGD, ε = 8/255"]).all()
     corruptions = figure_data.corruption_correlations(results)
     assert list(corruptions.index.get_level_values("view").unique()) == [f"severity {n}" for n in range(1, 6)]
-    assert figure_data.square(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
-    assert list(figure_data.square(corruptions, "severity 1").columns) == ["Clean", "Fog"]
+    assert figure_data.correlation_view(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
+    assert list(figure_data.correlation_view(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 
 def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
@@ -137,7 +137,7 @@ def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
 
 def test_ties_lower_tau_b(tmp_path):
     values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
-    tau = figure_data.square(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
+    tau = figure_data.correlation_view(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
     # Two of three pairs agree, one is tied on one side: 2 / sqrt(2 * 3).
     assert tau.loc["Clean", "PGD, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
 

@@ -117,7 +117,7 @@ def test_columns_of_a_joined_table_are_costs_in_their_own_units(tmp_path: Path) 
     table = pd.DataFrame({"index": CELLS[:2], "edgegpu_latency": [4.0, 6.0], "pgd": [1.0, 2.0], "a<=b 8.0": [1.0, 3.0]})
     values.join([values.reader.read_table(table)])
     known = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
-    assert values.terms.beforehand == known
+    assert values.terms.known_in_advance == known
     np.testing.assert_array_equal(read(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
     assert read(values, "pgd (joined)")[CELLS[1]] == 2
     for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):

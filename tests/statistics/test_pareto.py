@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from robust201.statistics.pareto import front_places, hypervolume
+from robust201.statistics.pareto import front_indices, hypervolume
 
 
 def grid_volume(points: np.ndarray, size: int) -> float:
@@ -20,7 +20,7 @@ def test_against_brute_force(m: int, seed: int) -> None:
     rng = np.random.default_rng([seed, m])
     points = rng.integers(-1, 7, size=(12, m)).astype(float)
     assert hypervolume(points) == grid_volume(points, 6)
-    front = points[front_places(points)]
+    front = points[front_indices(points)]
     dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
     assert {tuple(point) for point in front} == {
         tuple(point) for point, is_worse in zip(points, dominated, strict=True) if not is_worse

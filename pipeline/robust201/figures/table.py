@@ -1,7 +1,7 @@
-"""The table of figures: what each shows, what it needs, and how its numbers and its drawings are made.
+"""The table of figures: their captions and requirements, and the functions that compute and draw them.
 
-To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `specifications` that says
-how they are drawn, and a row here. The command line, the report and the table-wide tests then have it.
+To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and one in `specifications`
+that draws them, and add a row here. The command line, the report and the table-wide tests then include it.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from robust201.figures.panels import Figure
 
 
 class FigureRow(NamedTuple):
-    """One row of the table.
+    """A figure in the table.
 
     Attributes:
-        name: for the command line, file names and addresses in the page.
-        title: short.
-        caption: what is shown, in a sentence or two.
-        source: the figures of Jung, Lukasik and Keuper (ICLR 2023) that show the same, or ``""``.
-        needs: what results must hold for it.
-        compute: its numbers; an empty frame where the results are not enough.
-        specify: says how a frame is drawn, in files and on the page.
+        name: name on the command line, in file names and in addresses of the page.
+        title: short title.
+        caption: description in a sentence or two.
+        source: the corresponding figures of Jung, Lukasik and Keuper (ICLR 2023), or ``""``.
+        needs: what the results must contain.
+        compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
+        specify: function that returns the drawing of a frame, for files and the page.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
-        across: whether it shows all datasets of a folder at once, of whichever it is computed.
-        averages: whether it shows means over attacks or corruptions, so that it must say how these are weighted.
-        least: number of networks from which on it says something: a distribution or a rank correlation needs several.
-        most: number of networks up to which it can tell them apart.
+        across: whether it shows all datasets of a folder together, whichever dataset it is computed from.
+        averages: whether it shows means over attacks or corruptions, whose weighting it must then state.
+        least: minimum number of networks; distributions and rank correlations need several.
+        most: maximum number of networks that the figure can show individually.
     """
 
     name: str
@@ -49,7 +49,7 @@ class FigureRow(NamedTuple):
     most: int | None = None
 
     def numbers(self, results: DatasetResults) -> pd.DataFrame:
-        """Return its numbers; an empty frame where the results are not enough, or of too many networks."""
+        """Return the figure's numbers; an empty frame if the results do not suffice or have too many networks."""
         n_networks = len(results.accuracies)
         if n_networks < self.least or (self.most is not None and n_networks > self.most):
             return pd.DataFrame()
@@ -57,18 +57,18 @@ class FigureRow(NamedTuple):
 
     @property
     def requirement(self) -> str:
-        """What results must hold for it, the number of networks included."""
+        """What the results must contain, including the number of networks."""
         count = f", of {self.least} networks or more" if self.least > 1 else ""
         return f"{self.needs}{count if self.most is None else f', of at most {self.most} networks'}"
 
     def describe(self, results: DatasetResults) -> str:
-        """Say what is shown, and of what figures of the paper it is like."""
+        """Return the caption, with the weighting of means and the paper's corresponding figures."""
         averaged = f" {MEANS[results.mean]}" if self.averages else ""
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
 
-_SUMMARY = FEW_NETWORKS + 1
-"""Networks from which on box plots and rank correlations are drawn."""
+_MIN_SUMMARISED = FEW_NETWORKS + 1
+"""Minimum number of networks for box plots and rank correlations."""
 
 FIGURES: dict[str, FigureRow] = {
     row.name: row
@@ -118,7 +118,7 @@ FIGURES: dict[str, FigureRow] = {
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "corruptions",
@@ -129,7 +129,7 @@ FIGURES: dict[str, FigureRow] = {
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
             specifications.specify_boxes,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation",
@@ -141,7 +141,7 @@ FIGURES: dict[str, FigureRow] = {
             "two keys",
             figure_data.key_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-attacks",
@@ -151,7 +151,7 @@ FIGURES: dict[str, FigureRow] = {
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-datasets",
@@ -163,7 +163,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.dataset_correlations,
             specifications.specify_dataset_correlation,
             across=True,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-corruptions",
@@ -173,7 +173,7 @@ FIGURES: dict[str, FigureRow] = {
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-robustness",
@@ -185,7 +185,7 @@ FIGURES: dict[str, FigureRow] = {
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "confidence",
@@ -259,7 +259,7 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "kernel-parameters",
             "Mean adversarial accuracy by kernel parameters",
-            "Mean adversarial accuracies of the cells that have so many kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
+            "Mean adversarial accuracies of the cells by kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
             "convolution that reaches the output; boxes as above, a diamond at the mean over the cells, with its 95% "
             "interval.",
             "Fig. 28",
@@ -267,7 +267,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
             averages=True,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "measures",
@@ -341,14 +341,13 @@ FIGURES: dict[str, FigureRow] = {
         ),
     )
 }
-"""Name to figure, in the order of the page."""
+"""Figures by name, in the order of the page."""
 
 
 def figure_row(name: str) -> FigureRow:
-    """Look up a figure."""
+    """Return the figure of this name."""
     if name not in FIGURES:
         raise ConfigError(
-            f"Looking up a figure failed: expected a name of `robust201 plot --list`, got {name!r}."
-            f"{closest(name, FIGURES)}"
+            f"Looking up a figure failed: {name!r} is not in `robust201 plot --list`.{closest(name, FIGURES)}"
         )
     return FIGURES[name]

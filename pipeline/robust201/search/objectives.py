@@ -210,8 +210,8 @@ def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
     met = np.ones(values.n, dtype=np.bool_)
     for text in constraints:
         match = _CONSTRAINT.fullmatch(text)
-        if match is None or match[1] not in values.terms.beforehand:
-            known = ", ".join(values.terms.beforehand) or "no cost, as nothing is joined and the classes are unknown"
+        if match is None or match[1] not in values.terms.known_in_advance:
+            known = ", ".join(values.terms.known_in_advance) or "no cost, as nothing is joined and the classes are unknown"
             raise ConfigError(
                 f"Reading the constraint failed for {text!r}: expected a cost, <= or >=, and a number, such as "
                 f"'parameters <= 800000', got another. Costs here: {known}. Anything else belongs in the objective."

@@ -20,7 +20,7 @@ from robust201.search.methods import METHODS, find_method
 from robust201.search.objectives import ObjectiveTerm, TableValues, meets, parse_objectives
 from robust201.search.runs import NOTHING, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
-from robust201.statistics.pareto import front_places, hypervolume
+from robust201.statistics.pareto import front_indices, hypervolume
 
 _Floats = NDArray[np.float64]
 
@@ -375,7 +375,7 @@ def front_shares(runs: Runs) -> _Floats:
                 covered = hypervolume(np.minimum(front, scaled[cell]))
                 volume += float(np.prod(scaled[cell])) - covered
                 front = np.concatenate([front, scaled[cell][None]])
-                front = front[front_places(front)]
+                front = front[front_indices(front)]
             volumes[run, place] = volume
         volumes[run, len(asked) :] = volume
     return volumes / (attainable or 1.0)
