@@ -93,7 +93,7 @@ def test_processes_do_not_matter(planted: Benchmark, monkeypatch: pytest.MonkeyP
         for processes in (1, 2)
     )
     for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one.asked, other.asked)
+        np.testing.assert_array_equal(one.queried, other.queried)
         np.testing.assert_array_equal(one.ready, other.ready)
 
 
@@ -101,7 +101,7 @@ def test_processes_are_no_more_than_cpus(planted: Benchmark, monkeypatch: pytest
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
     (found,) = run_methods([planted], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
-    assert len(found.asked) == 6
+    assert len(found.queried) == 6
 
 
 def test_blas_has_one_thread_in_a_process(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,10 +137,10 @@ def test_random_search_finds_the_best_at_the_hypergeometric_rate(space: CellSpac
     benchmark = Benchmark(cells, [WeightedSum("clean", values[:, None], np.ones(1))])
     n_runs, n_queries = 400, len(cells) // 3
     (found,), *_ = run_methods([benchmark], ["random"], n_queries=n_queries, n_runs=n_runs, processes=1)
-    hits = int((found.asked == best).any(axis=1).sum())
+    hits = int((found.queried == best).any(axis=1).sum())
     low, high = binom.interval(0.999, n_runs, n_queries / len(cells))
     assert low <= hits <= high
-    assert all(len({*row.tolist()}) == n_queries for row in found.asked[:20])
+    assert all(len({*row.tolist()}) == n_queries for row in found.queried[:20])
 
 
 @pytest.mark.parametrize("better", ["local", "evolution"])

@@ -29,7 +29,7 @@ def search(reader: RobustnessDataset, objective: str = "clean", **options: objec
 def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
     found = search(reader)
     (result,) = found.results
-    assert reader.get_uid(int(result.found[0])) == str(best_cell())
+    assert reader.get_uid(int(result.selected[0])) == str(best_cell())
     assert result.hits == 1
     assert result.regret[-1] == 0
     assert (np.diff(result.regret) <= 0).all()
@@ -43,12 +43,12 @@ def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
 def test_means_are_over_runs(reader: RobustnessDataset) -> None:
     found = search(reader, methods=["random"], n_queries=20, n_runs=8)
     (result,) = found.results
-    values = planted_accuracy("clean", 0)[result.found]
+    values = planted_accuracy("clean", 0)[result.selected]
     mean, low, high = mean_intervals(values)
     assert result.reported["clean"][:3] == pytest.approx((mean, low, high), abs=1e-5)
     assert low < mean < high
     assert len(found.to_frame()) == len(found.columns)
-    assert found.to_payload()["methods"][0]["found"] == result.found.tolist()
+    assert found.to_payload()["methods"][0]["found"] == result.selected.tolist()
 
 
 def test_searching_on_one_dataset_and_reporting_on_another(reader: RobustnessDataset) -> None:
@@ -79,7 +79,7 @@ def test_a_front(planted_front: Benchmark, reader: RobustnessDataset) -> None:
     scaled = (planted_front.values - low) / (high - low)
     attainable = hypervolume(scaled)
     for query in (1, 7, 30):
-        expected = hypervolume(scaled[runs.asked[1, :query]]) / attainable
+        expected = hypervolume(scaled[runs.queried[1, :query]]) / attainable
         assert shares[1, query - 1] == pytest.approx(expected)
 
 

@@ -43,7 +43,7 @@ class BrokenImages(NamedTuple):
     @property
     def least_broken(self) -> pd.DataFrame:
         """The least often broken images, lowest first; disjoint from `most_broken`."""
-        return self.images.iloc[MAX_SHOWN:].tail(SHOWN)[::-1]
+        return self.images.iloc[MAX_SHOWN:].tail(MAX_SHOWN)[::-1]
 
     def counts_of(self, position: int) -> dict[tuple[str, float], int]:
         """Return how many networks each evaluation breaks on an image, by key and strength."""

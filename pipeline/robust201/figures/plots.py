@@ -97,8 +97,8 @@ def save_plots(
     if not paths:
         needs = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
         raise ResultsError(
-            f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({needs}). Export more keys  "
-            "or measurements."
+            f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({needs}). Export more "
+            "keys or measurements."
         )
     return paths
 

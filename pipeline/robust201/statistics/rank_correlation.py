@@ -119,7 +119,7 @@ def _mean_signs(codes: NDArray[Any]) -> _Floats:
 
 def _kendall(concordance: NDArray[np.float32]) -> Coefficients:
     means = concordance.mean(axis=0, dtype=np.float64)
-    return _normalised(means, 2 * (concordance - means.astype(np.float32)))
+    return _normalise(means, 2 * (concordance - means.astype(np.float32)))
 
 
 def _spearman(ranks: _Floats, rank_shifts: NDArray[np.float32]) -> Coefficients:
@@ -127,17 +127,17 @@ def _spearman(ranks: _Floats, rank_shifts: NDArray[np.float32]) -> Coefficients:
     means = products.mean(axis=0, dtype=np.float64)
     # A row's direct contribution, plus its effect on the ranks of all other rows in either column.
     influence = products + rank_shifts + rank_shifts.transpose(0, 2, 1)
-    return _normalised(means, influence - influence.mean(axis=0, dtype=np.float64).astype(np.float32))
+    return _normalise(means, influence - influence.mean(axis=0, dtype=np.float64).astype(np.float32))
 
 
-def _normalised(means: _Floats, normalised: NDArray[np.float32]) -> Coefficients:
+def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:
     """Normalise mean products and their influence values by the square roots of the columns' self-products."""
     self_products = np.diagonal(means).copy()
     self_products[self_products <= 0] = np.nan
     scale: _Floats = np.sqrt(self_products[:, None] * self_products[None, :])
     values = np.clip(means / scale, -1, 1)
-    relative_influence = np.diagonal(normalised, axis1=1, axis2=2) / (2 * self_products).astype(np.float32)
-    normalised = np.divide(normalised, scale, dtype=np.float32)
+    relative_influence = np.diagonal(influence, axis1=1, axis2=2) / (2 * self_products).astype(np.float32)
+    normalised = np.divide(influence, scale, dtype=np.float32)
     normalised -= values.astype(np.float32) * (relative_influence[:, :, None] + relative_influence[:, None, :])
     return Coefficients(values, normalised)
 

@@ -33,8 +33,8 @@ def variance_components(values: ArrayLike, factors: Sequence[str]) -> dict[str, 
 
     Every level of each factor is combined once with every level of the others. For example, each of S networks of an
     architecture is evaluated on the same N images with D random draws of an attack: values (S, D, N) of 0 and 1, and
-    factors ``("training seed", "draw", "image")``. Estimates are those of the analysis of variance: unbiased, and possibly
-    negative for a component near 0. The interaction of all factors includes all other noise.
+    factors ``("training seed", "draw", "image")``. Estimates are those of the analysis of variance: unbiased, and
+    possibly negative for a component near 0. The interaction of all factors includes all other noise.
 
     Args:
         values: one axis per factor, with at least two levels each.
