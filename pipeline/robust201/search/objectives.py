@@ -4,8 +4,8 @@
     sum         = [number*]term + …     weighted sum; a weight may be negative
     term                                see `analysis.terms`
 
-A constraint is ``parameters <= 8e5`` or ``latency <= 5``. It restricts a cost or a joined column; these are known without
-an evaluation, so a constraint narrows the search.
+A constraint is ``parameters <= 8e5`` or ``latency <= 5``. It restricts a cost or a joined column; these are known
+without an evaluation, so a constraint narrows the search.
 """
 
 import math
@@ -118,8 +118,8 @@ class TableValues:
     ) -> None:
         """Read the values.
 
-        Missing counts are replaced by the folder's estimates, if `estimates` is true, and accuracies of missing cells by
-        those in the file `predictions`, if it is not None.
+        Missing counts are replaced by the folder's estimates, if `estimates` is true, and accuracies of missing cells
+        by those in the file `predictions`, if it is not None.
         """
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
@@ -143,8 +143,8 @@ class TableValues:
         predicted = accuracies.index.difference(evaluated).to_numpy(np.int64)
         if wrong := sorted(set(predicted.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
-                f"Reading predictions failed for {predictions}: it must have cells' indices, one per isomorphism class, "
-                f"and {wrong[0]} is not one. Write the file again with: robust201 predict"
+                f"Reading predictions failed for {predictions}: it must have cells' indices, one per isomorphism "
+                f"class, and {wrong[0]} is not one. Write the file again with: robust201 predict"
             )
         self.is_predicted[predicted] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))
