@@ -197,7 +197,7 @@ class PrintedCheck:
         return self.comparisons[(self.comparisons["printed"] != "") & self.comparisons["p"].notna()]
 
     @property
-    def remaining(self) -> pd.DataFrame:
+    def left(self) -> pd.DataFrame:
         """The comparisons in `marks` that remain significant after Holm's correction."""
         return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
 
@@ -208,7 +208,7 @@ class PrintedCheck:
             "comparisons_checked": len(self.certain),
             "marks_that_follow": int(self.certain["agrees"].sum()),
             "marks_with_numbers": len(self.marks),
-            "marks_after_holm": len(self.remaining),
+            "marks_after_holm": len(self.left),
             "exceptions": records(self.exceptions),
             "borderline": records(self.borderline),
             "claims": records(self.claims),
@@ -247,7 +247,7 @@ def _claims(frame: pd.DataFrame) -> pd.DataFrame:
                 continue
             winner, other = (first, second) if side == "first" else (second, first)
             is_tested = marked_rows["p"].notna()
-            remaining = marked_rows["higher_holm"] == side
+            left = marked_rows["higher_holm"] == side
             rows.append(
                 {
                     "experiment": group["experiment"].iloc[0],
@@ -256,8 +256,8 @@ def _claims(frame: pd.DataFrame) -> pd.DataFrame:
                     "printed": len(marked_rows),
                     "tested": int(is_tested.sum()),
                     "recomputed": int((marked_rows["higher"] == side).sum()),
-                    "after_holm": int(remaining.sum()),
-                    "lost": ", ".join(str(epoch) for epoch in marked_rows["epoch"][is_tested & ~remaining]),
+                    "after_holm": int(left.sum()),
+                    "lost": ", ".join(str(epoch) for epoch in marked_rows["epoch"][is_tested & ~left]),
                 }
             )
     return pd.DataFrame(rows)

@@ -145,8 +145,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) ->
     page.say(_how_to_compare(numbers.best["n"]))
     page.say(
         f"Of the {numbers.n_images} images, {numbers.n_validation} choose the best candidate (depth and learning "
-        "rate), and the others measure it. The original chose on the test images, for each attack; Table 1 and the column "
-        "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
+        "rate), and the others measure it. The original chose on the test images, for each attack; Table 1 and the "
+        "column “chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
     caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {_ERROR_BARS}"
