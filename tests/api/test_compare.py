@@ -84,11 +84,11 @@ def test_tables_are_compared_without_evaluating_again(images, labels):
 def test_what_cannot_be_compared_is_rejected(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
-    with pytest.raises(ConfigError, match="expected evaluations of the same images and labels, got 2 different"):
+    with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
         robust201.compare({"a": table, "b": others})
     with pytest.raises(ConfigError, match="expected two networks or more, got 1"):
         robust201.compare({"a": table})
-    with pytest.raises(ConfigError, match=r"expected a table that robust201\.evaluate returned"):
+    with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: expected a key and strength that both were evaluated with"):
@@ -100,12 +100,12 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
     )
-    with pytest.raises(ConfigError, match="a and b: expected pgd with the same parameters, got others in steps"):
+    with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
         robust201.compare({"a": weak, "b": strong})
     randomised = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
     plain = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for pair in ([randomised, plain], [plain, randomised]):
-        with pytest.raises(ConfigError, match="expected clean with the same parameters, got others in randomised"):
+        with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
     seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
     with pytest.raises(ConfigError, match="others in seed"):

@@ -124,7 +124,9 @@ def test_rank_correlation_is_kendalls_tau_b(tmp_path):
     assert np.isnan(attacks.loc["PGD, ε = 8/255"]).all()
     corruptions = figure_data.corruption_correlations(results)
     assert list(corruptions.index.get_level_values("view").unique()) == [f"severity {n}" for n in range(1, 6)]
-    assert figure_data.correlation_view(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
+    assert figure_data.correlation_view(corruptions, "severity 3").to_numpy() == pytest.approx(
+        np.array([[1, -1], [-1, 1]])
+    )
     assert list(figure_data.correlation_view(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 

@@ -359,7 +359,7 @@ def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
 def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="two keys, of 12 networks or more, got results of 1 architecture under clean, pgd"
+        ResultsError, match="two keys, of 12 networks or more, and the results are of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 

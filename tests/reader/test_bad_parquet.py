@@ -112,7 +112,7 @@ def test_a_file_that_is_no_parquet_is_refused(folder: Path, robust201: RunComman
 def test_a_folder_of_empty_files_tells_that_there_is_nothing(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
-    assert "expected accuracies, got none" in robust201("report", folder / "parquet").refusal(2)
+    assert "it has no accuracies" in robust201("report", folder / "parquet").refusal(2)
 
 
 # What the listing beside the files says

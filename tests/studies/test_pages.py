@@ -1,4 +1,4 @@
-"""The pages in docs/ have the tables that the package computes."""
+"""The pages in docs/ contain the tables that the package computes."""
 
 import re
 
@@ -11,28 +11,28 @@ from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
 
-def test_the_page_of_image_distributions_has_the_recomputed_tables():
+def test_docs_page_of_image_distributions_has_the_recomputed_tables():
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
-    found = check_printed_marks()
+    check = check_printed_marks()
     claims = [
         [f"{row['experiment']} {row['claim']}", row["network"]]
         + [str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")]
         + [row["lost"] or "–"]
-        for row in found.claims.to_dict("records")
+        for row in check.claims.to_dict("records")
     ]
     columns = ["claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"]
     for table in (
-        comparison_lines(found.exceptions),
-        comparison_lines(found.borderline),
+        comparison_lines(check.exceptions),
+        comparison_lines(check.borderline),
         table_lines(columns, claims),
     ):
         assert table in page
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
+def test_write_pages_links_all_tables_and_figures(name, tmp_path):
     study, exports = STUDIES[name](tmp_path)
-    if name == "image-distribution":  # fewer panels: drawing takes long
+    if name == "image-distribution":  # fewer panels, since drawing is slow
         few = {group: study.groups[group] for group in ("mnist", "cifar10", "cifar10_to_mnist")}
         study = study.model_copy(update={"networks": {"LeNet": study.networks["LeNet"]}, "groups": few})
     page, *files = write_pages(study, exports, tmp_path / "out")
@@ -55,7 +55,7 @@ def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
         assert before == {path: path.read_bytes() for path in (page, *files)}
 
 
-def test_a_curve_without_printed_numbers_has_no_printed_decreases(tmp_path):
+def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_path):
     study, exports = STUDIES["robust-features-mixing"](tmp_path)
     study = study.model_copy(update={"networks": {"tiny": "vgg16"}, "panels": {"L2": ["pgd_l2"]}})
     page, *_ = write_pages(study, exports, tmp_path / "out")

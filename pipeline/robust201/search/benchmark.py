@@ -79,7 +79,7 @@ class Benchmark:
 
 
 def spread_order(count: int) -> NDArray[np.int64]:
-    """Return positions in an order whose first few are spread over all: the middle, the middles of the halves, etc."""
+    """Return positions in an order whose first few are spread out: the middle, then the middles of the halves, etc."""
     order, spans = [], [(0, count)]
     while spans:
         start, end = spans.pop(0)

@@ -143,8 +143,8 @@ class TableValues:
         predicted = accuracies.index.difference(evaluated).to_numpy(np.int64)
         if wrong := sorted(set(predicted.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
-                f"Reading predictions failed for {predictions}: it must have cells' indices, one per isomorphism "
-                f"class, and {wrong[0]} is not one. Write the file again with: robust201 predict"
+                f"Reading predictions failed for {predictions}: expected indices of cells, one per isomorphism class, "
+                f"got {wrong[0]}. Write the file again with: robust201 predict"
             )
         self.is_predicted[predicted] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))

@@ -178,8 +178,8 @@ def _check_design(x: _Floats, y: _Floats, labels: NDArray[Any]) -> None:
     rank = int(np.linalg.matrix_rank(x))
     if rank < x.shape[1]:
         raise ConfigError(
-            f"Fitting a mixed model failed for {x.shape[1]} columns of the design: only {rank} of them are linearly "
-            "independent. Leave out levels without observations."
+            f"Fitting a mixed model failed for {x.shape[1]} columns of the design: they have rank {rank}. "
+            "Leave out levels without observations."
         )
 
 
