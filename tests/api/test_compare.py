@@ -1,6 +1,7 @@
 """`robust201.compare`: differences, intervals and tests of networks on the same images."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from torch import nn
 
 import robust201
 from robust201.analysis.evaluation import Evaluation
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RobustWarning
 
 KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
 
@@ -86,13 +87,23 @@ def test_what_cannot_be_compared_is_rejected(images, labels):
     others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
     with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
         robust201.compare({"a": table, "b": others})
-    with pytest.raises(ConfigError, match="expected two networks or more, got 1"):
+    with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
     with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
-    with pytest.raises(ConfigError, match="a and b: expected a key and strength that both were evaluated with"):
+    with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):
         robust201.compare({"a": table, "b": fgsm})
+
+
+def test_each_call_warns_of_parameters_once(images, labels):
+    keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            robust201.compare([Linear(0), Linear(1), Linear(2)], images, labels, keys)
+        about_steps = [str(each.message) for each in warned if issubclass(each.category, RobustWarning)]
+        assert len([message for message in about_steps if message.startswith("pgd.")]) == 1
 
 
 def test_tables_of_other_parameters_are_rejected(images, labels):
@@ -108,7 +119,7 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
     seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
-    with pytest.raises(ConfigError, match="others in seed"):
+    with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
         robust201.compare([weak, seeded])
 
 

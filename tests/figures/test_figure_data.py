@@ -171,7 +171,7 @@ def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
     # 1462 has 54 kernel parameters, and the others have 18.
     sizes = {index: kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()[:300]}
     same_size = [index for index, size in sizes.items() if size == 18][:3]
-    rows = {str(index): [0.2 + index / 10, 0.0] for index, index in enumerate(same_size)}
+    rows = {str(index): [0.2 + position / 10, 0.0] for position, index in enumerate(same_size)}
     boxes = FIGURES["kernel-parameters"].compute(
         results_of(write_results(tmp_path, {"pgd": rows | {"1462": [0.8, 0.6]}}))
     )
@@ -359,7 +359,7 @@ def test_clean_vs_robust_pairs_accuracies(tmp_path):
 
 def test_top_cells_are_the_twenty_best_in_order(tmp_path):
     members = nasbench201.evaluated_indices()[:30]
-    clean = {str(index): 0.5 + index / 100 for index, index in enumerate(members)}
+    clean = {str(index): 0.5 + position / 100 for position, index in enumerate(members)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
     all_cells = top[top["among"] == figure_data.ALL_CELLS]
     assert all_cells["architecture"].drop_duplicates().tolist() == list(reversed(members))[:20]

@@ -209,7 +209,7 @@ def test_report_shows_ties_and_changes_of_zero_without_sign(tmp_path):
     assert reported["cards"][0] == "clean: 90.00% [89.4, 90.6]#3456, one of 3"
     assert reported["cards"][1] == "mean adversarial: 40.00%#3456"
     assert "Tie" in reported["terms"]
-    assert "gives back the clean image where it fails" in " ".join(reported["terms"].split())
+    assert "returns the clean image where it fails" in " ".join(reported["terms"].split())
 
 
 def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
@@ -295,7 +295,7 @@ def test_address_selects_the_cell_and_figures_are_drawn(dataset, page):
     assert f"{100 * accuracy:.2f}%" in numbers
     rank = 1 + sum(value > accuracy for value in clean)
     n_shared = clean.count(accuracy)
-    assert f"rank {rank} of {len(clean)}{f', n_shared by {n_shared}' if n_shared > 1 else ''}" in numbers
+    assert f"rank {rank} of {len(clean)}{f', shared by {n_shared}' if n_shared > 1 else ''}" in numbers
     # Only one of the operations on every edge is visible.
     drawing = document[document.index('<div id="cell">') : document.index("cell-id")]
     visible = [tag for tag in re.findall(r"<g [^>]*data-edge[^>]*>", drawing) if "display: none" not in tag]
@@ -464,7 +464,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
     assert reported["by id"] == sorted(ARCHITECTURES)
     assert 991 in reported["named"]
     assert reported["accurate"] == [i for i in ARCHITECTURES if scores["clean"][i] >= 0.8]
-    assert reported["place"].endswith(f", chosen from {len(ARCHITECTURES)}")
+    assert reported["place"].endswith(f", selected from {len(ARCHITECTURES)}")
     front = pareto_front(scores["clean"], scores["adversarial"])
     assert sorted(reported["front"]) == [
         i for i, is_on_front in zip(results.architectures, front, strict=True) if is_on_front

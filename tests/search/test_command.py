@@ -59,7 +59,7 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "no dataset was named, and the folder has results of cifar10, cifar100. Name one with --dataset."),
+        ((), "expected the name of one dataset, got none and a folder with cifar10, cifar100. Give --dataset."),
         (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
         (("--dataset", "cifar10", "--methods", "evolutoin"), "Did you mean 'evolution'?"),
         (("--dataset", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
@@ -143,7 +143,7 @@ def test_blackbox_rejects_options_of_a_search(
         (("--fidelity", "images"), "--fidelity is an option of --blackbox"),
         (("--blackbox", "new", "--fidelity", "step"), "expected images or steps"),
         (("--blackbox", "new", "--fidelity", "steps"), "needs the measurement `steps`"),
-        (("--blackbox", "new", "--dataset", "x"), "it has no results of 'x'"),
+        (("--blackbox", "new", "--dataset", "x"), "expected one of its datasets, got 'x'"),
     ],
 )
 def test_blackbox_rejects_unknown_fidelity(

@@ -158,7 +158,7 @@ def _with_shown_class(results: DatasetResults, number: int) -> DatasetResults:
     if number < 0 or (n_classes is not None and number >= n_classes):
         numbers = "a number from 0 on" if n_classes is None else f"a number from 0 to {n_classes - 1}"
         raise ConfigError(
-            f"Drawing {_CLASS_FIGURE} failed for class {number} of {results.name}: --class must be {numbers}."
+            f"Drawing {_CLASS_FIGURE} failed for class {number} of {results.name}: expected {numbers}. Correct --class."
         )
     return replace(results, shown_class=number)
 

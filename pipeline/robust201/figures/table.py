@@ -78,7 +78,7 @@ FIGURES: dict[str, FigureRow] = {
             "Accuracy over epsilon, network by network",
             "Accuracy of each network over the epsilons of each attack, from clean images on; bands are 95% intervals "
             "over images, the dashed line is the accuracy of guessing (chance). Where one epsilon is far beyond the "
-            "others, they stand at equal distances.",
+            "others, all are drawn at equal distances.",
             "",
             "an attack",
             partial(figure_data.accuracy_curves, kind="attack"),
@@ -111,8 +111,8 @@ FIGURES: dict[str, FigureRow] = {
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
-            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
-            "dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
+            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (if many, only the furthest); "
+            "the dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
             "before them, and an arrow at its end says how many architectures are beyond.",
             "Fig. 2",
             "an attack",
@@ -136,7 +136,7 @@ FIGURES: dict[str, FigureRow] = {
             "Rank correlation between keys",
             "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
             "the epsilon nearest to 1/255 (of other norms, nearest to 1), corruptions at the severity nearest to 3; "
-            "“–” where all accuracies of a side are equal.",
+            "“–” if all accuracies under one of the keys are equal.",
             "",
             "two keys",
             figure_data.key_correlations,
@@ -179,8 +179,8 @@ FIGURES: dict[str, FigureRow] = {
             "rank-correlation-robustness",
             "Does robustness R rank architectures differently?",
             "Kendall's tau-b between clean accuracies, mean accuracies under an attack, and robustness R under it: the "
-            "area under its accuracies from strength 0 to the largest, divided by that of the clean accuracy "
-            "throughout. R does not reward a high clean accuracy.",
+            "area under the accuracies from strength 0 to the largest, divided by the area for an unchanged clean "
+            "accuracy. R does not reward a high clean accuracy.",
             "",
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
@@ -191,10 +191,10 @@ FIGURES: dict[str, FigureRow] = {
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
-            "it is wrong, and in the true class: the median over architectures and the span of the quartiles. "
-            "AutoAttack (aa_) gives back the clean image where it fails: its “where right” is of the clean images that "
-            "resist, fewer and surer ones at larger ε, while under fgsm and pgd all images are perturbed. Where few "
-            "images are classified wrongly, “where wrong” rests on those few.",
+            "it is wrong, and in the true class: the median over architectures and the range between the quartiles. "
+            "AutoAttack (aa_) returns the clean image where it fails: its “where right” covers the clean images that "
+            "withstood the attack, fewer and more confident ones at larger ε, while fgsm and pgd perturb all images. "
+            "If few images are misclassified, “where wrong” is based on those few.",
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -204,9 +204,9 @@ FIGURES: dict[str, FigureRow] = {
             "class-confidence",
             "Confidence, class by class",
             "Mean confidence of an architecture in a class, over the images of this class and over the images that it "
-            "predicts as this class: the median over architectures and the span of the quartiles, of clean images, "
-            "attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the severity "
-            "nearest to 3.",
+            "predicts as this class: the median over architectures and the range between the quartiles, for clean "
+            "images, attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the "
+            "severity nearest to 3.",
             "Fig. 13 (top and middle)",
             "the measurement `confidence`",
             figure_data.class_confidences,
@@ -216,7 +216,7 @@ FIGURES: dict[str, FigureRow] = {
             "one-class-confidence",
             "Confidence in one class",
             "The same for a single class over all strengths. It is class 0 unless `robust201 plot --class` names "
-            "another. Where an attack leaves few images predicted as the class, this confidence rests on those few.",
+            "another. If few images under an attack are predicted as the class, this confidence is based on those few.",
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
@@ -225,8 +225,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "confusion",
             "Confusion matrices",
-            "Confusion matrices added up over the evaluated architectures. A row holds the images of a true class and "
-            "adds up to 100%; fields of less than half a percent have no number.",
+            "Confusion matrices summed over the evaluated architectures. A row contains the images of a true class and "
+            "sums to 100%; fields below half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
@@ -235,11 +235,11 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-robust",
             "Clean against robust accuracy",
-            "One point per architecture, coloured by the kernel parameters of its cell, where it is one: 9 for a 3×3 "
+            "One point per architecture, coloured by the kernel parameters of its cell, if it is one: 9 for a 3×3 "
             "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
-            "the dashed one is the accuracy of guessing (chance). Of the mean, the Pareto front is marked: no other "
-            "architecture is better in one of the two accuracies and as good in the other. If few points are far from "
-            "all others, the axes end before them; arrows at the border show how many there are.",
+            "the dashed one is the accuracy of guessing (chance). For the mean, the Pareto front is marked: no other "
+            "architecture is better in one of the two accuracies and at least as good in the other. If few points are "
+            "far from all others, the axes end before them; arrows at the border show how many there are.",
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
@@ -272,7 +272,7 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "measures",
             "Measures against accuracy",
-            "One point per architecture: what was measured of the network itself against its accuracy, clean and under "
+            "One point per architecture: a measure of the network itself against its accuracy, clean and under "
             "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), from 12 "
             "networks on with Spearman's rank correlation and Kendall's tau-b; arrows at the border as above.",
             "",
@@ -317,8 +317,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "best-cells",
             "The best cell by each criterion",
-            "On how many of the six edges the best cells differ. Of "
-            "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
+            "On how many of the six edges the best cells differ. Among equally accurate cells (“one of 9”), the one "
+            "that is better by the other means is shown (see Terms, Tie).",
             "Fig. 26",
             "an accuracy, of architectures that are cells",
             figure_data.best_cells,
@@ -331,8 +331,8 @@ FIGURES: dict[str, FigureRow] = {
             "What one changed edge gains or loses",
             "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
             "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
-            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if both cells had "
-            "been evaluated on images of their own.",
+            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if the two cells "
+            "had been evaluated on different images.",
             "Fig. 30",
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
