@@ -94,14 +94,15 @@ def _split_networks(networks: Sequence[str]) -> tuple[Path, list[str]]:
         parts = split_network(text)
         if parts is None:
             raise ConfigError(
-                f"Comparing networks failed for {text!r}: --estimates needs networks written as DATASET:ARCHITECTURE."
+                f"Comparing networks failed for {text!r}: --estimates needs networks of a dataset. Write them as "
+                "DATASET:ARCHITECTURE."
             )
         split.append(parts)
     folders = list(dict.fromkeys(folder for folder, _ in split))
     if len(split) < 2 or len(folders) > 1:
         raise ConfigError(
             f"Comparing networks failed for {', '.join(networks)}: --estimates needs at least two different networks "
-            f"of one dataset folder, got {len(split)} of {len(folders)} folders."
+            f"of one dataset folder, got {len(split)} of {len(folders)} folders. Name them as DATASET:ARCHITECTURE."
         )
     return folders[0], [name for _, name in split]
 
