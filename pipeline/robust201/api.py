@@ -3,10 +3,12 @@
 import dataclasses
 import hashlib
 import operator
+import re
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -512,15 +514,19 @@ def compare(
             "each other."
         )
     _check_named_once([network for _, network in pairs if isinstance(network, str)])
-    for name, network in pairs:
-        if isinstance(network, str):
-            for stored, table in _read_stored(name, network, keys, data).items():
-                evaluations[network if stored in evaluations else stored] = table
-        elif isinstance(network, nn.Module):
-            asked = ("clean", "fgsm", "pgd") if keys is None else keys
-            evaluations[name] = evaluate(network, images, labels, asked, **options)
-        else:
-            evaluations[name] = network
+    token = _SHOWN_CAUTIONS.set(set())
+    try:
+        for name, network in pairs:
+            if isinstance(network, str):
+                for stored, table in _read_stored(name, network, keys, data).items():
+                    evaluations[network if stored in evaluations else stored] = table
+            elif isinstance(network, nn.Module):
+                asked = ("clean", "fgsm", "pgd") if keys is None else keys
+                evaluations[name] = evaluate(network, images, labels, asked, **options)
+            else:
+                evaluations[name] = network
+    finally:
+        _SHOWN_CAUTIONS.reset(token)
     return compare_evaluations(evaluations)
 
 
@@ -959,7 +965,8 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
         parameters = row.parameters(**values)
     except ValidationError as error:
         problem = describe_problem(error, row.parameters)
-        raise ConfigError(f"Reading parameters failed for {row.key}: {problem} Correct it.") from error
+        remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
+        raise ConfigError(f"Reading parameters failed for {row.key}: {problem}{remedy}") from error
     refusal = parameters.refusal(engine)
     if refusal is not None:
         raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
@@ -969,10 +976,19 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     return parameters
 
 
+_SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
+"""Warnings that the current call of `compare` has shown, since its networks share their parameters."""
+
+
 def _warn_of_parameters(row: Task, parameters: Parameters, *, randomised: bool = False) -> None:
     """Warn the caller of `evaluate` or `attack` of doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
         message = f"{row.key}.{caution.field}: {caution.what}. {caution.fix}"
+        shown = _SHOWN_CAUTIONS.get()
+        if shown is not None and message in shown:
+            continue
+        if shown is not None:
+            shown.add(message)
         warnings.warn(message, RobustWarning, stacklevel=3)
     if randomised and row.key.startswith("aa_standard"):
         message = (

@@ -1,6 +1,8 @@
 """Single images under attack: clean image, change and attacked image, with what the network says of each."""
 
+import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from torch import nn
 
 from robust201.analysis.labels import column_label, key_label
 from robust201.api import as_normalisation, attack
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RobustWarning
 from robust201.core.records import Normalisation
 from robust201.images.user_arrays import as_image_set
 from robust201.models.classifier import Classifier
@@ -84,7 +86,10 @@ def show(
         **parameters,
     )[-1]
     clean = to_float(torch.from_numpy(given.images)).to(attacked.device)
-    with as_classifier(model, clean, normalisation=as_normalisation(normalisation)) as classifier, torch.no_grad():
+    with warnings.catch_warnings(), ExitStack() as stack:
+        warnings.simplefilter("ignore", RobustWarning)  # `attack` has already warned about the network
+        classifier = stack.enter_context(as_classifier(model, clean, normalisation=as_normalisation(normalisation)))
+        stack.enter_context(torch.no_grad())
         names = _name_classes(class_names, classifier.n_classes)
         before, after = (_describe_predictions(classifier, pixels, names) for pixels in (clean, attacked))
     changes = (attacked - clean).cpu().numpy()

@@ -1,4 +1,4 @@
-"""A mean over attacks is over those in a norm ball on the network itself: no transfer, no rotations."""
+"""The mean over attacks includes only attacks in a norm ball on the network itself, not transfers or rotations."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "tr
 
 
 def write(folder: Path, *keys: str) -> RobustnessDataset:
-    """Results of two networks, the second .05 below the first everywhere."""
+    """Write results of two networks, where the second is 0.05 less accurate everywhere."""
     values = {
-        key: {str(place): [value - place * 0.05 for value in (IN_BALLS | OTHERS)[key]] for place in (0, 1)}
+        key: {str(index): [value - index * 0.05 for value in (IN_BALLS | OTHERS)[key]] for index in (0, 1)}
         for key in keys
     }
     write_results(folder, values | {"clean": {"0": 0.95, "1": 0.9}})
@@ -50,30 +50,30 @@ def read(data: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResu
     ("mean", "expected"),
     [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)],
 )
-def test_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
+def test_score_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
     results = read(write(tmp_path, *IN_BALLS, *OTHERS), mean)
     assert set(results.keys("attack")) == {*IN_BALLS, *OTHERS}
     assert set(results.averaged_keys("adversarial")) == {*IN_BALLS}
     assert results.scores["adversarial"].tolist() == pytest.approx([expected, expected - 0.05])
 
 
-def test_the_term_is_the_score(tmp_path: Path) -> None:
+def test_adversarial_term_equals_score(tmp_path: Path) -> None:
     results = read(write(tmp_path, *IN_BALLS, *OTHERS))
     assert {key for key, _ in evaluations_named(results, "adversarial")} == {*IN_BALLS}
     assert Terms(results).mean("adversarial").tolist() == results.scores["adversarial"].tolist()
 
 
-def test_without_an_attack_in_a_ball_there_is_no_mean(tmp_path: Path) -> None:
+def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> None:
     results = read(write(tmp_path, *OTHERS))
     assert "adversarial" not in results.scores
     assert set(clean_against(results, "attack")["key"]) == {*OTHERS}
-    with pytest.raises(ConfigError, match="expected results of an attack in a norm ball, on the networks themselves"):
+    with pytest.raises(ConfigError, match="it has no results of an attack in a norm ball, on the networks themselves"):
         evaluations_named(results, "adversarial")
 
 
 @pytest.mark.parametrize(
     ("keys", "combines"), [(("pgd", "transfer_0"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
 )
-def test_the_worst_case_is_over_the_same_ball(tmp_path: Path, keys: tuple[str, str], combines: bool) -> None:
-    # Without outcomes it says what it lacks, if there is anything to combine.
+def test_worst_case_combines_attacks_in_the_same_ball(tmp_path: Path, keys: tuple[str, str], combines: bool) -> None:
+    # Without per-image outcomes, `needs` lists the worst case if there are evaluations to combine.
     assert ("worst_case_accuracy" in write(tmp_path, *keys).metrics().needs) == combines

@@ -1,4 +1,4 @@
-"""The gallery's images: counted by hand from outcomes, and shown with their pixels only if these are the evaluated."""
+"""The gallery's images: counts from outcomes, and thumbnails only of the evaluated pixels."""
 
 import base64
 import hashlib
@@ -28,39 +28,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("outcomes"))
 
 
-def test_images_are_ordered_by_the_share_of_evaluations_that_break_them(folder: Path) -> None:
+def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: Path) -> None:
     data = RobustnessDataset(folder)
     (results,) = read_results(data)
-    found = find_broken_images(results)
-    assert found is not None
+    result = find_broken_images(results)
+    assert result is not None
     clean = data.outcomes("cifar10", "clean").correct
     attacked = [data.outcomes("cifar10", key, strength).correct for key in KEYS for strength in results.strengths(key)]
-    broken = np.array([clean & ~one for one in attacked])
+    broken = np.array([clean & ~correct for correct in attacked])
     n_right = clean.sum(axis=0)
-    shown = found.images
-    assert sorted(shown.index) == np.flatnonzero(2 * n_right >= len(clean)).tolist()
-    for position, row in shown.iterrows():
+    images = result.images
+    assert sorted(images.index) == np.flatnonzero(2 * n_right >= len(clean)).tolist()
+    for position, row in images.iterrows():
         assert row["share"] == pytest.approx(broken[:, :, position].sum() / (len(attacked) * n_right[position]))
         assert row["row"] == data.images("cifar10")["row"][position]
-    assert shown["share"].is_monotonic_decreasing
-    assert found.counts_of(int(shown.index[0]))["pgd", 8.0] == broken[5, :, shown.index[0]].sum()
-    assert not set(found.most_broken.index) & set(found.least_broken.index)
-    assert found.least_broken["share"].iloc[0] == shown["share"].iloc[-1]
+    assert images["share"].is_monotonic_decreasing
+    assert result.counts_of(int(images.index[0]))["pgd", 8.0] == broken[5, :, images.index[0]].sum()
+    assert not set(result.most_broken.index) & set(result.least_broken.index)
+    assert result.least_broken["share"].iloc[0] == images["share"].iloc[-1]
 
 
-def test_the_weakest_strength_is_the_first_that_breaks_half_of_the_networks() -> None:
+def test_weakest_breaking_is_the_first_strength_that_breaks_half_of_the_networks() -> None:
     counts = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
     assert weakest_breaking(counts, 4) == {"pgd": 2.0}
 
 
-def test_without_outcomes_there_is_no_gallery(tmp_path: Path) -> None:
+def test_report_has_no_gallery_without_outcomes(tmp_path: Path) -> None:
     write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.1]}})
     assert find_broken_images(results_of(tmp_path)) is None
     page = write_report(RobustnessDataset(tmp_path), tmp_path / "page.html").read_text()
     assert "Single images" not in page
 
 
-def test_pictures_are_those_of_the_evaluated_pixels(folder: Path, tmp_path: Path) -> None:
+def test_report_thumbnails_require_the_evaluated_pixels(folder: Path, tmp_path: Path) -> None:
     data = RobustnessDataset(folder)
     plain = write_report(data, tmp_path / "plain.html").read_text()
     assert "Most often broken" in plain
@@ -68,29 +68,29 @@ def test_pictures_are_those_of_the_evaluated_pixels(folder: Path, tmp_path: Path
     images = make_images("cifar10")
     page = write_report(data, tmp_path / "page.html", images=images).read_text()
     (results,) = read_results(data)
-    found = find_broken_images(results)
-    assert found is not None
-    assert page.count("data:image/png") == len(found.most_broken) + len(found.least_broken)
+    result = find_broken_images(results)
+    assert result is not None
+    assert page.count("data:image/png") == len(result.most_broken) + len(result.least_broken)
     other = replace(images, images=255 - images.images)
-    with pytest.raises(DatasetError, match=r"expected the pixels that were evaluated .* got others"):
+    with pytest.raises(DatasetError, match=r"its pixels are not the evaluated ones"):
         write_report(data, tmp_path / "other.html", images=other)
     few = replace(images, indices=images.indices + 1)
-    with pytest.raises(DatasetError, match="got none"):
+    with pytest.raises(DatasetError, match="its pixels are not the evaluated ones"):
         write_report(data, tmp_path / "few.html", images=few)
 
 
-def test_grey_images_are_shown() -> None:
+def test_thumbnail_shows_grey_images() -> None:
     grey = make_images("cifar10")
     grey = replace(grey, images=grey.images[:, :1])
     row = int(grey.indices[0])
     tag = _thumbnail(grey, row, hashlib.sha256(grey.images[0].tobytes()).hexdigest(), "cat")
     with Image.open(io.BytesIO(base64.b64decode(tag.split("base64,")[1].split('"')[0]))) as picture:
         factor = picture.height // grey.images.shape[2]
-        shown = np.asarray(picture)[::factor, ::factor]
-    np.testing.assert_array_equal(shown, grey.images[0, 0])
+        thumbnail = np.asarray(picture)[::factor, ::factor]
+    np.testing.assert_array_equal(thumbnail, grey.images[0, 0])
 
 
-def test_images_go_with_one_dataset_only(tmp_path: Path) -> None:
+def test_report_rejects_images_for_several_datasets(tmp_path: Path) -> None:
     export(tmp_path / "two", make_plan([0, 2], ["clean", "pgd"], ("cifar10", "digits")))
-    with pytest.raises(DatasetError, match="expected one dataset with images"):
+    with pytest.raises(DatasetError, match="a gallery of images needs a single dataset"):
         write_report(RobustnessDataset(tmp_path / "two"), tmp_path / "page.html", images=make_images("cifar10"))

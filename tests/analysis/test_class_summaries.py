@@ -1,4 +1,4 @@
-"""Confidences and confusion matrices as the figures read them: alike from JSON and Parquet."""
+"""Summaries of confidences and confusion matrices, equal from JSON and Parquet."""
 
 import re
 import shutil
@@ -36,53 +36,55 @@ def summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
     return summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
 
 
-def assert_same(one: dict, other: dict) -> None:
-    assert list(one) == list(other)
-    assert {key for key, _ in one} == set(KEYS)
-    for column, array in one.items():
-        np.testing.assert_allclose(array, other[column], rtol=1e-12)
+def assert_same(first: dict, second: dict) -> None:
+    assert list(first) == list(second)
+    assert {key for key, _ in first} == set(KEYS)
+    for column, array in first.items():
+        np.testing.assert_allclose(array, second[column], rtol=1e-12)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_json_and_parquet_give_the_same(dataset, tmp_path, measure):
-    alone = tmp_path / "json"
-    alone.mkdir()
+def test_summaries_agree_between_json_and_parquet(dataset, tmp_path, measure):
+    json_only = tmp_path / "json"
+    json_only.mkdir()
     for name in ("cifar10", "meta.json", "sweep.json"):
-        (alone / name).symlink_to(dataset / name)
-    assert_same(summaries(alone, measure), summaries(dataset / "parquet", measure))
+        (json_only / name).symlink_to(dataset / name)
+    assert_same(summaries(json_only, measure), summaries(dataset / "parquet", measure))
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_are_what_the_reader_gives(dataset, measure):
+def test_summaries_agree_with_reader(dataset, measure):
     data = RobustnessDataset(dataset)
-    found = summaries(dataset, measure)
+    result = summaries(dataset, measure)
     for key in KEYS:
         values = data.query("cifar10", key, measure)["cifar10"][key][measure].values()
-        for place, strength in enumerate(data.strengths("cifar10", key)):
-            own = [value if key == "clean" else value[place] for value in values]
+        for index, strength in enumerate(data.strengths("cifar10", key)):
+            at_strength = [value if key == "clean" else value[index] for value in values]
             if measure == "cm":
-                np.testing.assert_array_equal(found[key, strength], np.sum(own, axis=0))
+                np.testing.assert_array_equal(result[key, strength], np.sum(at_strength, axis=0))
             else:
-                labels = np.array([value["label"] for value in own], dtype=float)
-                predictions = np.array([value["prediction"] for value in own], dtype=float)
-                np.testing.assert_array_equal(found[key, strength][:, :2], predictions)
+                labels = np.array([value["label"] for value in at_strength], dtype=float)
+                predictions = np.array([value["prediction"] for value in at_strength], dtype=float)
+                np.testing.assert_array_equal(result[key, strength][:, :2], predictions)
                 true = [np.mean([x for x in np.diag(label) if not np.isnan(x)]) for label in labels]
-                np.testing.assert_allclose(found[key, strength][:, 2], true, rtol=1e-12)
-                argmaxes = np.array([value["argmax"] for value in own], dtype=float)
-                by_class = [np.hstack([np.diag(one), np.diag(two)]) for one, two in zip(labels, argmaxes, strict=True)]
-                np.testing.assert_array_equal(found[key, strength][:, 3:], by_class)
+                np.testing.assert_allclose(result[key, strength][:, 2], true, rtol=1e-12)
+                argmaxes = np.array([value["argmax"] for value in at_strength], dtype=float)
+                by_class = [
+                    np.hstack([np.diag(label), np.diag(argmax)]) for label, argmax in zip(labels, argmaxes, strict=True)
+                ]
+                np.testing.assert_array_equal(result[key, strength][:, 3:], by_class)
 
 
-def test_of_both_forms_parquet_is_read(dataset, tmp_path):
+def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
     for name in ("meta.json", "sweep.json", "parquet"):
         (tmp_path / name).symlink_to(dataset / name)
     (tmp_path / "cifar10").mkdir()
     for key in KEYS:
-        (tmp_path / "cifar10" / f"{key}_cm.json").write_text("no JSON")
+        (tmp_path / "cifar10" / f"{key}_cm.json").write_text("not JSON")
     assert_same(summaries(tmp_path, "cm"), summaries(dataset, "cm"))
 
 
-def test_interrupts_wait_for_processes_to_be_started():
+def test_holding_interrupts_defers_them():
     steps = []
     with pytest.raises(KeyboardInterrupt), holding_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
@@ -99,11 +101,11 @@ def change_column(path: Path, name: str, change: Callable[[list], None]) -> None
     table = pq.read_table(path, partitioning=None)
     values = table[name].to_pylist()
     change(values)
-    place = table.schema.names.index(name)
+    index = table.schema.names.index(name)
     pq.write_table(
-        table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
+        table.set_column(index, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
     )
-    (path.parents[3] / "parquet_files.json").unlink()  # which tells of the file as it was
+    (path.parents[3] / "parquet_files.json").unlink()  # since it records the original file
 
 
 CHANGED = {
@@ -125,25 +127,25 @@ CHANGED = {
         "cm",
         "architecture",
         lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
-        "once",
+        "one row per architecture",
     ),
-    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "the strengths of"),
+    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "strengths of the dataset"),
 }
 
 
 @pytest.mark.parametrize("what", CHANGED)
-def test_numbers_that_cannot_be_are_refused_in_parquet(dataset, tmp_path, what):
-    measure, column, change, told = CHANGED[what]
+def test_summaries_reject_invalid_numbers_in_parquet(dataset, tmp_path, what):
+    measure, column, change, message = CHANGED[what]
     shutil.copytree(dataset, tmp_path / "copy")
     change_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, change)
-    with pytest.raises(ResultsError, match=told):
+    with pytest.raises(ResultsError, match=message):
         summaries(tmp_path / "copy", measure)
 
 
 @pytest.mark.parametrize(
     ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
 )
-def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, measure, number):
+def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, number):
     shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
     path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
     path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
@@ -152,43 +154,43 @@ def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, measure, 
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_a_flipped_bit_of_a_parquet_page_is_noticed(dataset, tmp_path, measure):
+def test_summaries_detect_flipped_bits_in_parquet_pages(dataset, tmp_path, measure):
     shutil.copytree(dataset, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    sound, expected = path.read_bytes(), summaries(dataset, measure)
+    original, expected = path.read_bytes(), summaries(dataset, measure)
     with pq.ParquetFile(path) as file:
         group = file.metadata.row_group(0)
         chunks = [group.column(number) for number in range(group.num_columns)]
     first = min(chunk.data_page_offset for chunk in chunks)
-    noticed = 0
-    for place in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
-        content = bytearray(sound)
-        content[place] ^= 4
+    n_detected = 0
+    for index in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
+        content = bytearray(original)
+        content[index] ^= 4
         path.write_bytes(content)
         try:
             assert_same(summaries(tmp_path / "copy", measure), expected)
         except ResultsError:
-            noticed += 1
-    assert noticed > 0
-    path.write_bytes(sound.replace(b"element", b"elemen\xf4"))
+            n_detected += 1
+    assert n_detected > 0
+    path.write_bytes(original.replace(b"element", b"elemen\xf4"))
     with pytest.raises(ResultsError, match="cannot be decoded"):
         summaries(tmp_path / "copy", measure)
 
 
-def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) -> Path:
-    column = pa.array(values, kind or pa.list_(pa.list_(pa.float64())))
-    strengths = [float(place) for place in range(len(values))]
+def write_matrices(path: Path, values: list, column_type: pa.DataType | None = None) -> Path:
+    column = pa.array(values, column_type or pa.list_(pa.list_(pa.float64())))
+    strengths = [float(index) for index in range(len(values))]
     pq.write_table(pa.table({"strength": strengths, "cm": column}), path, row_group_size=2)
     return path
 
 
 @pytest.mark.parametrize("kind", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)])
-def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tmp_path, kind):
-    one, two, three = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
-    path = write_matrices(tmp_path / "m.parquet", [one, None, two, three, None, None], kind)
-    found = list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
-    assert [[column.tolist() for column in beside] for beside, _ in found] == [[[0.0]], [[2.0, 3.0]]]
-    assert np.concatenate([matrices for _, (matrices,) in found]).tolist() == [one, two, three]
+def test_iter_matrices_reads_any_list_type_and_skips_missing_rows(tmp_path, kind):
+    first, second, third = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
+    path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], kind)
+    blocks = list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
+    assert [[column.tolist() for column in columns] for columns, _ in blocks] == [[[0.0]], [[2.0, 3.0]]]
+    assert np.concatenate([matrices for _, (matrices,) in blocks]).tolist() == [first, second, third]
 
 
 @pytest.mark.parametrize(
@@ -203,13 +205,13 @@ def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tm
         [[]],
     ],
 )
-def test_what_is_no_square_matrix_is_refused(tmp_path, values):
+def test_iter_matrices_rejects_values_that_are_not_square_matrices(tmp_path, values):
     path = write_matrices(tmp_path / "m.parquet", values)
     with pytest.raises(ResultsError, match=r"Reading cm failed for .*m\.parquet: expected square matrices"):
         list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
 
 
-def test_a_mean_over_no_image_stays_missing(tmp_path):
+def test_iter_matrices_keeps_missing_means(tmp_path):
     path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
     ((_, (matrices,)),) = iter_matrices(path, ["cm"], [], missing_ok=True)
     np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])

@@ -1,4 +1,4 @@
-"""Effects of operations: planted ones come back, shares add up, predictions rank held-out cells, fronts are fronts."""
+"""Effects of operations, rules, predictions and Pareto fronts, on planted accuracies."""
 
 from pathlib import Path
 
@@ -20,25 +20,25 @@ from tests.support.small_results import results_of, write_results
 
 
 def quality(index: int) -> float:
-    """Accuracy of an invented world: 3x3 convolutions of two edges help, together more, and pooling hurts."""
+    """Return a synthetic accuracy: 3x3 convolutions on two edges help, more so together, and pooling hurts."""
     operations = cells.parse(cells.specs()[index])
     first, last = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
     return 0.3 + 0.1 * first + 0.2 * last + 0.1 * (first and last) - 0.02 * operations.count("avg_pool_3x3")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
+def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
     rows = {str(index): round(quality(index), 4) for index in cells.evaluated_indices()}
     return results_of(write_results(tmp_path_factory.mktemp("world"), {"clean": rows}))
 
 
-def test_effects_are_means_over_all_cells_and_shares_add_up(world: DatasetResults) -> None:
-    effects = operation_effects(world, world.scores["clean"])
-    everything = np.array([quality(isomorph) for isomorph in cells.isomorphs()])
+def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> None:
+    effects = operation_effects(results, results.scores["clean"])
+    all_accuracies = np.array([quality(isomorph) for isomorph in cells.isomorphs()])
     has = np.array([cells.parse(spec)[5] == "nor_conv_3x3" for spec in cells.specs()])
     row = effects.operations.set_index(["edge", "operation"]).loc["2→out", "conv 3×3"]
-    assert row["mean"] == pytest.approx(everything[has].mean())
-    assert row["effect"] == pytest.approx(everything[has].mean() - everything.mean())
+    assert row["mean"] == pytest.approx(all_accuracies[has].mean())
+    assert row["effect"] == pytest.approx(all_accuracies[has].mean() - all_accuracies.mean())
     assert row["low"] < row["effect"] < row["high"]
     shares = effects.variance.set_index("edges")
     assert shares["share"].sum() == pytest.approx(1)
@@ -47,11 +47,11 @@ def test_effects_are_means_over_all_cells_and_shares_add_up(world: DatasetResult
     assert shares["share"].drop(["2→out", "in→1", MORE_EDGES]).max() < shares.loc["in→1", "share"]
 
 
-def test_effects_are_those_of_least_squares(world: DatasetResults) -> None:
-    # The pair of edges by dummies in an ordinary regression: explained variance beyond both edges alone.
-    effects = operation_effects(world, world.scores["clean"])
+def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
+    # Regress on dummy variables of the pair of edges, and compare with both edges alone.
+    effects = operation_effects(results, results.scores["clean"])
     values = np.array([round(quality(isomorph), 4) for isomorph in cells.isomorphs()])
-    codes = np.array([[cells.OPERATIONS.index(one) for one in cells.parse(spec)] for spec in cells.specs()])
+    codes = np.array([[cells.OPERATIONS.index(operation) for operation in cells.parse(spec)] for spec in cells.specs()])
     dummies = {edge: np.eye(5)[codes[:, edge]] for edge in (0, 5)}
     both = (dummies[0][:, :, None] * dummies[5][:, None, :]).reshape(len(values), 25)
 
@@ -65,40 +65,40 @@ def test_effects_are_those_of_least_squares(world: DatasetResults) -> None:
     assert pair["interaction"] > 0.05
 
 
-def test_the_tree_and_the_prediction_find_what_was_planted(
-    world: DatasetResults, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accuracies = world.scores["clean"]
-    rules = describe_tree(world, accuracies)
+def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = results.scores["clean"]
+    rules = describe_tree(results, accuracies)
     assert rules.splitlines()[0] == "|--- 2→out is conv 3×3: no"
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50, 400))
     monkeypatch.setattr("robust201.analysis.design.REPEATS", 2)
-    curve = predict_from_cells(world, accuracies).set_index("cells")
+    curve = predict_from_cells(results, accuracies).set_index("cells")
     assert list(curve.index) == [50, 400]
     assert curve.loc[400, "kendall"] > curve.loc[50, "kendall"] > 0.3
     assert (curve["kendall_low"] <= curve["kendall"]).all()
 
 
-def test_a_part_of_the_space_has_no_exact_effects(tmp_path: Path) -> None:
+def test_design_rejects_part_of_the_space(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
-    with pytest.raises(ResultsError, match="got none of 6,464, such as 1"):
+    with pytest.raises(ResultsError, match="it has no accuracy of 6,464 of the 6,466 classes of cells, such as 1"):
         operation_effects(results, results.scores["clean"])
-    with pytest.raises(ResultsError, match="at least 40 evaluated cells, got 2"):
+    with pytest.raises(ResultsError, match="2 evaluated cells, and at least 40 are needed"):
         describe_tree(results, results.scores["clean"])
 
 
-def test_no_architecture_of_a_front_is_beaten_and_every_other_is() -> None:
+def test_pareto_table_contains_exactly_the_non_dominated_architectures() -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.integers(0, 6, (120, 3)), columns=["a", "b", "cost"]).astype(np.float64)
     frame.loc[3, "b"] = np.nan
     front = pareto_table(frame, maximise=["a", "b"], minimise=["cost"])
 
-    def beats(one: pd.Series, other: pd.Series) -> bool:
-        better = one["a"] >= other["a"] and one["b"] >= other["b"] and one["cost"] <= other["cost"]
-        return bool(better and not one.equals(other))
+    def dominates(first: pd.Series, second: pd.Series) -> bool:
+        better = first["a"] >= second["a"] and first["b"] >= second["b"] and first["cost"] <= second["cost"]
+        return bool(better and not first.equals(second))
 
-    held = frame.dropna()
-    expected = {i for i in held.index if not any(beats(held.loc[j], held.loc[i]) for j in held.index)}
+    complete = frame.dropna()
+    expected = {
+        i for i in complete.index if not any(dominates(complete.loc[j], complete.loc[i]) for j in complete.index)
+    }
     assert set(front.index) == expected
     assert front["a"].is_monotonic_decreasing
     for bad in (["a"], ["a", "a"]):

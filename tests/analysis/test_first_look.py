@@ -13,7 +13,7 @@ def parameters(n_classes=10, **options):
     return {key: TASKS[key].parameters(**fields) for key, fields in first_keys(n_classes, **options).items()}
 
 
-def test_attacks_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
+def test_first_keys_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
     keys = parameters()
     assert list(keys) == ["clean", "fgsm", "pgd", "aa_standard", *CORRUPTIONS]
     assert {keys[key].strengths for key in ("fgsm", "pgd", "aa_standard")} == {(8.0,)}
@@ -25,25 +25,25 @@ def test_attacks_share_one_epsilon_and_include_autoattack_with_its_defaults() ->
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_networks_of_few_classes_meet_the_attacks_that_they_admit(n_classes: int) -> None:
+def test_first_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
     keys = parameters(n_classes)
     assert all(keys[key].class_refusal(n_classes) is None for key in keys)
     assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= keys.keys()
 
 
-def test_images_that_cannot_be_corrupted_are_attacked_only() -> None:
+def test_first_keys_have_no_corruptions_if_images_cannot_be_corrupted() -> None:
     assert list(first_keys(10, corruptions=False)) == ["clean", "fgsm", "pgd", "aa_standard"]
 
 
 @pytest.mark.parametrize(("epsilon", "message"), [("a", "expected numbers"), (8, "Write 8/255"), (0, "above 0")])
-def test_wrong_epsilons_are_rejected(epsilon: object, message: str) -> None:
+def test_first_keys_reject_wrong_epsilons(epsilon: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         first_keys(10, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("resisting", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("per_image", [1e-9, 1e-6, 1e-5, 1e-4, 1e-2])
-def test_count_is_the_largest_that_fits_the_time(per_image: float, resisting: float) -> None:
+def test_choose_count_returns_the_largest_that_fits_the_time(per_image: float, resisting: float) -> None:
     costs, keys = Costs(per_image, per_image, 250, 10, resisting), parameters()
     count = choose_count(costs, keys, 10_000)
     assert count in COUNTS
@@ -53,18 +53,18 @@ def test_count_is_the_largest_that_fits_the_time(per_image: float, resisting: fl
 
 
 @pytest.mark.parametrize("n_images", [1, 7, 20, 450])
-def test_all_images_are_chosen_where_the_time_allows(n_images: int) -> None:
+def test_choose_count_returns_all_images_if_time_allows(n_images: int) -> None:
     assert choose_count(Costs(0.0, 1e-9, 250, 10, 0.5), parameters(), n_images) == n_images
     assert choose_count(Costs(1.0, 1.0, 250, 10, 0.5), parameters(), n_images) == min(COUNTS[0], n_images)
 
 
-def test_networks_that_resist_cost_more() -> None:
+def test_costs_grow_with_resisting_images() -> None:
     seconds = [Costs(0.0, 1e-4, 250, 10, resisting).total(parameters(), 100) for resisting in (0.0, 0.5, 1.0)]
     assert seconds == sorted(seconds)
     assert seconds[2] > 10 * seconds[0]
 
 
-def test_plan_names_images_seed_time_and_the_full_evaluation() -> None:
+def test_describe_plan_has_images_seed_time_and_the_full_evaluation() -> None:
     costs, keys = Costs(0.0, 1e-4, 250, 10, 0.5), parameters()
     plan = describe_plan(100, 450, 3, by_time=True, costs=costs, keys=keys).splitlines()
     assert "aa_standard" in plan[0]
@@ -76,5 +76,5 @@ def test_plan_names_images_seed_time_and_the_full_evaluation() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (61, "61 s"), (600, "10 min"), (36_000, "10.0 h")])
-def test_times_are_rounded(seconds: float, text: str) -> None:
+def test_show_time_rounds(seconds: float, text: str) -> None:
     assert show_time(seconds) == text

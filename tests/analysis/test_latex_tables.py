@@ -1,4 +1,4 @@
-"""LaTeX tables: numbers in percent, the best and what is tied with it in bold, no character that LaTeX would read."""
+"""LaTeX tables: percentages, bold for the best and those tied with it, and escaped special characters."""
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ def body(text):
     return [line.removesuffix(r" \\") for line in text.splitlines()[4:-2]]
 
 
-def test_an_evaluation_has_a_row_per_key_and_strength():
+def test_evaluation_latex_has_a_row_per_key_and_strength():
     table = pd.DataFrame(
         {
             "key": ["clean", "pgd", "pgd_l2", "jacobian"],
@@ -30,13 +30,13 @@ def test_an_evaluation_has_a_row_per_key_and_strength():
     ]
 
 
-def test_the_best_network_and_those_tied_with_it_are_bold():
+def test_comparison_latex_has_best_and_tied_networks_in_bold():
     pairs = [("a_1", "b", 0.8, 0.7, 0.001), ("a_1", "c%", 0.8, 0.79, 0.5), ("b", "c%", 0.7, 0.79, 0.001)]
     table = pd.DataFrame(
         [
             {"first": first, "second": second, "key": "fgsm", "strength": 1.0}
-            | {"first_accuracy": one, "second_accuracy": two, "adjusted_p_value": p}
-            for first, second, one, two, p in pairs
+            | {"first_accuracy": first_accuracy, "second_accuracy": second_accuracy, "adjusted_p_value": p}
+            for first, second, first_accuracy, second_accuracy, p in pairs
         ]
     )
     text = comparison_latex(table, LEVEL)

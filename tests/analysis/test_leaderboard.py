@@ -1,4 +1,4 @@
-"""Leaderboards: who is best and tied with the best, against tests worked out by hand on stored outcomes."""
+"""Leaderboards: the best networks and those tied with them, checked against independent tests on stored outcomes."""
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ def results(data):
     return results
 
 
-def test_by_default_attacks_stand_at_the_epsilon_nearest_to_the_one_asked_for(results):
+def test_default_names_use_the_nearest_epsilon(results):
     attacks = ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     assert default_names(results) == ["clean", *(f"{key}:1" for key in attacks), "corruption"]
     assert default_names(results, 7) == ["clean", "aa_apgd-ce:8", "aa_square:8", "fgsm:7", "pgd:8", "corruption"]
@@ -35,37 +35,37 @@ def test_by_default_attacks_stand_at_the_epsilon_nearest_to_the_one_asked_for(re
     assert nearest_strength("fog", [1.0, 2.0, 5.0]) == 2.0
 
 
-def test_ties_under_one_evaluation_are_those_of_mcnemars_test(results, data):
+def test_standing_of_one_evaluation_has_mcnemar_ties(results, data):
     (standing,) = make_leaderboard(results, ["pgd:1"]).standings
     outcomes = data.outcomes("cifar10", "pgd", 1.0)
-    right = dict(zip(outcomes.architectures, outcomes.correct, strict=True))
+    correct = dict(zip(outcomes.architectures, outcomes.correct, strict=True))
     best, *others = standing.accuracies.index
-    assert right[best].mean() == standing.accuracies[best] == max(rows.mean() for rows in right.values())
-    pairs = [((right[best] & ~right[one]).sum(), (~right[best] & right[one]).sum()) for one in others]
+    assert correct[best].mean() == standing.accuracies[best] == max(rows.mean() for rows in correct.values())
+    pairs = [((correct[best] & ~correct[other]).sum(), (~correct[best] & correct[other]).sum()) for other in others]
     expected = holm_adjust([float(mcnemar_p_values(*pair)) for pair in pairs])
     assert standing.p_values[others].tolist() == pytest.approx(expected)
-    assert standing.tied == [one for one, p in zip(others, expected, strict=True) if p > 0.05]
+    assert standing.tied == [other for other, p in zip(others, expected, strict=True) if p > 0.05]
     low, high = accuracy_intervals(standing.accuracies, 500)
     np.testing.assert_allclose([standing.low, standing.high], [low, high])
 
 
-def test_means_over_evaluations_are_compared_image_by_image(results, data):
+def test_standing_of_a_mean_is_compared_by_image(results, data):
     (standing,) = make_leaderboard(results, ["corruption"]).standings
     evaluations = [column for column in results.columns if column[0] in results.keys("corruption")]
-    by_image = np.mean([data.outcomes("cifar10", *one).correct for one in evaluations], axis=0)
+    by_image = np.mean([data.outcomes("cifar10", *evaluation).correct for evaluation in evaluations], axis=0)
     scores = dict(zip(sorted(NETWORKS), by_image, strict=True))
     best, *others = standing.accuracies.index
     assert standing.accuracies[best] == pytest.approx(max(rows.mean() for rows in by_image))
-    tests = [stats.ttest_rel(scores[best], scores[one]) for one in others]
+    tests = [stats.ttest_rel(scores[best], scores[other]) for other in others]
     assert standing.p_values[others].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
     interval = stats.ttest_1samp(scores[best], 0).confidence_interval()
     assert (standing.low[best], standing.high[best]) == pytest.approx((interval.low, interval.high))
     assert standing.paired
 
 
-def test_the_answer_names_the_best_and_what_is_tied_with_it(results):
+def test_answer_names_best_and_tied_networks(results):
     board = make_leaderboard(results)
-    pgd = next(one for one in board.standings if one.name == "pgd:1")
+    pgd = next(standing for standing in board.standings if standing.name == "pgd:1")
     low, high = (100 * float(end.iloc[0]) for end in (pgd.low, pgd.high))
     part = f"PGD ({pgd.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
     assert f"#{pgd.best} under " in board.answer
@@ -76,13 +76,13 @@ def test_the_answer_names_the_best_and_what_is_tied_with_it(results):
     assert "Holm's correction within each column, 5%)" in board.basis
 
 
-def test_a_network_at_chance_is_not_called_the_most_accurate(results):
+def test_answer_does_not_name_a_network_at_chance(results):
     assert make_leaderboard(results, ["pgd:8"]).answer == (
         "On CIFAR-10 at ε = 8/255, no network is clearly above chance under PGD."
     )
 
 
-def test_without_the_number_of_images_there_are_neither_intervals_nor_ties(tmp_path):
+def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path):
     values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}}
     write_results(tmp_path, values, dataset="mine")
     (tmp_path / "sweep.json").write_text(
@@ -90,12 +90,12 @@ def test_without_the_number_of_images_there_are_neither_intervals_nor_ties(tmp_p
     )
     board = make_leaderboard(results_of(tmp_path))
     assert board.answer == "On mine at ε = 1/255, the most accurate network is #2 under PGD (75.0%)."
-    assert "does not tell how many images" in board.basis
+    assert "does not record the number of images" in board.basis
     assert board.to_frame()["low"].isna().all()
     assert r"\#2 & 80.0 & \textbf{75.0} \\" in board.latex
 
 
-def test_tables_mark_what_is_tied_and_are_sorted_by_the_first_attack(results):
+def test_leaderboard_marks_ties_and_is_sorted_by_the_first_attack(results):
     board = make_leaderboard(results, ["clean", "pgd:1"], most=3)
     frame = board.to_frame()
     by_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
@@ -106,22 +106,22 @@ def test_tables_mark_what_is_tied_and_are_sorted_by_the_first_attack(results):
         number = f"{100 * row['accuracy']:.1f}"
         assert (rf"\textbf{{{number}}} {{\scriptsize" in latex) == row["tied"]
     assert r"Network & Clean & PGD, $\varepsilon$ = 1/255 \\" in latex
-    with pytest.raises(ConfigError, match="expected a strength of"):
+    with pytest.raises(ConfigError, match="it has no strength 5 of pgd"):
         make_leaderboard(results, ["pgd:5"])
 
 
-def test_a_single_network_has_no_ties(data):
+def test_leaderboard_of_a_single_network_has_no_ties(data):
     (results,) = read_results(data.select([21]))
     board = make_leaderboard(results, ["pgd:1", "corruption"])
-    assert [one.tied for one in board.standings] == [[], []]
+    assert [standing.tied for standing in board.standings] == [[], []]
     assert "tied" not in board.answer
     assert isinstance(board.to_frame(), pd.DataFrame)
 
 
-def test_a_single_network_is_neither_best_nor_tied(data):
+def test_answer_for_a_single_network_gives_its_accuracies(data):
     (results,) = read_results(data.select([21]))
     board = make_leaderboard(results, ["clean", "pgd:1"])
-    clean, pgd = (board.standings[place].accuracies[21] for place in (0, 1))
+    clean, pgd = (board.standings[index].accuracies[21] for index in (0, 1))
     assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21 is {clean:.1%}, 95% interval ")
     assert f"and {pgd:.1%}, 95% interval" in board.answer
     assert board.answer.endswith("(PGD, ε = 1/255). It is the only network.")

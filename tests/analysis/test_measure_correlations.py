@@ -1,4 +1,4 @@
-"""Measures against accuracies: planted correlations come back, partial ones vanish where size explains them."""
+"""Correlations of measures with accuracies: planted ones are found, and partial ones vanish if size explains them."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ INDICES = cells.evaluated_indices()[:N]
 
 
 def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFrame]:
-    """Accuracies that follow size and a quality, and proxies of either, of both and of nothing."""
+    """Return accuracies that depend on size and quality, and a table of proxies of either, of both, and of neither."""
     rng = np.random.default_rng(0)
     sizes = np.array([NasBench201().parameter_count(i, n_classes=10) for i in INDICES], np.float64)
     size, quality = np.argsort(np.argsort(sizes)) / N, rng.uniform(size=N)
@@ -42,12 +42,12 @@ def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFram
     return results, results.reader.read_table(table)
 
 
-def test_planted_correlations_come_back(tmp_path: Path) -> None:
+def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
-    found = correlate_measures(results, [table])
-    assert tuple(found.columns) == CORRELATION_COLUMNS
-    assert len(found) == 6 * 3
-    rows = found.set_index(["measure", "key", "strength"])
+    result = correlate_measures(results, [table])
+    assert tuple(result.columns) == CORRELATION_COLUMNS
+    assert len(result) == 6 * 3
+    rows = result.set_index(["measure", "key", "strength"])
     quality = rows.loc["quality", "pgd", 1.0]
     expected = kendalltau(table["quality"], results.column("pgd", 1.0)).statistic
     assert quality["kendall"] == pytest.approx(expected, abs=1e-6)
@@ -64,32 +64,32 @@ def test_planted_correlations_come_back(tmp_path: Path) -> None:
     assert np.isnan(rows.loc["same", "clean", 0.0]["kendall"])
 
 
-def test_keys_are_chosen_and_few_architectures_have_no_rows(tmp_path: Path) -> None:
+def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: Path) -> None:
     results, table = planted(tmp_path / "few", FEWEST - 1)
     assert correlate_measures(results, [table]).empty
     results, table = planted(tmp_path / "enough", FEWEST)
     assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
     assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
-    one = correlate_measures(results, [table], keys=["pgd:8"])
-    assert set(zip(one["key"], one["strength"], strict=True)) == {("pgd", 8.0)}
+    result = correlate_measures(results, [table], keys=["pgd:8"])
+    assert set(zip(result["key"], result["strength"], strict=True)) == {("pgd", 8.0)}
     assert set(correlate_measures(results, [table], keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
-def test_architectures_without_a_measure_are_left_out_of_its_rows_only(tmp_path: Path) -> None:
+def test_correlate_measures_drops_architectures_without_a_measure_from_its_rows_only(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
     half = table[["architecture", "quality"]].head(N // 2)
     counts = correlate_measures(results, [half], keys=["clean"]).set_index("measure")["n"]
     assert (counts["parameters"], counts["quality"]) == (N, N // 2)
 
 
-def test_a_missing_accuracy_leaves_out_rows_of_its_key_only(tmp_path: Path) -> None:
+def test_correlate_measures_drops_missing_accuracies_from_their_keys_rows_only(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
     results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
-    found = correlate_measures(results, [table]).groupby("key")["n"].unique()
-    assert (found["clean"].tolist(), found["pgd"].tolist()) == ([N], [N - 1])
+    result = correlate_measures(results, [table]).groupby("key")["n"].unique()
+    assert (result["clean"].tolist(), result["pgd"].tolist()) == ([N], [N - 1])
 
 
-def test_the_figure_names_measures_in_words(tmp_path: Path) -> None:
+def test_figure_labels_measures_in_words(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
     numbers = table.set_index("architecture")["quality"]
     vars(results)["measures"] = pd.DataFrame({("jacobian", "squared_norm", 0.0): numbers})
@@ -99,18 +99,18 @@ def test_the_figure_names_measures_in_words(tmp_path: Path) -> None:
     assert list(matrix) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
 
 
-def test_sizes_are_the_spaces_own(tmp_path: Path) -> None:
+def test_collect_measures_includes_sizes(tmp_path: Path) -> None:
     results, _ = planted(tmp_path)
     measures = collect_measures(results)
     assert list(measures) == ["parameters", "flops"]
-    assert measures["parameters"].iloc[0] == 129306  # of #0, as the archive records it
+    assert measures["parameters"].iloc[0] == 129306  # of cell #0, as recorded in the archive
     assert measures["flops"].iloc[0] == 15647370
 
 
-def test_columns_of_a_table_may_have_any_name(tmp_path: Path) -> None:
+def test_correlate_measures_accepts_any_column_names(tmp_path: Path) -> None:
     results, table = planted(tmp_path)
-    strange = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
+    renamed = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
     names = ["measure", "key", "strength"]
-    plain = correlate_measures(results, [table]).replace({"measure": {"quality": "0", "noise": "given clean"}})
-    found = correlate_measures(results, [strange]).replace({"measure": {"given parameters": "like size"}})
-    pd.testing.assert_frame_equal(found.set_index(names), plain.set_index(names))
+    expected = correlate_measures(results, [table]).replace({"measure": {"quality": "0", "noise": "given clean"}})
+    result = correlate_measures(results, [renamed]).replace({"measure": {"given parameters": "like size"}})
+    pd.testing.assert_frame_equal(result.set_index(names), expected.set_index(names))

@@ -1,4 +1,4 @@
-"""Measures of several folders in one figure: rows named by split, mode and weights, each with its own numbers."""
+"""Measures of several folders in one figure: rows are named by split, mode and weights."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def folders(tmp_path: Path) -> list[RobustnessDataset]:
     return [first, second]
 
 
-def test_rows_are_named_by_split_mode_and_weights(folders: list[RobustnessDataset], tmp_path: Path) -> None:
+def test_measure_rows_are_named_by_split_mode_and_weights(folders: list[RobustnessDataset], tmp_path: Path) -> None:
     path = save_plot(folders[0], "measure-correlations", tmp_path / "fig6.csv", measures=folders[1:])
     table = read_measure_folders(folders, "cifar10").set_index("architecture")
     expected = [
@@ -64,25 +64,25 @@ def test_rows_are_named_by_split_mode_and_weights(folders: list[RobustnessDatase
     assert rows["kendall"][expected[2]] == pytest.approx(kendalltau(table[expected[2]], ACCURACIES).statistic)
 
 
-def test_equal_names_end_with_their_folder(folders: list[RobustnessDataset]) -> None:
+def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDataset]) -> None:
     first = folders[0]
     table = read_measure_folders([first, first], "cifar10")
     assert list(table)[1:] == ["Jacobian squared norm (test, trained)", "Jacobian squared norm (test, trained, first)"]
-    with pytest.raises(ConfigError, match=r"got Jacobian squared norm \(test, trained, first\) twice"):
+    with pytest.raises(ConfigError, match=r"Jacobian squared norm \(test, trained, first\) occurs twice"):
         read_measure_folders([first, first, first], "cifar10")
 
 
-def test_only_one_figure_shows_several_folders(folders: list[RobustnessDataset], tmp_path: Path) -> None:
+def test_save_plot_rejects_several_folders_for_other_figures(folders: list[RobustnessDataset], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only measure-correlations shows several"):
         save_plot(folders[0], "measures", tmp_path / "measures.csv", measures=folders[1:])
 
 
-def test_columns_come_from_the_protocol(folders: list[RobustnessDataset]) -> None:
+def test_measurements_come_from_the_protocol(folders: list[RobustnessDataset]) -> None:
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]
 
 
-def test_the_rejection_names_the_figure_that_shows_both(folders: list[RobustnessDataset]) -> None:
+def test_query_of_both_folders_suggests_the_figure(folders: list[RobustnessDataset]) -> None:
     both = RobustnessDataset(*(folder.path for folder in folders))
     with pytest.raises(ConfigError, match="plot measure-correlations FIRST --measures SECOND"):
         both.query("cifar10", "jacobian")

@@ -1,4 +1,4 @@
-"""Networks of a dataset are compared by their stored outcomes, like networks that were evaluated just now."""
+"""Comparison of a dataset's networks by their stored outcomes."""
 
 import shutil
 from pathlib import Path
@@ -17,22 +17,22 @@ from tests.support.fabricated import export, make_plan
 CELLS = "benchmark_data/cells-cifar10"
 
 
-def test_two_networks_of_a_dataset_are_compared_image_by_image() -> None:
-    found = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1"])
-    assert list(zip(found["key"], found["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
+def test_compare_uses_stored_outcomes_by_image() -> None:
+    result = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1"])
+    assert list(zip(result["key"], result["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
     outcomes = RobustnessDataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
-    row = found.iloc[1]
-    only = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
-    assert (row["only_first"], row["only_second"]) == only
-    assert row["p_value"] == pytest.approx(float(mcnemar_p_values(*only)))
+    row = result.iloc[1]
+    counts = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
+    assert (row["only_first"], row["only_second"]) == counts
+    assert row["p_value"] == pytest.approx(float(mcnemar_p_values(*counts)))
     assert (row["first_accuracy"], row["second_accuracy"]) == tuple(outcomes.mean(axis=1))
-    assert found.summary == (
+    assert result.summary == (
         "13714 and 21 do not differ significantly in any of 2 evaluations of 500 images (McNemar's exact test, Holm's "
         "correction, 0.05)."
     )
 
 
-def test_by_default_each_key_is_compared_at_one_strength() -> None:
+def test_read_evaluations_uses_one_strength_per_key_by_default() -> None:
     (table,) = read_evaluations(f"{CELLS}:21").values()
     strengths = dict(zip(table["key"], table["strength"], strict=True))
     assert len(strengths) == len(table) == 20
@@ -40,20 +40,20 @@ def test_by_default_each_key_is_compared_at_one_strength() -> None:
     assert np.array_equal(table.outcomes["pgd", 1.0].mean(), table.set_index("key")["accuracy"]["pgd"])
 
 
-def test_equal_networks_of_two_folders_keep_apart_and_other_parameters_are_refused(tmp_path: Path) -> None:
+def test_compare_separates_equal_names_and_rejects_different_parameters(tmp_path: Path) -> None:
     copy = shutil.copytree(CELLS, tmp_path / "copy")
-    found = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
-    assert found[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
+    result = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
+    assert result[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
     sweep = copy / "sweep.json"
     sweep.write_text(sweep.read_text().replace('"steps":', '"n_steps":'))
-    with pytest.raises(ConfigError, match="expected pgd with the same parameters, got others in parameters"):
+    with pytest.raises(ConfigError, match=r"pgd has different parameters \(parameters\)"):
         robust201.compare({"a": f"{CELLS}:21", "b": f"{copy}:21"}, keys=["pgd:1"])
 
 
-def test_names_that_stand_for_no_network_or_no_outcomes_are_refused(tmp_path: Path) -> None:
+def test_compare_rejects_names_without_network_or_outcomes(tmp_path: Path) -> None:
     assert split_network("net.py:build") is None
     assert split_network(f"{CELLS}:") is None
-    with pytest.raises(ConfigError, match="expected DATASET:ARCHITECTURE"):
+    with pytest.raises(ConfigError, match="not of the form DATASET:ARCHITECTURE"):
         robust201.compare([f"{CELLS}:21", "net.py:build"])
     with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected different networks, got this one twice"):
         robust201.compare({"a": f"{CELLS}:21", "b": f"{CELLS}:41", "c": f"{CELLS}:21"}, keys=["clean"])
@@ -64,12 +64,12 @@ def test_names_that_stand_for_no_network_or_no_outcomes_are_refused(tmp_path: Pa
         robust201.compare([f"{tmp_path}/plain:0", f"{tmp_path}/plain:2"])
 
 
-def test_the_command_compares_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
-    ended = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
-    assert ended.out.startswith("13714 is significantly more accurate in 2, most at contrast 3")
+def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
+    result = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
+    assert result.out.startswith("13714 is significantly more accurate in 2, most at contrast 3")
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
-    refused = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
-    assert refused.code == 2
-    assert "option of networks from Python files" in refused.err
-    without = robust201("compare", "net.py:build", "net.py:other")
-    assert (without.code, "expected --data" in without.err) == (2, True)
+    with_settings = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
+    assert with_settings.code == 2
+    assert "option of networks from Python files" in with_settings.err
+    without_data = robust201("compare", "net.py:build", "net.py:other")
+    assert (without_data.code, "expected --data" in without_data.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Terms: one grammar of names for `search`, `design` and `correlate`, and the numbers that they stand for."""
+"""Terms: the common names for numbers in `search`, `design` and `correlate`."""
 
 import json
 from pathlib import Path
@@ -17,16 +17,16 @@ ROWS = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3
 
 @pytest.fixture
 def results(tmp_path: Path) -> DatasetResults:
-    """Besides clean and PGD, a user's own key and a measure, both with a dot where another name has one."""
+    """Results with clean, PGD, a custom key and a measure whose names both contain a dot at the same position."""
     folder = write_results(tmp_path, ROWS | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
     meta = json.loads((folder / "meta.json").read_text())
     meta["epsilons"]["my.pgd"] = [1.0, 8.0]
     (folder / "meta.json").write_text(json.dumps(meta))
-    found = results_of(folder)
+    loaded = results_of(folder)
     numbers = pd.Series([3.0, 4.0], index=[0, 21])
     measured = {("my", "pgd", 0.0): numbers, ("jacobian", "norm", 0.5): numbers, ("jacobian", "norm", 2.0): 3 * numbers}
-    vars(found)["measures"] = pd.DataFrame(measured)
-    return found
+    vars(loaded)["measures"] = pd.DataFrame(measured)
+    return loaded
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def results(tmp_path: Path) -> DatasetResults:
         ("jacobian.norm", [6.0, 8.0]),
     ],
 )
-def test_a_name_stands_for_the_mean_of_its_numbers(results: DatasetResults, name: str, expected: list[float]) -> None:
+def test_terms_mean_averages_the_numbers_of_a_name(results: DatasetResults, name: str, expected: list[float]) -> None:
     assert Terms(results).mean(name).tolist() == pytest.approx(expected)
     assert Terms(results).is_accuracy(name) == (expected[0] < 1)
 
 
-def test_scores_are_the_reports(results: DatasetResults) -> None:
+def test_terms_scores_equal_the_results_scores(results: DatasetResults) -> None:
     for score in ("clean", "adversarial"):
         assert Terms(results).mean(score).tolist() == results.scores[score].tolist()
 
@@ -55,25 +55,25 @@ def test_scores_are_the_reports(results: DatasetResults) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("pgd:11", "expected a strength of 1, 8, got 11"),
+        ("pgd:11", "it has no strength 11 of pgd. Choose one of 1, 8"),
         ("pdg", "Did you mean 'pgd'"),
-        ("corruption", "expected results of a corruption, got none"),
+        ("corruption", "it has no results of a corruption"),
         ("jacobian", "Did you mean 'jacobian.norm:"),
         ("jacobian.norm:7", "Did you mean 'jacobian.norm:"),
     ],
 )
-def test_unknown_names_are_refused(results: DatasetResults, name: str, words: str) -> None:
+def test_terms_reject_unknown_names(results: DatasetResults, name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Terms(results).mean(name)
 
 
-def test_a_measure_is_no_evaluation(results: DatasetResults) -> None:
+def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
     assert find_evaluations(results, "jacobian.norm") == []
-    with pytest.raises(ConfigError, match="expected a score, a key, or a key at a strength that it has"):
+    with pytest.raises(ConfigError, match="it has no such name; expected a score, a key, or a key at a strength"):
         evaluations_named(results, "jacobian.norm")
 
 
-def test_joined_columns_keep_names_apart(tmp_path: Path) -> None:
+def test_terms_keep_joined_columns_apart(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, ROWS))
     frame = pd.DataFrame({"index": [0, 21], "clean": [0.7, 0.6], "pgd:8": [1.0, 2.0]})
     terms = Terms(results, [results.reader.read_table(frame)] * 3)
@@ -85,12 +85,12 @@ def test_joined_columns_keep_names_apart(tmp_path: Path) -> None:
     assert pareto_table(columns, maximise=list(columns)).index.tolist() == [0]
 
 
-def test_a_table_about_other_architectures_is_refused(tmp_path: Path) -> None:
+def test_read_join_tables_rejects_other_architectures(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, ROWS))
     for other in ({"index": [1], "x": [1.0]}, {"index": [0], "dataset": ["cifar100"], "x": [1.0]}):
-        with pytest.raises(ConfigError, match="evaluated on cifar10, got none of them"):
+        with pytest.raises(ConfigError, match="it has no architecture that was evaluated on cifar10"):
             read_join_tables(results.reader, [pd.DataFrame(other)], [results])
 
 
-def test_measures_have_their_strength_behind_them() -> None:
+def test_measure_name_ends_with_strength() -> None:
     assert (measure_name("jacobian", "norm", 0.0), measure_name("own", "x", 0.5)) == ("jacobian.norm", "own.x:0.5")

@@ -1,4 +1,4 @@
-"""The worst case of evaluations of one network, by numbers worked out by hand."""
+"""The worst case over evaluations of one network, checked against hand calculations."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ OUTCOMES = {
     ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
 }
 EVALUATION = Evaluation.of(
-    [], [], {one: np.array(row, bool) for one, row in OUTCOMES.items()}, np.arange(10) * 2, "", {}
+    [], [], {column: np.array(row, bool) for column, row in OUTCOMES.items()}, np.arange(10) * 2, "", {}
 )
 
 
@@ -28,14 +28,14 @@ EVALUATION = Evaluation.of(
         (["clean", "clean"], [0, 2, 4, 6, 8, 12, 14, 16, 18]),
     ],
 )
-def test_an_image_is_right_only_where_it_is_in_all(evaluations, right):
+def test_worst_case_images_are_right_in_all_evaluations(evaluations, right):
     worst = EVALUATION.worst_case(evaluations)
     assert worst.outcomes[worst.outcomes].index.tolist() == right
     assert worst.accuracy == len(right) / 10
     assert (worst.low, worst.high) == tuple(map(float, accuracy_intervals(worst.accuracy, 10)))
 
 
-def test_a_sentence_says_it():
+def test_worst_case_summary_is_a_sentence():
     text = EVALUATION.worst_case().summary
     assert text == "30.0% (6.7% to 65.2%) of 10 images withstand each of 4 evaluations: clean, pgd, fog."
 
@@ -45,9 +45,9 @@ def test_a_sentence_says_it():
     [
         (["pgdd"], r"failed for 'pgdd': it was not evaluated\. Did you mean 'pgd'\? Evaluated: clean 0, pgd 1"),
         ([("pgd", 2.0)], "failed for 'pgd 2'"),
-        ([], "expected one evaluation or more, got none"),
+        ([], "`evaluations` is empty"),
     ],
 )
-def test_what_was_not_evaluated_is_refused(evaluations, message):
+def test_worst_case_rejects_missing_evaluations(evaluations, message):
     with pytest.raises(ConfigError, match=message):
         EVALUATION.worst_case(evaluations)

@@ -1,6 +1,7 @@
 """`robust201.compare`: differences, intervals and tests of networks on the same images."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from torch import nn
 
 import robust201
 from robust201.analysis.evaluation import Evaluation
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RobustWarning
 
 KEYS = ["clean", {"fgsm": {"epsilons_255": [8, 32]}}]
 
@@ -84,15 +85,25 @@ def test_tables_are_compared_without_evaluating_again(images, labels):
 def test_what_cannot_be_compared_is_rejected(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
-    with pytest.raises(ConfigError, match="expected evaluations of the same images and labels, got 2 different"):
+    with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
         robust201.compare({"a": table, "b": others})
-    with pytest.raises(ConfigError, match="expected two networks or more, got 1"):
+    with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
-    with pytest.raises(ConfigError, match=r"expected a table that robust201\.evaluate returned"):
+    with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
-    with pytest.raises(ConfigError, match="a and b: expected a key and strength that both were evaluated with"):
+    with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):
         robust201.compare({"a": table, "b": fgsm})
+
+
+def test_each_call_warns_of_parameters_once(images, labels):
+    keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            robust201.compare([Linear(0), Linear(1), Linear(2)], images, labels, keys)
+        about_steps = [str(each.message) for each in warned if issubclass(each.category, RobustWarning)]
+        assert len([message for message in about_steps if message.startswith("pgd.")]) == 1
 
 
 def test_tables_of_other_parameters_are_rejected(images, labels):
@@ -100,15 +111,15 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
     )
-    with pytest.raises(ConfigError, match="a and b: expected pgd with the same parameters, got others in steps"):
+    with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
         robust201.compare({"a": weak, "b": strong})
     randomised = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
     plain = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for pair in ([randomised, plain], [plain, randomised]):
-        with pytest.raises(ConfigError, match="expected clean with the same parameters, got others in randomised"):
+        with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
     seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
-    with pytest.raises(ConfigError, match="others in seed"):
+    with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
         robust201.compare([weak, seeded])
 
 

@@ -1,8 +1,11 @@
 """Pictures of single images: the captions are the predictions of the network, the images those that were attacked."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import robust201
 from robust201.core.errors import ConfigError, DatasetError
@@ -47,6 +50,15 @@ def test_show_takes_one_image_and_the_largest_default_radius():
     change = picture(figure, 2) - IMAGES.images[0] / 255
     assert 0.4 < np.linalg.norm(change) <= 0.5 + 1e-5
     assert len(captions(figure)) == 3
+
+
+def test_show_warns_of_a_softmax_once():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5), nn.Softmax(1))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        robust201.show(network, IMAGES.images[:2], IMAGES.labels[:2])
+    assert ["softmax" in str(each.message) for each in warned].count(True) == 1
 
 
 def test_show_rejects_too_many_images_and_wrong_names():

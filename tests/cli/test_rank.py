@@ -48,8 +48,8 @@ def test_epsilons_are_in_pixels(epsilon: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("rank", ("--epsilon", "8"), "expected an --epsilon that an attack was run at .*ε = 8/255.*got 8. Choose"),
-        ("report", ("--epsilon", "10"), "expected an --epsilon that an attack was run at"),
+        ("rank", ("--epsilon", "8"), "no attack was run near --epsilon 8. Choose one of these: .*ε = 8/255"),
+        ("report", ("--epsilon", "10"), "no attack was run near --epsilon 10"),
         ("rank", ("--epsilon", "large"), "expected numbers or text such as 8/255, got 'large'"),
         ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
     ],

@@ -1,4 +1,4 @@
-"""The numbers behind the figures, against numbers worked out by hand."""
+"""The numbers behind the figures, checked against hand calculations."""
 
 import itertools
 from dataclasses import replace
@@ -31,42 +31,42 @@ def cell(*operations: str) -> str:
     return nasbench201.format_spec(operations)
 
 
-def test_kernel_parameters_count_what_reaches_the_output():
+def test_kernel_parameters_count_operations_that_reach_the_output():
     assert kernel_parameters(cell(*["nor_conv_3x3"] * 6)) == 54
     assert kernel_parameters(cell(*["none"] * 6)) == 0
-    # 0→1 is a dead end: neither 1→2 nor 1→3 leads on.
+    # 0→1 is a dead end, since 1→2 and 1→3 carry no operation.
     spec = cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
     assert kernel_parameters(spec) == 1
-    # With 1→2 and 2→3 it is none.
+    # With 1→2 and 2→3 it reaches the output.
     assert kernel_parameters(cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
 
 
-def test_as_many_cells_have_18_kernel_parameters_as_the_paper_says():
+def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
     sizes = [kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()]
     assert sizes.count(18) == 408
     assert (min(sizes), max(sizes)) == (0, 54)
 
 
-def test_robustness_r_ranks_by_what_is_left_of_the_clean_accuracy(tmp_path):
+def test_robustness_r_ranks_relative_to_clean_accuracy(tmp_path):
     clean = {"0": 0.9, "1": 0.6, "2": 0.3}
     pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # means fall with the clean accuracy, R rises
-    found = FIGURES["rank-correlation-robustness"].compute(
+    correlations = FIGURES["rank-correlation-robustness"].compute(
         results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
     )
-    tau = figure_data.square(found, "")
+    tau = figure_data.correlation_view(correlations, "")
     assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
     assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
-    alone = results_of(write_results(tmp_path / "alone", {"clean": clean}))
-    assert FIGURES["rank-correlation-robustness"].compute(alone).empty
+    clean_only = results_of(write_results(tmp_path / "alone", {"clean": clean}))
+    assert FIGURES["rank-correlation-robustness"].compute(clean_only).empty
 
 
 @given(ARCHITECTURES)
 def test_neighbours_are_the_24_cells_one_edge_away(spec):
-    found = neighbours(spec)
-    assert len({neighbour.spec for neighbour in found}) == 24
-    for edge, operation, other in found:
-        assert edit_distance(spec, other) == 1
-        assert nasbench201.parse(other)[edge] == operation
+    neighbour_cells = neighbours(spec)
+    assert len({neighbour.spec for neighbour in neighbour_cells}) == 24
+    for edge, operation, neighbour_spec in neighbour_cells:
+        assert edit_distance(spec, neighbour_spec) == 1
+        assert nasbench201.parse(neighbour_spec)[edge] == operation
 
 
 @given(ARCHITECTURES, ARCHITECTURES, ARCHITECTURES)
@@ -76,12 +76,12 @@ def test_edit_distance_is_a_metric(a, b, c):
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
-def test_boxes_are_tukeys(tmp_path):
+def test_accuracy_boxes_follow_tukey(tmp_path):
     clean = {str(index): value for index, value in zip((0, 1, 2, 3, 4), (0.5, 0.52, 0.54, 0.56, 0.9), strict=True)}
     pgd = {str(index): [0.1 * index, 0.0] for index in range(5)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
     assert boxes[["key", "strength"]].to_numpy().tolist() == [["pgd", 0.0], ["pgd", 1.0], ["pgd", 8.0]]
-    # Quartiles .52, .54, .56: the whisker reaches up to .56 + 1.5 * .04 = .62, so .9 is beyond it.
+    # The quartiles are 0.52, 0.54 and 0.56: the whisker ends by 0.56 + 1.5 * 0.04 = 0.62, so 0.9 is an outlier.
     expected = {"low": 0.5, "q1": 0.52, "median": 0.54, "q3": 0.56, "high": 0.56, "n": 5}
     assert boxes.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
     assert boxes.iloc[0]["outliers"] == (0.9,)
@@ -90,9 +90,9 @@ def test_boxes_are_tukeys(tmp_path):
     assert boxes.iloc[1][list(expected)].to_dict() == pytest.approx(expected)
 
 
-def test_of_many_outliers_the_furthest_are_shown(tmp_path):
+def test_accuracy_boxes_show_the_furthest_of_many_outliers(tmp_path):
     clean = {str(index): 0.5 for index in range(100)}
-    clean |= {str(100 + place): 0.5 + (place - 20) / 100 for place in range(41)}
+    clean |= {str(100 + index): 0.5 + (index - 20) / 100 for index in range(41)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.1, 0.0]}})))
     outliers = boxes.iloc[0]["outliers"]
     assert len(outliers) == 2 * figure_data.SHOWN_OUTLIERS
@@ -100,14 +100,14 @@ def test_of_many_outliers_the_furthest_are_shown(tmp_path):
     assert outliers[figure_data.SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
 
 
-def test_architectures_that_lack_a_number_are_left_out_of_its_box_alone(tmp_path):
+def test_accuracy_boxes_leave_out_missing_accuracies_box_by_box(tmp_path):
     values = {"clean": {"0": 0.5, "1": 0.7}, "pgd": {"1": [0.3, None], "2": [0.1, 0.0]}}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, values)))
     assert boxes["n"].tolist() == [2, 2, 1]
     assert boxes["median"].tolist() == pytest.approx([0.6, 0.2, 0.0])
 
 
-def test_rank_correlation_is_kendalls_tau_b(tmp_path):
+def test_key_correlations_are_kendalls_tau_b(tmp_path):
     # Five of six pairs agree: tau = (5 - 1) / 6.
     values = {
         "clean": {"0": 0.1, "1": 0.2, "2": 0.3, "3": 0.4},
@@ -115,20 +115,22 @@ def test_rank_correlation_is_kendalls_tau_b(tmp_path):
         "fog": {"0": [0, 0, 0.4, 0, 0], "1": [0, 0, 0.3, 0, 0], "2": [0, 0, 0.2, 0, 0], "3": [0, 0, 0.1, 0, 0]},
     }
     results = results_of(write_results(tmp_path, values))
-    tau = figure_data.square(figure_data.key_correlations(results), "")
+    tau = figure_data.correlation_view(figure_data.key_correlations(results), "")
     assert list(tau.columns) == list(tau.index) == ["Clean", "PGD, ε = 1/255", "Fog, severity 3"]
     assert tau.to_numpy() == pytest.approx(np.array([[1, 4 / 6, -1], [4 / 6, 1, -4 / 6], [-1, -4 / 6, 1]]))
-    attacks = figure_data.square(figure_data.attack_correlations(results), "")
+    attacks = figure_data.correlation_view(figure_data.attack_correlations(results), "")
     assert list(attacks.columns) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
-    # Where all accuracies are equal there is no rank.
+    # If all accuracies are equal, there is no ranking.
     assert np.isnan(attacks.loc["PGD, ε = 8/255"]).all()
     corruptions = figure_data.corruption_correlations(results)
     assert list(corruptions.index.get_level_values("view").unique()) == [f"severity {n}" for n in range(1, 6)]
-    assert figure_data.square(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
-    assert list(figure_data.square(corruptions, "severity 1").columns) == ["Clean", "Fog"]
+    assert figure_data.correlation_view(corruptions, "severity 3").to_numpy() == pytest.approx(
+        np.array([[1, -1], [-1, 1]])
+    )
+    assert list(figure_data.correlation_view(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 
-def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
+def test_key_correlations_are_empty_without_any_ranking(tmp_path):
     values = {"clean": {"0": 0.1, "1": 0.1}, "pgd": {"0": [0.2, 0.5], "1": [0.2, 0.5]}}
     results = results_of(write_results(tmp_path, values))
     assert figure_data.key_correlations(results).empty
@@ -137,13 +139,13 @@ def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
 
 def test_ties_lower_tau_b(tmp_path):
     values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
-    tau = figure_data.square(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
+    tau = figure_data.correlation_view(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
     # Two of three pairs agree, one is tied on one side: 2 / sqrt(2 * 3).
     assert tau.loc["Clean", "PGD, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
 
 
-def test_means_weigh_evaluations_or_keys_alike(tmp_path):
-    # Two attacks, of two epsilons and of one.
+def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
+    # One attack has two epsilons, the other one.
     values = {
         "clean": {"0": 0.9, "1": 0.8},
         "fgsm": {"0": [0.6, 0.2], "1": [0.5, 0.5]},
@@ -165,11 +167,11 @@ def test_means_weigh_evaluations_or_keys_alike(tmp_path):
         read_results(reader, mean="over-key")
 
 
-def test_mean_adversarial_accuracies_are_boxed_by_kernel_parameters(tmp_path):
-    # 1462 has 54, the others as many as each other.
+def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
+    # 1462 has 54 kernel parameters, and the others have 18.
     sizes = {index: kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()[:300]}
-    alike = [index for index, size in sizes.items() if size == 18][:3]
-    rows = {str(index): [0.2 + place / 10, 0.0] for place, index in enumerate(alike)}
+    same_size = [index for index, size in sizes.items() if size == 18][:3]
+    rows = {str(index): [0.2 + position / 10, 0.0] for position, index in enumerate(same_size)}
     boxes = FIGURES["kernel-parameters"].compute(
         results_of(write_results(tmp_path, {"pgd": rows | {"1462": [0.8, 0.6]}}))
     )
@@ -177,19 +179,19 @@ def test_mean_adversarial_accuracies_are_boxed_by_kernel_parameters(tmp_path):
     assert boxes["median"].tolist() == pytest.approx([0.15, 0.7])
 
 
-def test_ranks_are_correlated_between_datasets(tmp_path):
+def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.1, "1": 0.2, "2": 0.3}, "fog": {"0": [0.5] * 5}})
     assert FIGURES["rank-correlation-datasets"].compute(results_of(tmp_path)).empty
     robust = {"0": [0.3, 0.1], "1": [0.2, 0.2], "2": [0.1, 0.3], "3": [0.9, 0.0]}
     write_results(tmp_path, {"pgd": robust}, dataset="cifar100")
-    for held in read_results(RobustnessDataset(tmp_path)):
-        tau = FIGURES["rank-correlation-datasets"].compute(held)
+    for results in read_results(RobustnessDataset(tmp_path)):
+        tau = FIGURES["rank-correlation-datasets"].compute(results)
         assert list(tau.columns) == [("cifar10", "clean", 0.0), ("cifar100", "pgd", 1.0), ("cifar100", "pgd", 8.0)]
-        # Over the three architectures that both have; within cifar100 over its four.
+        # Over the three architectures that both have; within cifar100, over all four.
         assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
 
 
-def test_one_chance_level_network_does_not_flatten_boxes(tmp_path):
+def test_box_range_excludes_a_single_network_at_chance(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
@@ -198,51 +200,51 @@ def test_one_chance_level_network_does_not_flatten_boxes(tmp_path):
     assert boxes["n_above"].tolist() == [0, 0, 0]
 
 
-def test_near_outliers_belong_to_the_axis(tmp_path):
+def test_box_range_includes_near_outliers(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.867}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.6, 0.5]}})))
     assert figure_data.box_range(boxes) == (0.5, 0.95)
     assert boxes["n_below"].tolist() == [0, 0, 0]
 
 
-def test_axes_of_points_leave_out_few_far_ones():
+def test_bulk_range_leaves_out_few_far_points():
     bulk = np.linspace(0.8, 0.9, 50)
     assert figure_data.bulk_range([*bulk, 0.1]) == (0.8, 0.9)
-    # Not so many that they are no exception, none that are near, and not where all are equal.
+    # Keep far points if there are many of them, near points, and ranges of equal points.
     assert figure_data.bulk_range([*bulk, *[0.1] * 10]) == (0.1, 0.9)
     assert figure_data.bulk_range([*bulk, 0.78]) == (0.78, 0.9)
     assert figure_data.bulk_range([0.5] * 10) == (0.5, 0.5)
-    # Few different numbers, as of few images.
+    # There are few distinct numbers, as with few images.
     assert figure_data.bulk_range([*[0.97] * 8, *[0.98] * 2, *[0.99] * 2, 0.1]) == (0.97, 0.99)
     assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], logarithmic=True) == (1, 64)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=12))
-def test_the_pareto_front_is_what_nothing_beats(points):
+def test_pareto_front_contains_exactly_the_non_dominated_points(points):
     a, b = ([np.nan if value is None else value for value in column] for column in zip(*points, strict=True))
-    marked = figure_data.pareto_front(pd.Series(a), pd.Series(b))
-    for place, (x, y) in enumerate(points):
-        held = [(v, w) for v, w in points if w is not None]
-        beaten = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in held)
-        assert marked[place] == (not beaten)
+    is_on_front = figure_data.pareto_front(pd.Series(a), pd.Series(b))
+    for index, (x, y) in enumerate(points):
+        complete = [(v, w) for v, w in points if w is not None]
+        is_dominated = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in complete)
+        assert is_on_front[index] == (not is_dominated)
 
 
-def test_the_number_of_images_is_known_or_not_told(tmp_path):
+def test_n_images_is_none_if_unknown(tmp_path):
     export(tmp_path / "sweep", make_plan([0, 2], ["clean"]))
     assert results_of(tmp_path / "sweep").n_images == N_IMAGES
-    # As published: of all test images, if the accuracies can be shares of so many.
+    # Published results use all test images, if the accuracies are multiples of 1/10,000.
     assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
     small = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
     assert results_of(small).n_images is None
 
 
 @pytest.mark.parametrize("key", TASKS)
-def test_every_key_has_a_label_of_its_own(key):
+def test_key_labels_are_unique(key):
     assert key_label(key) == key_label(TASKS[key].published_key) == KEY_LABELS[key]
     assert len(set(KEY_LABELS.values())) == len(KEY_LABELS)
 
 
-def test_keys_of_ones_own_are_shown_as_they_are():
+def test_labels_of_custom_keys_and_datasets_are_their_names():
     assert key_label("my_attack") == "my_attack"
     assert key_label("PGD") == "“PGD”"
     assert column_label("aa_apgd-ce@Linf", 8) == "APGD-CE, ε = 8/255"
@@ -268,7 +270,7 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
 
 
 def class_confidence(label, argmax):
-    """A confidence whose matrices have diagonals of their own, as lists of two classes; None where no image is."""
+    """Return a confidence whose matrices have the given diagonals for two classes; None stands for no image."""
 
     def matrix(diagonal):
         return [[None if x is None else (x, 1 - x)[row != c] for c in range(2)] for row, x in enumerate(diagonal)]
@@ -276,7 +278,7 @@ def class_confidence(label, argmax):
     return {"label": matrix(label), "argmax": matrix(argmax), "prediction": [0.9, 0.5]}
 
 
-def test_class_confidences_are_the_diagonals_of_label_and_argmax_at_the_reference_strength(tmp_path):
+def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
     far = class_confidence([0, 0], [1, 1])
@@ -314,7 +316,7 @@ def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, number):
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_confidences_are_read_in_either_nesting(tmp_path, by_name):
+def test_confidence_curves_accept_both_nestings(tmp_path, by_name):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     row = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
     nested = {name: [value[name] for value in row] for name in row[0]} if by_name else row
@@ -324,14 +326,14 @@ def test_confidences_are_read_in_either_nesting(tmp_path, by_name):
     assert curves["median"].tolist() == pytest.approx([0.9, 0.5, 0.6, 0.8, 0.7, 0.2])
 
 
-def test_a_row_that_lacks_a_strength_is_refused(tmp_path):
+def test_confusion_sums_reject_rows_without_a_strength(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     results = results_of(write_results(tmp_path, {"pgd": {"0": [[[1, 0], [0, 1]]]}}, measure="cm"))
     with pytest.raises(ResultsError, match="#0 cifar10 pgd cm: expected 2 values, one a strength, got 1"):
         figure_data.confusion_sums(results)
 
 
-def test_confusion_matrices_are_added_up(tmp_path):
+def test_confusion_sums_add_matrices(tmp_path):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.5]}})
     rows = {"0": [[[3, 1], [0, 4]], [[0, 4], [4, 0]]], "1": [[[1, 3], [4, 0]], [[4, 0], [4, 0]]]}
     sums = figure_data.confusion_sums(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
@@ -341,7 +343,7 @@ def test_confusion_matrices_are_added_up(tmp_path):
     assert figure_data.reference_columns([("pgd", 1.0), ("pgd", 8.0)]) == [("pgd", 1.0)]
 
 
-def test_points_pair_clean_and_robust_accuracies(tmp_path):
+def test_clean_vs_robust_pairs_accuracies(tmp_path):
     values = {"clean": {"0": 0.9, "1462": 0.8, "2": 0.7}, "pgd": {"0": [0.5, 0.1], "1462": [0.4, 0.0]}}
     points = FIGURES["clean-vs-robust"].compute(results_of(write_results(tmp_path, values)))
     size = kernel_parameters(nasbench201.specs()[0])
@@ -355,29 +357,29 @@ def test_points_pair_clean_and_robust_accuracies(tmp_path):
     ]
 
 
-def test_top_cells_are_the_best_first_and_twenty_at_most(tmp_path):
+def test_top_cells_are_the_twenty_best_in_order(tmp_path):
     members = nasbench201.evaluated_indices()[:30]
-    clean = {str(index): 0.5 + place / 100 for place, index in enumerate(members)}
+    clean = {str(index): 0.5 + position / 100 for position, index in enumerate(members)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
-    everyone = top[top["among"] == figure_data.ALL_CELLS]
-    assert everyone["architecture"].drop_duplicates().tolist() == list(reversed(members))[:20]
-    best = everyone[everyone["rank"] == 1]
+    all_cells = top[top["among"] == figure_data.ALL_CELLS]
+    assert all_cells["architecture"].drop_duplicates().tolist() == list(reversed(members))[:20]
+    best = all_cells[all_cells["rank"] == 1]
     assert tuple(best["operation"]) == nasbench201.parse(nasbench201.specs()[members[-1]])
     assert set(best["accuracy"]) == {clean[str(members[-1])]}
-    sized = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
-    assert {kernel_parameters(nasbench201.specs()[index]) for index in sized} == {18}
-    codes = figure_data.operation_codes(everyone, NasBench201())
+    reference_size = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
+    assert {kernel_parameters(nasbench201.specs()[index]) for index in reference_size} == {18}
+    codes = figure_data.operation_codes(all_cells, NasBench201())
     assert codes.shape == (6, 20)
     assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best["operation"].iloc[0]
 
 
-def test_best_cells_and_their_distances(tmp_path):
+def test_best_cells_have_edit_distances(tmp_path):
     values = {
         "clean": {"0": 0.9, "1462": 0.8, "3456": 0.9},
         "pgd": {"0": [0.1, 0.1], "1462": [0.2, 0.2], "3456": [0.3, 0]},
     }
     best = figure_data.best_cells(results_of(write_results(tmp_path, values)))
-    # Of 0 and 3456, equally accurate, the one with the higher mean of both epsilons; by that mean, 1462.
+    # 0 and 3456 are equally accurate, so the higher adversarial mean decides; by that mean, 1462 is best.
     assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean PGD": 1462}
     assert best["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
     assert best["tied"].tolist() == [2, 1, 1]
@@ -385,7 +387,7 @@ def test_best_cells_and_their_distances(tmp_path):
     assert best.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
 
 
-def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
+def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
     values = {
         "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
         "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
@@ -393,7 +395,7 @@ def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
     }
     results = results_of(write_results(tmp_path, values))
     by_clean = results.ranked(results.scores["clean"])
-    # 4 and 9 are equal by all scores; 21 was not attacked.
+    # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
     assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
         (4, 1, 4),
         (9, 1, 4),
@@ -406,37 +408,41 @@ def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
     assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
     assert results.best_architecture == 0
     top = figure_data.top_cells(results)
-    shown = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates("architecture")
-    assert shown[["architecture", "rank", "tied"]].to_numpy().tolist() == [list(row[:1] + row[2:]) for row in by_clean]
+    top_by_clean = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates(
+        "architecture"
+    )
+    assert top_by_clean[["architecture", "rank", "tied"]].to_numpy().tolist() == [
+        list(row[:1] + row[2:]) for row in by_clean
+    ]
 
 
 @example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
 @settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
-def test_the_order_of_strengths_does_not_break_a_tie(tmp_path_factory, severities):
+def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
     values = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), values))
     assert [row.tied for row in results.ranked(results.scores["corruption"])] == [2, 2]
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 
-def test_cells_that_are_as_accurate_as_the_last_shown_are_counted(tmp_path):
+def test_n_unseen_ties_counts_cells_tied_with_the_last(tmp_path):
     members = nasbench201.evaluated_indices()[:30]
     clean = {str(index): 0.9 if place < 5 else 0.8 for place, index in enumerate(members)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
-    everyone = top[top["among"] == figure_data.ALL_CELLS]
-    assert everyone["architecture"].nunique() == 20
-    assert figure_data.n_unseen_ties(everyone) == 10
-    assert figure_data.n_unseen_ties(everyone[everyone["rank"] == 1]) == 0
+    all_cells = top[top["among"] == figure_data.ALL_CELLS]
+    assert all_cells["architecture"].nunique() == 20
+    assert figure_data.n_unseen_ties(all_cells) == 10
+    assert figure_data.n_unseen_ties(all_cells[all_cells["rank"] == 1]) == 0
 
 
-def test_neighbours_of_the_best_cell_gain_and_lose(tmp_path):
+def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
     # 3456 differs from 9930 on one edge and from 1462 on two.
     values = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
     changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, values)))
-    one_away = [index for index in (3456, 9930) if edit_distance(*(nasbench201.specs()[i] for i in (1462, index))) == 1]
+    expected = [index for index in (3456, 9930) if edit_distance(*(nasbench201.specs()[i] for i in (1462, index))) == 1]
     assert set(changes["architecture"]) == {1462}
-    assert sorted(set(changes["neighbour"])) == one_away != []
+    assert sorted(set(changes["neighbour"])) == expected != []
     for row in changes.itertuples():
         assert row.change == pytest.approx({3456: -0.3, 9930: -0.1}[row.neighbour])
         operations = list(nasbench201.parse(nasbench201.specs()[1462]))
@@ -448,36 +454,36 @@ def test_neighbours_of_the_best_cell_gain_and_lose(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES.keys() - {"top-cells", "best-cells"}))
-def test_results_that_are_not_enough_give_no_rows(tmp_path, name):
+def test_figures_without_enough_results_are_empty(tmp_path, name):
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.9}}))
     assert FIGURES[name].compute(results).empty
 
 
-def test_columns_are_in_the_order_of_the_table(tmp_path):
+def test_columns_follow_the_order_of_the_table(tmp_path):
     values = dict(itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3))
     results = results_of(write_results(tmp_path, values))
     assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]
 
 
-def test_curves_of_few_networks_have_intervals_and_begin_at_the_clean_accuracy(tmp_path):
+def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}})
     results = results_of(tmp_path)
     curves = FIGURES["attack-curves"].numbers(results).sort_values(["network", "strength"])
     assert curves["network"].tolist() == ["#0"] * 3 + ["#2"] * 3
     assert curves["strength"].tolist() == [0.0, 1.0, 8.0] * 2
     assert curves["accuracy"].tolist() == [0.9, 0.5, 0.25, 0.8, 0.75, 0.0]
-    low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # of the whole test split
+    low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # on the whole test split
     assert curves["low"].to_numpy() == pytest.approx(low)
     assert curves["high"].to_numpy() == pytest.approx(high)
-    results.__dict__["n_images"] = None  # as in a folder that does not tell
+    results.__dict__["n_images"] = None  # as if the folder did not record it
     assert FIGURES["attack-curves"].numbers(results)["low"].isna().all()
 
 
 @pytest.mark.parametrize(("count", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
-def test_a_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, count, expected):
+def test_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, count, expected):
     cells = nasbench201.evaluated_indices()[:count]
-    values = {str(cell): place / 20 for place, cell in enumerate(cells)}
-    write_results(tmp_path, {"clean": values, "pgd": {cell: [one / 2, one / 3] for cell, one in values.items()}})
+    values = {str(cell): position / 20 for position, cell in enumerate(cells)}
+    write_results(tmp_path, {"clean": values, "pgd": {cell: [value / 2, value / 3] for cell, value in values.items()}})
     results = results_of(tmp_path)
-    named = {"attack-curves", "attacks", "rank-correlation"}
-    assert {name for name in named if len(FIGURES[name].numbers(results))} == expected
+    figures = {"attack-curves", "attacks", "rank-correlation"}
+    assert {name for name in figures if len(FIGURES[name].numbers(results))} == expected

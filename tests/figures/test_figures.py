@@ -1,4 +1,4 @@
-"""Every figure of the table, as files and on the page: of the same numbers, of any results, and alike each time."""
+"""Every figure in the table, in files and on the page: correct numbers for all kinds of results, and reproducible."""
 
 import copy
 import html
@@ -27,52 +27,52 @@ from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 
 WIDTH = 486.0
-"""Points, as wide as a page."""
+"""Width of a page, in points."""
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
 def parts_of(spec) -> list[dict]:
-    """Every object of a specification, outer ones first."""
+    """Return every object in a specification, outer ones first."""
     if isinstance(spec, list):
-        return [part for one in spec for part in parts_of(one)]
+        return [part for child in spec for part in parts_of(child)]
     return [spec, *(part for value in spec.values() for part in parts_of(value))] if isinstance(spec, dict) else []
 
 
 def rows_of(spec, *columns) -> list[tuple]:
-    """The inline rows that have all of some columns, as tuples of these."""
+    """Return the inline rows that have all the given columns, as tuples of these."""
     tables = [part["values"] for part in parts_of(spec) if isinstance(part.get("values"), list)]
     rows = [row for table in tables for row in table if isinstance(row, dict) and set(columns) <= row.keys()]
     return [tuple(row[column] for column in columns) for row in rows]
 
 
 def check_schema(spec) -> None:
-    """Raise an error for what Vega-Lite's schema does not know, in the first panel and a row of each of its tables."""
-    short = copy.deepcopy(spec)
-    # The schema forgets how legends are laid out.
-    short.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
-    for part in parts_of(short):
+    """Validate the first panel and a row of each of its tables against Vega-Lite's schema."""
+    reduced = copy.deepcopy(spec)
+    # The schema lacks the layout of legends.
+    reduced.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
+    for part in parts_of(reduced):
         for name in ("concat", "vconcat", "values"):
             if isinstance(part.get(name), list):
                 part[name] = part[name][:1]
-    alt.Chart.from_dict(short)
+    alt.Chart.from_dict(reduced)
 
 
 def maps_of(spec) -> list[pd.DataFrame]:
-    """The fields of heat maps."""
+    """Return the fields of heat maps."""
     tables = [part["values"] for part in parts_of(spec) if isinstance(part.get("values"), str)]
     return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
 
 
 def panels_of(name, frame, results) -> dict[str, dict]:
-    """The panels of a file by their titles."""
+    """Return the panels of a file by their titles."""
     spec = specify_file(FIGURES[name].specify(frame, results), WIDTH)
     panels = [part for part in parts_of(spec) if "layer" in part and "title" in part]
     return {"\n".join(panel["title"]["text"]): panel for panel in panels}
 
 
 def texts_of(name, frame, results) -> list[str]:
-    """What is written in a file."""
+    """Return all text in a file."""
     svg = draw_svg(specify_file(FIGURES[name].specify(frame, results), WIDTH))
     return [html.unescape(text) for text in re.findall(r">([^<>]+)</(?:text|tspan)>", svg)]
 
@@ -96,15 +96,15 @@ def frames(results):
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory) -> RobustnessDataset:
+def two_datasets(tmp_path_factory) -> RobustnessDataset:
     out = tmp_path_factory.mktemp("several")
     export(out, make_plan(ARCHITECTURES, ("clean", "fgsm", "pgd"), ("cifar10", "cifar100"), measurements=("accuracy",)))
     return RobustnessDataset(out)
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory) -> DatasetResults:
-    """Few networks with steps by image."""
+def with_steps(tmp_path_factory) -> DatasetResults:
+    """Results of a few networks with steps by image."""
     out = tmp_path_factory.mktemp("stepped")
     keys = ("clean", "pgd", "aa_square")
     export(out, make_plan(ARCHITECTURES[:3], keys, measurements=("accuracy", "steps")))
@@ -112,20 +112,20 @@ def stepped(tmp_path_factory) -> DatasetResults:
 
 
 @pytest.fixture(scope="module")
-def whole(results) -> DatasetResults:
-    """Invented accuracies of all isomorphism classes."""
+def full_space(results) -> DatasetResults:
+    """Results with planted accuracies for all isomorphism classes."""
     cells = nasbench201.evaluated_indices()
     columns = {("clean", 0.0): planted_accuracy("clean", 0.0), ("pgd", 1.0): planted_accuracy("pgd", 1.0)}
     accuracies = pd.DataFrame({column: values[list(cells)] for column, values in columns.items()}, index=cells)
     return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
 
 
-def test_effects_of_operations_are_drawn_with_their_intervals(whole):
+def test_operation_effects_are_drawn_with_their_intervals(full_space):
     row = FIGURES["operation-effects"]
-    frame = row.compute(whole)
+    frame = row.compute(full_space)
     assert list(frame["score"].unique()) == ["clean", "adversarial"]
     assert ((frame["low"] < frame["effect"]) & (frame["effect"] < frame["high"])).all()
-    panels = panels_of("operation-effects", frame, whole)
+    panels = panels_of("operation-effects", frame, full_space)
     assert list(panels) == ["clean accuracy", "mean adversarial accuracy"]
     for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
         drawn = pd.DataFrame(rows_of(panel, "edge", "operation", "effect", "low", "high")).drop_duplicates()
@@ -135,7 +135,7 @@ def test_effects_of_operations_are_drawn_with_their_intervals(whole):
 
 def test_means_by_kernel_parameters_have_intervals(frames, results):
     frame = frames["kernel-parameters"]
-    assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # one cell says nothing of the spread
+    assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # a single cell has no interval
     panel = specify_file(FIGURES["kernel-parameters"].specify(frame, results), WIDTH)["vconcat"][0]["concat"][0]
     means = {row[0]: row[1:] for row in rows_of(panel, "place", "mean", "mean_low", "mean_high")}
     drawn = [means[str(size)] for size in frame["kernel_parameters"]]
@@ -143,36 +143,36 @@ def test_means_by_kernel_parameters_have_intervals(frames, results):
     assert [low is None for _, low, _ in drawn] == frame["mean_low"].isna().tolist()
 
 
-def test_changes_of_neighbours_show_their_intervals_on_the_page(tied):
-    sized = replace(tied, name="cifar10")
-    assert sized.n_images == 10_000
-    frame = FIGURES["neighbours"].compute(sized)
+def test_neighbour_changes_show_their_intervals_on_the_page(tied):
+    on_cifar10 = replace(tied, name="cifar10")
+    assert on_cifar10.n_images == 10_000
+    frame = FIGURES["neighbours"].compute(on_cifar10)
     row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
-    reach = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
-    assert (row["low"], row["high"]) == pytest.approx((-0.017 - reach, -0.017 + reach), abs=1e-6)
-    figure = FIGURES["neighbours"].specify(frame, sized)
-    texts = maps_of(page_views(figure, sized)["figures"][0])[0]["hover"].tolist()
+    half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
+    assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
+    figure = FIGURES["neighbours"].specify(frame, on_cifar10)
+    texts = maps_of(page_views(figure, on_cifar10)["figures"][0])[0]["hover"].tolist()
     assert f"-1.70 ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})" in texts
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_valid_vega_lite(name, frames, results, several, whole, stepped):
-    needed = {
-        "rank-correlation-datasets": read_results(several)[0],
-        "operation-effects": whole,
-        "step-curves": stepped,
+def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, full_space, with_steps):
+    special_results = {
+        "rank-correlation-datasets": read_results(two_datasets)[0],
+        "operation-effects": full_space,
+        "step-curves": with_steps,
     }
-    held = needed.get(name, results)
-    frame = FIGURES[name].compute(held) if name in needed else frames[name]
-    figure = FIGURES[name].specify(frame, held)
+    figure_results = special_results.get(name, results)
+    frame = FIGURES[name].compute(figure_results) if name in special_results else frames[name]
+    figure = FIGURES[name].specify(frame, figure_results)
     labels = [panel.label for panel in figure.panels]
     assert len(set(labels)) == len(labels)
     assert sum(panel.first for panel in figure.panels) <= 1
     for panel in figure.panels:
-        assert panel.column is None or panel.column in [*held.columns, *held.scores]
+        assert panel.column is None or panel.column in [*figure_results.columns, *figure_results.scores]
         assert (panel.column is None) == (panel.limits is None)
     file = specify_file(figure, WIDTH)
-    page = page_views(figure, held)
+    page = page_views(figure, figure_results)
     assert [view["label"] for view in page["views"]] == (labels if figure.menu else [""])
     for spec in (file, page["figures"][0]):
         assert not [part for part in parts_of(spec) if "url" in part]
@@ -182,7 +182,7 @@ def test_every_figure_is_valid_vega_lite(name, frames, results, several, whole, 
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_row_of_the_table_says_what_it_shows(name):
+def test_figure_row_is_complete(name):
     row = FIGURES[name]
     assert row.name == name
     assert row.title
@@ -202,23 +202,23 @@ def test_boxes_show_the_frame(frames, results):
         low, high = panel["encoding"]["y"]["scale"]["domain"]
         outliers = [dot for dots in boxes["outliers"] for dot in dots if low <= dot <= high]
         assert [dot for (dot,) in rows_of(panel, "outliers")] == pytest.approx(outliers, abs=1e-5)
-        assert {"y": {"datum": 0.1}} in parts_of(panel)  # chance, of ten classes
+        assert {"y": {"datum": 0.1}} in parts_of(panel)  # chance among ten classes
     axes = {title: panel["encoding"]["x"]["axis"]["title"] for title, panel in panels.items()}
     assert axes == {**dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"), "PGD-L2": "ε (L2)"}
 
 
-def test_steps_have_a_panel_per_attack_at_one_epsilon(stepped):
-    frame = FIGURES["step-curves"].numbers(stepped)
-    panels = panels_of("step-curves", frame, stepped)
+def test_step_curves_have_a_panel_per_attack_at_one_epsilon(with_steps):
+    frame = FIGURES["step-curves"].numbers(with_steps)
+    panels = panels_of("step-curves", frame, with_steps)
     assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
-    words = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
-    assert words == ["queries", "steps"]
+    axis_titles = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
+    assert axis_titles == ["queries", "steps"]
     rows = frame[frame["key"] == "pgd"]
     drawn = rows_of(panels["PGD, ε = 1/255"], "network", "step", "accuracy")
     assert drawn == [(row.network, row.step, pytest.approx(row.accuracy, abs=1e-5)) for row in rows.itertuples()]
 
 
-def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results):
+def test_corruption_boxes_have_their_groups_colour(frames, results):
     panels = panels_of("corruptions", frames["corruptions"], results)
     panels = {title.lower().replace(" ", "_"): panel for title, panel in panels.items()}
     assert sorted(panels) == sorted(CORRUPTIONS)
@@ -227,12 +227,14 @@ def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results)
     assert groups["snow"] == groups["fog"] != groups["glass_blur"]
     colour = panels["fog"]["encoding"]["color"]
     assert colour["legend"]["values"] == list(CORRUPTION_GROUPS)
-    shown = dict(zip(colour["scale"]["domain"], colour["scale"]["range"], strict=True))
-    assert shown == {"clean": "#8b949e"} | {group: own for group, (own, _) in CORRUPTION_GROUPS.items()}
+    colours = dict(zip(colour["scale"]["domain"], colour["scale"]["range"], strict=True))
+    assert colours == {"clean": "#8b949e"} | {
+        group: group_colour for group, (group_colour, _) in CORRUPTION_GROUPS.items()
+    }
     assert sorted(key for _, keys in CORRUPTION_GROUPS.values() for key in keys) == sorted(CORRUPTIONS)
 
 
-def test_points_of_files_are_those_of_the_frame(frames, results):
+def test_points_in_files_match_the_frame(frames, results):
     frame = frames["clean-vs-robust"]
     panel = panels_of("clean-vs-robust", frame, results)["PGD, ε = 1/255"]
     rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
@@ -240,12 +242,12 @@ def test_points_of_files_are_those_of_the_frame(frames, results):
     np.testing.assert_allclose(rows_of(panel, *columns), rows[columns], atol=1e-5)
 
 
-def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, results):
+def test_heat_maps_show_the_frame_and_leave_missing_fields_empty(frames, results):
     frame = frames["rank-correlation"].copy()
     frame.iloc[0, 1] = frame.iloc[1, 0] = np.nan
-    (shown,) = maps_of(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
-    assert shown["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
-    assert shown["text"][1] == "–"
+    (fields,) = maps_of(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
+    assert fields["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
+    assert fields["text"][1] == "–"
     texts = texts_of("rank-correlation", frame, results)
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
@@ -253,7 +255,7 @@ def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, resul
 
 @pytest.fixture(scope="module")
 def tied(tmp_path_factory) -> DatasetResults:
-    """1462 and 3456 share the best clean accuracy; 9930 is a neighbour of 3456."""
+    """Results in which 1462 and 3456 share the best clean accuracy, and 9930 is a neighbour of 3456."""
     values = {
         "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.883, "0": 0.5},
         "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.4, 0.1], "0": [0.1, 0.1]},
@@ -261,7 +263,7 @@ def tied(tmp_path_factory) -> DatasetResults:
     return results_of(write_results(tmp_path_factory.mktemp("tied"), values))
 
 
-def test_figures_say_how_many_share_the_best_accuracy(tied):
+def test_figures_state_the_number_of_tied_cells(tied):
     frame = FIGURES["best-cells"].compute(tied)
     titles = list(panels_of("best-cells", frame, tied))
     assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
@@ -275,17 +277,17 @@ def test_figures_say_how_many_share_the_best_accuracy(tied):
     assert rows_of(first, "column", "accuracy", "rank")[0] == ("#3456", "90.00%", "=1")
 
 
-def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
+def test_top_cells_state_the_number_of_omitted_ties(tmp_path):
     members = nasbench201.evaluated_indices()[:25]
-    held = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
-    frame = FIGURES["top-cells"].compute(held)
-    title = next(iter(panels_of("top-cells", frame, held))).strip()
+    results = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
+    frame = FIGURES["top-cells"].compute(results)
+    title = next(iter(panels_of("top-cells", frame, results))).strip()
     assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
-    page = page_views(FIGURES["top-cells"].specify(frame, held), held)["figures"][0]
+    page = page_views(FIGURES["top-cells"].specify(frame, results), results)["figures"][0]
     assert page["encoding"]["x"]["axis"]["title"] == "5 more are as accurate as the last"
 
 
-def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
+def test_panels_of_changes_share_one_colour_scale(tied):
     frame = FIGURES["neighbours"].compute(tied)
     colours = [part for part in parts_of(list(panels_of("neighbours", frame, tied).values())) if "legend" in part]
     furthest = 100 * frame["change"].abs().max()
@@ -293,29 +295,29 @@ def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
     assert colours[0]["legend"]["title"] == "change of accuracy in percentage points"
 
 
-def test_no_change_has_no_sign():
+def test_change_texts_of_zero_have_no_sign():
     changes = np.array([[0.0, 0.004, -0.004, 1.5, -1.5, np.nan, 0.0]])
     assert change_texts(changes, [6], 2) == [["0.00", "0.00", "0.00", "+1.50", "-1.50", "", "•"]]
 
 
 @pytest.mark.parametrize(("keys", "noted"), [(("clean", "pgd"), False), (("clean", "pgd", "aa_apgd-ce"), True)])
-def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
+def test_confidence_notes_explain_autoattacks_images(tmp_path, keys, noted):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
-    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    texts = texts_of("confidence", FIGURES["confidence"].compute(held), held)
+    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    texts = texts_of("confidence", FIGURES["confidence"].compute(results), results)
     assert ("APGD-CE, Square: where right, these are the clean images that resist" in texts) == noted
     assert "where wrong, an architecture may have but a few images" in texts
 
 
-def test_one_class_is_named_and_can_be_chosen(tmp_path):
+def test_one_class_confidence_names_the_selected_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
-    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    held = replace(held, shown_class=3)
-    texts = texts_of("one-class-confidence", FIGURES["one-class-confidence"].compute(held), held)
+    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    results = replace(results, shown_class=3)
+    texts = texts_of("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
     assert "confidence in class 3 (cat), over the" in texts
     numbers = {
         number: save_plot(
-            held.reader, "one-class-confidence", tmp_path / f"{number}.csv", shown_class=number
+            results.reader, "one-class-confidence", tmp_path / f"{number}.csv", shown_class=number
         ).read_text()
         for number in (3, 4)
     }
@@ -324,12 +326,12 @@ def test_one_class_is_named_and_can_be_chosen(tmp_path):
 
 def test_class_confidences_have_a_field_per_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
-    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    panels = panels_of("class-confidence", FIGURES["class-confidence"].compute(held), held)
+    (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    panels = panels_of("class-confidence", FIGURES["class-confidence"].compute(results), results)
     assert list(panels) == ["Clean", "PGD, ε = 1/255"]
     for panel in panels.values():
         assert panel["encoding"]["x"]["scale"]["domain"] == [str(number) for number in range(10)]
-        assert {place for (place,) in rows_of(panel, "place")} == {str(number) for number in range(10)}
+        assert {position for (position,) in rows_of(panel, "place")} == {str(number) for number in range(10)}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_class_confidences_have_a_field_per_class(tmp_path):
         pytest.param(["fog"], ["best-cells", "corruption-curves", "top-cells"], marks=pytest.mark.slow),
     ],
 )
-def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
+def test_save_plots_draws_figures_with_enough_results(tmp_path, keys, names):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"], measurements=("accuracy",)))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots")
     assert sorted(path.name for path in paths) == [f"digits-{name}.png" for name in names]
@@ -348,48 +350,48 @@ def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
 
 
 @pytest.mark.parametrize("name", [pytest.param("tiny-images", marks=pytest.mark.slow), "$a_{$ <b>&"])
-def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
+def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
-    drawn = ("attack-curves", "corruption-curves", "confidence", "class-confidence", "one-class-confidence")
-    drawn = (*drawn, "confusion", "clean-vs-robust", "clean-vs-corrupted", "top-cells", "best-cells")
-    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in drawn]
+    figures = ("attack-curves", "corruption-curves", "confidence", "class-confidence", "one-class-confidence")
+    figures = (*figures, "confusion", "clean-vs-robust", "clean-vs-corrupted", "top-cells", "best-cells")
+    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in figures]
 
 
-def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
+def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="two keys, of 12 networks or more, got results of 1 architecture under clean, pgd"
+        ResultsError, match="two keys, of 12 networks or more, and the results are of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
-# The figures with generated ids, dates and rasters between them.
+# Figures in which generated ids, dates and bitmaps occur.
 @pytest.mark.parametrize(
     "chosen", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
-def test_equal_results_give_equal_files(tied, tmp_path, chosen):
+def test_save_plots_writes_equal_files_for_equal_results(tied, tmp_path, chosen):
 
-    def drawn(name):
+    def save(name):
         return {
             path.name: path.read_bytes()
             for file_format in FIGURE_FORMATS
             for path in save_plots(tied.reader, tmp_path / name, figures=chosen, file_format=file_format)
         }
 
-    one = drawn("one")
-    # A second's time of their own, as fonts and PDF files have dates.
+    first = save("one")
+    # Wait until dates in fonts and PDF files would differ.
     time.sleep(1.1)
-    assert drawn("two") == one
-    assert len(one) == len(chosen) * len(FIGURE_FORMATS)
+    assert save("two") == first
+    assert len(first) == len(chosen) * len(FIGURE_FORMATS)
 
 
-def test_many_points_are_one_picture_in_an_svg(tmp_path):
+def test_many_points_become_one_bitmap_in_an_svg(tmp_path):
     export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
     reader = RobustnessDataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
     text = path.read_text()
-    # One of the points of each panel.
+    # There is one bitmap of points per panel.
     assert text.count("data:image/png;base64") == 2
     assert text.count("<path") < 500
 
@@ -411,10 +413,10 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
         (("plot", "all", "{data}", "--out", "x", "--class", "-1"), "from 0 to 9"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
+def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
     monkeypatch.chdir(tmp_path)
-    refusal = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
-    assert hint in refusal
+    error = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
+    assert hint in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -422,13 +424,13 @@ def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypat
     ("width", "inches"),
     [("column", 3.25), *(pytest.param(*wide, marks=pytest.mark.slow) for wide in (("page", 6.75), ("5.5", 5.5)))],
 )
-def test_a_figure_is_as_wide_as_asked_for_and_its_text_is_as_large_at_any_width(dataset, tmp_path, width, inches):
+def test_figure_has_its_width_and_text_sizes_do_not_depend_on_it(dataset, tmp_path, width, inches):
     for name in ("attacks", "clean-vs-robust", "rank-correlation-attacks"):
         path = save_plot(dataset, name, tmp_path / f"{name}.svg", width=width)
         text = path.read_text()
         points = float(re.search(r'width="([\d.]+)pt"', text)[1])
         assert points == pytest.approx(72 * inches, abs=0.1)
-        # Text that an editor can change, of the sizes that a template has.
+        # Text is editable, in the sizes of a template.
         sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px', text)}
         assert sizes
         assert 5 <= min(sizes) <= max(sizes) <= 8
@@ -437,7 +439,7 @@ def test_a_figure_is_as_wide_as_asked_for_and_its_text_is_as_large_at_any_width(
     assert int.from_bytes(pixels[16:20], "big") == int(300 * inches)
 
 
-def test_text_of_a_pdf_is_truetype_and_nothing_tells_the_time(dataset, tmp_path):
+def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
     pdf = save_plot(dataset, "attacks", tmp_path / "attacks.pdf").read_bytes()
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
@@ -447,79 +449,82 @@ def test_text_of_a_pdf_is_truetype_and_nothing_tells_the_time(dataset, tmp_path)
 @pytest.mark.parametrize(
     "name", ["clean-vs-robust", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attacks", "confidence"))]
 )
-def test_a_title_is_drawn_if_asked_for(dataset, tmp_path, name):
+def test_title_is_drawn_on_request(dataset, tmp_path, name):
     title = FIGURES[name].title
-    without, titled = (
-        save_plot(dataset, name, tmp_path / f"{asked}.svg", title=asked).read_text() for asked in (False, True)
+    plain, titled = (
+        save_plot(dataset, name, tmp_path / f"{with_title}.svg", title=with_title).read_text()
+        for with_title in (False, True)
     )
-    assert title not in without
+    assert title not in plain
     assert title in titled
 
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
 @pytest.mark.each_value
-def test_figures_of_means_say_how_these_are_weighted(tied, whole, name, mean):
-    held = replace(whole if name == "operation-effects" else tied, mean=mean)
-    frame = FIGURES[name].compute(held)
+def test_figures_of_means_state_their_weighting(tied, full_space, name, mean):
+    results = replace(full_space if name == "operation-effects" else tied, mean=mean)
+    frame = FIGURES[name].compute(results)
     if name == "clean-vs-corrupted":
         assert frame.empty
         return
     notes = (MEANS[mean],)
-    spec = specify_file(FIGURES[name].specify(frame, held), WIDTH, notes=notes)
+    spec = specify_file(FIGURES[name].specify(frame, results), WIDTH, notes=notes)
     words = spec["title"].get("subtitle") or spec["title"]["text"]
     assert " ".join(words).endswith(MEANS[mean])
-    assert MEANS[mean] in FIGURES[name].describe(held)
+    assert MEANS[mean] in FIGURES[name].describe(results)
 
 
-def test_points_beyond_the_axes_are_arrows_with_their_number(tmp_path):
+def test_points_beyond_the_axes_are_arrows_with_their_count(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
     pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
-    held = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
-    frame = FIGURES["clean-vs-robust"].compute(held)
-    panels = panels_of("clean-vs-robust", frame, held)
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
+    frame = FIGURES["clean-vs-robust"].compute(results)
+    panels = panels_of("clean-vs-robust", frame, results)
     assert panels["PGD, ε = 1/255"]["encoding"]["x"]["scale"]["domain"][0] > 0.85
-    assert texts_of("clean-vs-robust", frame, held).count("◀ 1") == 2
-    frame = FIGURES["attacks"].compute(held)
-    assert panels_of("attacks", frame, held)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
-    assert texts_of("attacks", frame, held).count("▼1") == 3
+    assert texts_of("clean-vs-robust", frame, results).count("◀ 1") == 2
+    frame = FIGURES["attacks"].compute(results)
+    assert panels_of("attacks", frame, results)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
+    assert texts_of("attacks", frame, results).count("▼1") == 3
 
 
-def test_a_figure_of_all_datasets_is_drawn_once(robust201, several, tmp_path):
-    paths = save_plots(several, tmp_path / "all", figures=["attacks", "rank-correlation-datasets"], file_format="svg")
+def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path):
+    paths = save_plots(
+        two_datasets, tmp_path / "all", figures=["attacks", "rank-correlation-datasets"], file_format="svg"
+    )
     names = ["cifar10-attacks.svg", "cifar100-attacks.svg", "rank-correlation-datasets.svg"]
     assert [path.name for path in paths] == names
     text = paths[-1].read_text()
     assert ">CIFAR-10: Clean<" in text
     assert ">CIFAR-100: PGD, ε = 8/255<" in text
-    command = ("plot", "rank-correlation-datasets", several.path, "--out", tmp_path / "one.svg")
+    command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
     assert (tmp_path / "one.svg").read_text() == text
     assert "Leave out --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
 
 
-def test_a_figure_that_needs_more_is_refused(robust201, tmp_path):
+def test_plot_rejects_figure_that_needs_more_results(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits"]))
-    refusal = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
-    assert "expected an attack" in refusal
+    error = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
+    assert "it needs an attack" in error
 
 
-def test_results_that_are_enough_for_no_figure_are_refused(tmp_path):
+def test_save_plots_rejects_results_without_any_figure(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ["clean"], ["digits"]))
     with pytest.raises(ResultsError, match="attacks needs an attack"):
         save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots", figures=["attacks", "corruptions"])
     assert not (tmp_path / "plots").exists()
 
 
-def test_one_dataset_of_several_must_be_named(robust201, tmp_path):
+def test_plot_requires_the_name_of_one_of_several_datasets(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
     command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")
     assert "--dataset" in robust201(*command).refusal(2)
-    ended = robust201(*command, "--dataset", "digits")
-    assert (ended.code, ended.out.strip()) == (0, str(tmp_path / "x.svg"))
+    result = robust201(*command, "--dataset", "digits")
+    assert (result.code, result.out.strip()) == (0, str(tmp_path / "x.svg"))
     assert (tmp_path / "x.svg").read_text().startswith("<svg")
 
 
-def test_the_list_names_every_figure(robust201):
-    ended = robust201("plot", "--list")
-    assert [line.split()[0] for line in ended.out.splitlines()] == list(FIGURES)
+def test_plot_list_names_every_figure(robust201):
+    result = robust201("plot", "--list")
+    assert [line.split()[0] for line in result.out.splitlines()] == list(FIGURES)

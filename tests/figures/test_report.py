@@ -1,4 +1,4 @@
-"""The report page: right numbers, self-contained, escaped, the same bytes for the same results."""
+"""The report page: correct numbers, self-contained, escaped, and reproducible."""
 
 import base64
 import json
@@ -51,12 +51,12 @@ def accuracies(dataset, key, strength=None, data="cifar10") -> list[float]:
 
 
 def embedded(page: str) -> list:
-    """What the page's JSON elements hold."""
-    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
-    return [json.loads(text) for text in found]
+    """Return the values of the page's JSON elements."""
+    texts = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
+    return [json.loads(text) for text in texts]
 
 
-def test_summary_counts_every_evaluation_once(dataset):
+def test_summary_table_has_every_evaluation_once(dataset):
     rows = summary_table(dataset)
     assert len(rows) == 2 * (1 + 5 * 3 + 15 * 3)
     assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
@@ -72,7 +72,7 @@ def test_summary_counts_every_evaluation_once(dataset):
     }
 
 
-def test_every_cell_is_found_by_its_operations():
+def test_pack_space_indexes_cells_by_their_operations():
     space = pack_space(NasBench201())
     ids = np.frombuffer(base64.b64decode(space["ids"]), "<u2")
     isomorphs = np.frombuffer(base64.b64decode(space["isomorphs"]), "<u2")
@@ -93,15 +93,15 @@ def test_packed_accuracies_are_exact_for_ten_thousand_images(counts):
 
 
 @given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
-def test_packing_keeps_different_counts_apart_and_in_order(numbers):
+def test_packed_accuracies_keep_different_counts_apart_and_in_order(numbers):
     import pandas as pd
 
-    n, one, other = numbers
-    a, b = pack_accuracies(pd.DataFrame([[one / n, other / n]]))[:, 0].astype(int)
-    assert (a < b) == (one < other)
+    n, first, second = numbers
+    a, b = pack_accuracies(pd.DataFrame([[first / n, second / n]]))[:, 0].astype(int)
+    assert (a < b) == (first < second)
 
 
-def test_packed_results_are_those_of_the_dataset(dataset):
+def test_pack_results_match_the_dataset(dataset):
     packed = pack_results(read_results(dataset)[0])
     assert packed["name"] == "cifar10"
     values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
@@ -111,9 +111,9 @@ def test_packed_results_are_those_of_the_dataset(dataset):
     assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
 
 
-def test_the_explorer_opens_at_the_best_by_mean_adversarial_accuracy(tmp_path):
+def test_explorer_opens_at_the_best_mean_adversarial_accuracy(tmp_path):
     values = {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]}}
-    # 2 and 4 have the same mean, and 4 is better on clean images.
+    # Cells 2 and 4 have the same mean, and 4 is better on clean images.
     assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, values)))[0])["best"] == 4
 
 
@@ -124,7 +124,7 @@ def test_missing_accuracies_are_packed_as_missing(tmp_path):
     assert values.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
 
 
-def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
+def test_report_shows_partial_results(tmp_path):
     # The attack was evaluated on one architecture and the clean images on another.
     store = FabricatedStore(lacking={(0, "clean", 0.0), (2, "pgd", 1.0)})
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
@@ -133,16 +133,16 @@ def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
     assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
 
 
-def test_a_folder_without_accuracies_is_refused(tmp_path):
+def test_report_rejects_folder_without_accuracies(tmp_path):
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({}))
-    with pytest.raises(ResultsError, match="expected accuracies, got none"):
+    with pytest.raises(ResultsError, match="it has no accuracies"):
         write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
 
 
 @pytest.mark.parametrize(
     "form", [*(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "gz")), "zst", "parquet"]
 )
-def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeypatch, form):
+def test_report_reads_nested_measurements_one_row_at_a_time(tmp_path, monkeypatch, form):
     plan = make_plan(ARCHITECTURES, ["clean", "pgd", "fog"])
     export(tmp_path / "json", plan)
     expected = write_report(RobustnessDataset(tmp_path / "json"), tmp_path / "json.html").read_text()
@@ -151,7 +151,7 @@ def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeyp
         export(tmp_path / "other", plan, formats=("parquet",))
     else:
         export(tmp_path / "other", plan, compression=None if form == "json" else form)
-    # Pieces cut every file anywhere, and nothing but accuracies may be read as a whole.
+    # Files are read in tiny pieces, and only accuracies may be read as a whole.
     monkeypatch.setattr(json_files, "HEAD_BYTES", 60)
     monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
     read = ResultFiles.read
@@ -161,13 +161,13 @@ def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeyp
         return read(files, dataset, key, measure)
 
     monkeypatch.setattr(ResultFiles, "read", read_accuracy)
-    got = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
-    chosen = re.compile(r'<figure id="cifar10-conf.*?</figure>', re.DOTALL)
-    assert chosen.findall(got) == chosen.findall(expected)
+    page = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
+    confidence_figures = re.compile(r'<figure id="cifar10-conf.*?</figure>', re.DOTALL)
+    assert confidence_figures.findall(page) == confidence_figures.findall(expected)
 
 
 class Links(HTMLParser):
-    """Collects tags, ids and the addresses they name."""
+    """Collector of a page's tags, ids and addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,18 +185,18 @@ class Links(HTMLParser):
                 self.addresses.append(value)
 
 
-def test_page_needs_nothing_but_itself(page):
+def test_page_is_self_contained(page):
     links = Links()
     links.feed(page)
     assert not {"link", "iframe", "img", "base"} & set(links.tags)
     assert "default-src 'none'" in page
     assert all(address.startswith("#") for address in links.addresses)
-    # Ids are unique, and what an address names is there; #cell=… is read by the page.
+    # Ids are unique and every address points to one; the page's script handles #cell=….
     assert len(set(links.ids)) == len(links.ids)
     assert {address[1:] for address in links.addresses if not address.startswith("#cell=")} <= set(links.ids)
 
 
-def test_vegas_code_is_there_once(page):
+def test_page_contains_vega_once(page):
     assert page.count(vl_convert.javascript_bundle(PAGE_NEEDS)) == 1
 
 
@@ -207,13 +207,13 @@ def test_page_shows_every_row_and_figure(dataset, page):
     accuracies_only = [name for name in FIGURES if name != "confusion" and "confidence" not in name]
     for name in ("cifar10", "digits"):
         assert f'<section data-dataset="{name}">' in page
-        shown = re.findall(rf'<figure id="{name}-([^"]*)"', page)
-        assert shown == [figure for figure in accuracies_only if figure in shown]
-        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(shown)
+        figures = re.findall(rf'<figure id="{name}-([^"]*)"', page)
+        assert figures == [figure for figure in accuracies_only if figure in figures]
+        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(figures)
     assert "12 of 6,466 non-isomorphic architectures; 21 keys; 2 datasets; 40 test images (seed 3)" in page
 
 
-def test_the_leaderboard_has_intervals_and_marks_ties(dataset, page):
+def test_leaderboard_has_intervals_and_marks_ties(dataset, page):
     table = page[page.index('<table class="leaderboard">') :].partition("<tbody>")[2].partition("</table>")[0]
     lines = re.findall(r'<tr><th><a href="#cell=\d+" data-cell="(\d+)">#\d+</a></th><td>(.*?)</td>', table)
     assert sorted(int(network) for network, _ in lines) == list(ARCHITECTURES)
@@ -234,16 +234,16 @@ def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0]}}}))
     data = RobustnessDataset(tmp_path)
     text = write_report(data, tmp_path / "page.html").read_text()
-    end = clopper_pearson_intervals(98, 100)
-    written = f"[{100 * end[0]:.1f}, {100 * end[1]:.1f}]"
-    assert f"98.0</strong> <small>{written}</small>" in text
-    assert f"98.00% {written}<br>" in text
+    ends = clopper_pearson_intervals(98, 100)
+    interval = f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
+    assert f"98.0</strong> <small>{interval}</small>" in text
+    assert f"98.00% {interval}<br>" in text
     (results,) = read_results(data)
     few = pack_results(results)["fewCorrect"]
     assert few == np.column_stack(clopper_pearson_intervals(np.arange(5), 100)).tolist()
 
 
-def test_a_report_reads_accuracies_once(tmp_path, monkeypatch):
+def test_report_reads_accuracies_once(tmp_path, monkeypatch):
     write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}})
     read = []
     plain = ResultFiles.read
@@ -252,7 +252,7 @@ def test_a_report_reads_accuracies_once(tmp_path, monkeypatch):
     assert read == [("cifar10", key, "accuracy") for key in ("clean", "pgd")]
 
 
-def test_controls_have_names(page):
+def test_page_controls_have_names(page):
     body = page[page.index("<main>") : page.index("<template")]
     for control in re.findall(r"<(?:select|input)\b[^>]*>", body):
         before = body[: body.index(control)]
@@ -260,24 +260,24 @@ def test_controls_have_names(page):
         assert in_label or "aria-label=" in control, control
 
 
-def test_the_drawing_of_cells_holds_every_operation_on_every_edge_and_no_id(page):
+def test_cell_drawing_has_every_operation_on_every_edge_and_one_id(page):
     drawing = page[page.index('<template id="cell-drawing">') :].split("</template>")[0]
-    found = re.findall(r'<g data-edge="(\d)" data-operation="(\w+)"', drawing)
-    assert found == [(str(edge), name) for edge in range(6) for name in nasbench201.OPERATIONS]
+    edges = re.findall(r'<g data-edge="(\d)" data-operation="(\w+)"', drawing)
+    assert edges == [(str(edge), name) for edge in range(6) for name in nasbench201.OPERATIONS]
     assert drawing.count(" id=") == 1
     assert not re.search(r"url\(|<style|#000000|#ffffff", drawing)
 
 
-def test_equal_results_give_equal_pages(dataset, page, tmp_path):
+def test_report_is_equal_for_equal_results(dataset, page, tmp_path):
     assert write_report(dataset, tmp_path / "report.html").read_text() == page
 
 
 @pytest.mark.parametrize("name", ["<b>&", "<!--<script>", "{script}{vega}", "'\"> onload=x"])
-def test_names_are_escaped(tmp_path, name):
+def test_report_escapes_names(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], [name]))
     text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
     links = Links()
     links.feed(text)
-    assert links.tags.count("b") == 3  # those of the template
+    assert links.tags.count("b") == 3  # from the template
     assert text.count("</script>") == text.count("<script", 0) == links.tags.count("script")
     assert embedded(text)[-1]["datasets"][0]["name"] == name

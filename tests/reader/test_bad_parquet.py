@@ -112,7 +112,7 @@ def test_reader_rejects_file_that_is_not_parquet(folder: Path, robust201: RunCom
 def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
-    assert "expected accuracies, got none" in robust201("report", folder / "parquet").refusal(2)
+    assert "it has no accuracies" in robust201("report", folder / "parquet").refusal(2)
 
 
 # Listing of the files

@@ -325,8 +325,8 @@ def test_comparisons_of_estimates_refuse_what_has_none(
     run(config)
     files_of(config, out)
     counted = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
-    assert "got counts only" in robust201("compare", *counted, "--estimates").refusal(2)
-    assert "two different networks or more" in robust201("compare", counted[0], "--estimates").refusal(2)
+    assert "all accuracies are counts" in robust201("compare", *counted, "--estimates").refusal(2)
+    assert "at least two different networks" in robust201("compare", counted[0], "--estimates").refusal(2)
     assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", counted[0], "--estimates").refusal(2)
     assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").refusal(2)
 

@@ -1,4 +1,4 @@
-"""What tests of searches share: the planted dataset of the paper's size as a benchmark, and as files."""
+"""Fixtures for tests of searches: the planted dataset of the paper's size, as benchmarks and as files."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from tests.support.planted import planted_accuracy, write_planted
 
 @pytest.fixture(scope="session")
 def space() -> CellSpace:
-    found = SPACES["nasbench201"]
-    assert isinstance(found, CellSpace)
-    return found
+    nasbench201 = SPACES["nasbench201"]
+    assert isinstance(nasbench201, CellSpace)
+    return nasbench201
 
 
 @pytest.fixture(scope="session")
@@ -26,24 +26,24 @@ def cells(space: CellSpace) -> SearchCells:
 
 @pytest.fixture(scope="session")
 def planted(cells: SearchCells) -> Benchmark:
-    """Clean accuracy."""
+    """Benchmark of the clean accuracy."""
     return Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0.0)[:, None], np.ones(1))])
 
 
 @pytest.fixture(scope="session")
 def planted_pgd(cells: SearchCells) -> Benchmark:
-    """The mean over seven strengths of PGD."""
+    """Benchmark of the mean over seven strengths of PGD."""
     columns = np.stack([planted_accuracy("pgd", strength) for strength in (0.1, 0.5, 1, 2, 3, 4, 8)], axis=1)
     return Benchmark(cells, [WeightedSum("pgd", columns, np.full(7, 1 / 7))])
 
 
 @pytest.fixture(scope="session")
 def planted_front(cells: SearchCells) -> Benchmark:
-    parts = [
+    objectives = [
         WeightedSum(key, planted_accuracy(key, strength)[:, None], np.ones(1))
         for key, strength in (("clean", 0.0), ("pgd", 4.0))
     ]
-    return Benchmark(cells, parts)
+    return Benchmark(cells, objectives)
 
 
 @pytest.fixture(scope="session")

@@ -15,17 +15,17 @@ from tests.support.small_results import write_results
 QUICK = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
 
 
-def test_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "table.csv", tmp_path / "regret.svg"
-    ended = robust201(
+    result = robust201(
         "search", planted_folder, "--dataset", "cifar10", "--table1", *QUICK, "--out", out, "--figure", figure
     )
-    assert ended.code == 0
+    assert result.code == 0
     for text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
-        assert text in ended.out
-    assert "Clean optimum of the paper's table 1: 94.68 %; here " in ended.out
-    assert " %, which differs." in ended.out
-    assert "Not reported, since cifar10 has no such results: aa_apgd-ce:1, aa_square:1, corruption." in ended.err
+        assert text in result.out
+    assert "Clean optimum of the paper's table 1: 94.68 %; here " in result.out
+    assert " %, which differs." in result.out
+    assert "Not reported, since cifar10 has no such results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
     frame = pd.read_csv(out)
     assert {*frame["objective"]} == {"clean", "fgsm:1"}
     assert {*frame["column"]} == {"clean", "fgsm:1", "pgd:1"}
@@ -33,31 +33,31 @@ def test_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_p
     assert "Random search" in figure.read_text()
 
 
-def test_only_accuracies_are_in_percent(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+def test_search_shows_only_accuracies_in_percent(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
     figure = tmp_path / "regret.svg"
-    words = ("--dataset", "cifar10", "--objective", "-parameters", "--report", "clean", "--methods", "random")
-    few = ("--runs", 1, "--queries", 5, "--processes", 1)
-    ended = robust201("search", planted_folder, *words, *few, "--figure", figure, "--json")
-    (found,) = json.loads(ended.out)["searches"]
-    (method,) = found["methods"]
-    shown = robust201("search", planted_folder, *words, *few).out
-    assert f" {method['reported']['-parameters']['mean']:,.0f} " in shown
-    assert f" {100 * method['reported']['clean']['mean']:.2f} " in shown  # a single run has no interval
+    arguments = ("--dataset", "cifar10", "--objective", "-parameters", "--report", "clean", "--methods", "random")
+    budget = ("--runs", 1, "--queries", 5, "--processes", 1)
+    result = robust201("search", planted_folder, *arguments, *budget, "--figure", figure, "--json")
+    (search,) = json.loads(result.out)["searches"]
+    (method,) = search["methods"]
+    output = robust201("search", planted_folder, *arguments, *budget).out
+    assert f" {method['reported']['-parameters']['mean']:,.0f} " in output
+    assert f" {100 * method['reported']['clean']['mean']:.2f} " in output  # a single run has no interval
     assert "percentage points" not in figure.read_text()
 
 
-def test_json(robust201: RunCommand, planted_folder: Path) -> None:
-    words = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
-    first, again = (robust201(*words) for _ in range(2))
+def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path) -> None:
+    arguments = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
+    first, again = (robust201(*arguments) for _ in range(2))
     assert first == again
-    (found,) = json.loads(first.out)["searches"]
-    assert found["objective"] == "clean,pgd:1"
-    assert [method["method"] for method in found["methods"]] == ["local", "random"]
-    assert len(found["methods"][0]["regret_by_query"]["mean"]) == 40
+    (search,) = json.loads(first.out)["searches"]
+    assert search["objective"] == "clean,pgd:1"
+    assert [method["method"] for method in search["methods"]] == ["local", "random"]
+    assert len(search["methods"][0]["regret_by_query"]["mean"]) == 40
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "expected the name of one dataset, got none and a folder with cifar10, cifar100. Give --dataset."),
         (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
@@ -67,69 +67,73 @@ def test_json(robust201: RunCommand, planted_folder: Path) -> None:
         (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
         (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Leave --report out"),
         (("--dataset", "cifar10", "--table1", "--objective", "clean"), "expected --table1 or --objective"),
-        (("--dataset", "cifar10", "--figure", "regret.txt"), "expected a name that ends in .png, .svg, .pdf"),
-        (("--dataset", "cifar10", "--figure", "regret.csv"), "expected a name that ends in .png, .svg, .pdf, got .csv"),
+        (("--dataset", "cifar10", "--figure", "regret.txt"), "the file name must end in .png, .svg, .pdf"),
+        (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--objective", "0*clean"), "expected weights of 1e-09 to 1e+09 in size, got 0"),
         (("--dataset", "cifar10", "--objective", "-1e999*clean"), "in size, got -1e999"),
         (("--dataset", "cifar10", "--objective", "clean,pgd,fgsm,flops,pgd:1"), "expected at most 4 objectives, got 5"),
     ],
 )
-def test_bad_input(robust201: RunCommand, planted_folder: Path, words: tuple[str, ...], said: str) -> None:
-    ended = robust201("search", planted_folder, "--processes", 1, *words)
-    assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err
-    assert len(ended.err.splitlines()) == 1
+def test_search_rejects_bad_input(
+    robust201: RunCommand, planted_folder: Path, words: tuple[str, ...], message: str
+) -> None:
+    result = robust201("search", planted_folder, "--processes", 1, *words)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert len(result.err.splitlines()) == 1
 
 
-def test_a_dataset_without_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
-    ended = robust201("search", write_results(tmp_path / "nothing", {}))
-    assert ended.code == 2
-    assert "nothing: expected accuracies, got none. Add a folder that has some" in ended.err
+def test_search_rejects_dataset_without_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
+    result = robust201("search", write_results(tmp_path / "nothing", {}))
+    assert result.code == 2
+    assert "nothing: expected accuracies, got none. Add a folder that has some" in result.err
 
 
-def test_latency_constrains_and_is_an_objective(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+def test_search_accepts_latency_as_constraint_and_objective(
+    robust201: RunCommand, planted_folder: Path, tmp_path: Path
+) -> None:
     table = tmp_path / "latency.csv"
     latency = {cell: 2 + cell % 7 for cell in range(15_625)}
     pd.DataFrame({"index": latency.keys(), "edgegpu_latency": latency.values()}).to_csv(table, index=False)
-    words = ("search", planted_folder, "--dataset", "cifar10", "--join", table, *QUICK[2:], "--methods", "random")
-    narrow = robust201(*words, "--constraint", "edgegpu_latency <= 5", "--json")
-    (one,) = json.loads(narrow.out)["searches"]
-    found = [isomorph_index(cell) for cell in one["methods"][0]["found"]]
-    assert all(latency[cell] <= 5 for cell in found)
-    assert one["n_members"] == sum(latency[isomorph_index(cell)] <= 5 for cell in range(15_625))
-    front = robust201(*words, "--objective", "clean, -edgegpu_latency")
+    arguments = ("search", planted_folder, "--dataset", "cifar10", "--join", table, *QUICK[2:], "--methods", "random")
+    constrained = robust201(*arguments, "--constraint", "edgegpu_latency <= 5", "--json")
+    (search,) = json.loads(constrained.out)["searches"]
+    selected = [isomorph_index(cell) for cell in search["methods"][0]["found"]]
+    assert all(latency[cell] <= 5 for cell in selected)
+    assert search["n_members"] == sum(latency[isomorph_index(cell)] <= 5 for cell in range(15_625))
+    front = robust201(*arguments, "--objective", "clean, -edgegpu_latency")
     assert front.code == 0, front.err
     assert "Search on cifar10 clean, -edgegpu_latency: 40 queries" in front.out
 
 
-def test_keys_with_dots_are_objectives(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_accepts_keys_with_dots(robust201: RunCommand, tmp_path: Path) -> None:
     rows = {"clean": {"0": 0.8, "21": 0.7}, "my.attack": {"0": [0.4, 0.1], "21": [0.5, 0.2]}}
     meta = json.loads((write_results(tmp_path / "own", rows) / "meta.json").read_text())
     meta["epsilons"]["my.attack"] = [1.0, 8.0]
     (tmp_path / "own" / "meta.json").write_text(json.dumps(meta))
     for name, best in (("my.attack:8", 20.0), ("my.attack", 35.0)):
-        words = ("--methods", "random", "--runs", 1, "--queries", 2, "--processes", 1)
-        ended = robust201("search", tmp_path / "own", "--objective", name, *words)
-        assert ended.code == 0, ended.err
-        assert f" {best:.2f} " in ended.out
+        options = ("--methods", "random", "--runs", 1, "--queries", 2, "--processes", 1)
+        result = robust201("search", tmp_path / "own", "--objective", name, *options)
+        assert result.code == 0, result.err
+        assert f" {best:.2f} " in result.out
 
 
-def test_architectures_that_are_no_cells(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_rejects_architectures_that_are_not_cells(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "zoo", replace(make_plan(("resnet18", "wide"), ("clean",)), space_name="zoo"))
     for options in ((), ("--blackbox", tmp_path / "blackbox")):
-        ended = robust201("search", tmp_path / "zoo", *options)
-        assert ended.code == 2
-        assert "expected architectures that are cells, got those of the space zoo" in ended.err
+        result = robust201("search", tmp_path / "zoo", *options)
+        assert result.code == 2
+        assert "its architectures are not cells but of the space zoo" in result.err
     assert not (tmp_path / "blackbox").exists()
 
 
 @pytest.mark.parametrize("option", [("--out", "table.csv"), ("--objective", "clean"), ("--seed", "1"), ("--json",)])
-def test_a_blackbox_takes_no_options_of_a_search(
+def test_blackbox_rejects_options_of_a_search(
     robust201: RunCommand, tmp_path: Path, planted_folder: Path, option: tuple[str, ...]
 ) -> None:
-    ended = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
-    assert ended.code == 2
-    assert f"expected --blackbox or {option[0]}, got both" in ended.err
+    result = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
+    assert result.code == 2
+    assert f"expected --blackbox or {option[0]}, got both" in result.err
     assert not (tmp_path / "blackbox").exists()
 
 
@@ -142,38 +146,38 @@ def test_a_blackbox_takes_no_options_of_a_search(
         (("--blackbox", "new", "--dataset", "x"), "expected one of its datasets, got 'x'"),
     ],
 )
-def test_a_fidelity_that_is_none_is_refused(
+def test_blackbox_rejects_unknown_fidelity(
     robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], words: str
 ) -> None:
-    given = [str(tmp_path / option) if option == "new" else option for option in options]
-    assert words in robust201("search", planted_folder, *given).refusal(2)
+    arguments = [str(tmp_path / option) if option == "new" else option for option in options]
+    assert words in robust201("search", planted_folder, *arguments).refusal(2)
     assert not (tmp_path / "new").exists()
 
 
-def test_a_blackbox_goes_to_a_folder_of_its_own(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:
+def test_blackbox_rejects_folder_with_other_files(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
-    refusal = robust201("search", planted_folder, "--blackbox", foreign).refusal(2)
-    assert "or an earlier blackbox, got a folder with notes.txt" in refusal
+    error = robust201("search", planted_folder, "--blackbox", foreign).refusal(2)
+    assert "or an earlier blackbox, got a folder with notes.txt" in error
     assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
     for _ in range(2):
         assert robust201("search", planted_folder, "--blackbox", tmp_path / "own").code == 0
     assert len({path.name.lower() for path in (tmp_path / "own").iterdir()}) == 7
 
 
-def test_an_export_in_parquet(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> None:
     cells = range(40)
     export(tmp_path / "dataset", make_plan([*{isomorph_index(cell) for cell in cells}]), formats=("parquet",))
-    ended = robust201("search", tmp_path / "dataset", "--objective", "fog", *QUICK)
-    assert ended.code == 0
-    assert "Search on cifar10 fog: 40 queries, 3 runs" in ended.out
-    assert "table 1" not in ended.out
+    result = robust201("search", tmp_path / "dataset", "--objective", "fog", *QUICK)
+    assert result.code == 0
+    assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out
+    assert "table 1" not in result.out
     assert "nan" not in robust201("search", tmp_path / "dataset", *QUICK, "--runs", 1).out
 
 
-def test_a_search_without_regret_is_drawn(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_draws_figure_without_regret(robust201: RunCommand, tmp_path: Path) -> None:
     write_results(tmp_path / "one", {"clean": {"0": 0.8}})
-    ended = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", *QUICK, "--queries", 2)
-    assert ended.code == 0
+    result = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", *QUICK, "--queries", 2)
+    assert result.code == 0
     assert (tmp_path / "one.svg").is_file()

@@ -1,4 +1,4 @@
-"""The ensemble: gradients against finite differences, the same numbers alone and in a stack, and that it learns."""
+"""The ensemble: gradients match finite differences, results do not depend on the stack, and it learns."""
 
 import numpy as np
 import pytest
@@ -7,23 +7,23 @@ from robust201.search import ensemble
 from robust201.search.ensemble import fit_and_predict
 
 
-def data(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+def make_problem(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     features = (rng.random((n, 30)) < 0.15).astype(np.float32)
     return features, 10 + 20 * features[:, :5].sum(axis=1) + 3 * features[:, 5:].sum(axis=1)
 
 
-def batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs of three features and a one, and outputs, of n networks."""
+def make_batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs with three features and a one, and outputs, for n networks."""
     rng = np.random.default_rng(seed)
     inputs = np.ones((n, count, 4), dtype=np.float32)
     inputs[:, :, :3] = rng.random((n, count, 3))
     return inputs, rng.random((n, count)).astype(np.float32)
 
 
-def test_gradients_equal_finite_differences_in_float64() -> None:
+def test_gradients_match_finite_differences_in_float64() -> None:
     networks = ensemble._Networks([np.random.default_rng(0)], 1, 3)
-    inputs, expected = batch(1, 1, 8)
+    inputs, expected = make_batch(1, 1, 8)
     layers = [layer[0].astype(np.float64) for layer in networks.weights]
 
     def loss() -> float:
@@ -36,23 +36,23 @@ def test_gradients_equal_finite_differences_in_float64() -> None:
     rng = np.random.default_rng(2)
     for layer, gradients in zip(layers, networks.slopes, strict=True):
         assert np.abs(gradients).max() > 1e-3
-        for place in rng.choice(layer.size, 20, replace=False):
-            before = layer.flat[place]
+        for index in rng.choice(layer.size, 20, replace=False):
+            before = layer.flat[index]
             losses = []
             for step in (1e-6, -1e-6):
-                layer.flat[place] = before + step
+                layer.flat[index] = before + step
                 losses.append(loss())
-            layer.flat[place] = before
-            assert gradients[0].flat[place] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-3, abs=1e-6)
+            layer.flat[index] = before
+            assert gradients[0].flat[index] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
-def test_steps_are_those_of_adam() -> None:
-    """Kingma and Ba, ICLR 2015, with a batch of another size among them."""
+def test_steps_match_adam() -> None:
+    """Kingma and Ba, ICLR 2015, with one batch of a different size."""
     networks = ensemble._Networks([np.random.default_rng(0), np.random.default_rng(1)], 1, 3)
     first = second = np.zeros(len(networks.parameters))
     for step, count in enumerate((8, 8, 3, 8), start=1):
         before = networks.parameters.astype(np.float64)
-        networks.step(*batch(step, 2, count))
+        networks.step(*make_batch(step, 2, count))
         first = 0.9 * first + 0.1 * networks.gradients
         second = 0.99 * second + 0.01 * networks.gradients.astype(np.float64) ** 2
         mean, variance = first / (1 - 0.9**step), second / (1 - 0.99**step)
@@ -60,27 +60,27 @@ def test_steps_are_those_of_adam() -> None:
         np.testing.assert_allclose(networks.parameters, expected, atol=1e-6)
 
 
-def test_numbers_do_not_depend_on_the_stack() -> None:
-    several = [data(seed, 40) for seed in range(3)]
-    wanted = [data(9 + seed, 20 + seed)[0] for seed in range(3)]
+def test_predictions_do_not_depend_on_the_stack() -> None:
+    problems = [make_problem(seed, 40) for seed in range(3)]
+    points = [make_problem(9 + seed, 20 + seed)[0] for seed in range(3)]
 
-    def fit(places: list[int]) -> list[np.ndarray]:
+    def fit(indices: list[int]) -> list[np.ndarray]:
         return fit_and_predict(
-            [several[place][0] for place in places],
-            [several[place][1] for place in places],
-            [wanted[place] for place in places],
-            [np.random.default_rng(place) for place in places],
+            [problems[index][0] for index in indices],
+            [problems[index][1] for index in indices],
+            [points[index] for index in indices],
+            [np.random.default_rng(index) for index in indices],
             size=2,
             epochs=3,
         )
 
     together = fit([0, 1, 2])
-    for place in range(3):
-        np.testing.assert_array_equal(fit([place])[0], together[place])
+    for index in range(3):
+        np.testing.assert_array_equal(fit([index])[0], together[index])
 
 
-def test_no_moment_becomes_subnormal() -> None:
-    features, targets = data(0, 32)
+def test_moments_do_not_become_subnormal() -> None:
+    features, targets = make_problem(0, 32)
     networks = ensemble._Networks([np.random.default_rng(0)], 2, 30)
     inputs = np.ones((2, 32, 31), dtype=np.float32)
     inputs[:, :, :30] = features
@@ -88,12 +88,12 @@ def test_no_moment_becomes_subnormal() -> None:
     for _ in range(1000):
         networks.step(inputs, expected)
     moments = np.abs(networks.first)
-    assert (networks.gradients == 0).mean() > 0.1  # units that are never active
+    assert (networks.gradients == 0).mean() > 0.1  # inactive units
     assert moments[moments > 0].min() > np.finfo(np.float32).tiny
 
 
-def test_it_learns() -> None:
-    features, targets = data(0, 150)
-    wanted, truth = data(1, 100)
-    (predicted,) = fit_and_predict([features], [targets], [wanted], [np.random.default_rng(0)], size=2, epochs=60)
+def test_fit_and_predict_learns() -> None:
+    features, targets = make_problem(0, 150)
+    points, truth = make_problem(1, 100)
+    (predicted,) = fit_and_predict([features], [targets], [points], [np.random.default_rng(0)], size=2, epochs=60)
     assert np.corrcoef(predicted.mean(axis=0), truth)[0, 1] > 0.95

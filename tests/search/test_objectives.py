@@ -1,4 +1,4 @@
-"""Objectives as text, read from a dataset, against the same numbers by the reader and by hand."""
+"""Parsing of objectives, and their values compared with the planted ones."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def read(values: TableValues, text: str) -> np.ndarray:
     return values.objective(name, terms).values
 
 
-def test_sums_and_weights() -> None:
+def test_parse_objectives_reads_sums_and_weights() -> None:
     assert parse_objectives("clean, 0.5*pgd:1 + -2e-1 * fog, -jacobian.squared_norm") == [
         ("clean", ((1.0, "clean"),)),
         ("0.5*pgd:1 + -2e-1 * fog", ((0.5, "pgd:1"), (-0.2, "fog"))),
@@ -41,12 +41,12 @@ def test_sums_and_weights() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "clean,", "2*", "clean + ", "a*b*c", "clean,clean"])
-def test_what_is_no_objective_is_refused(text: str) -> None:
+def test_parse_objectives_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ConfigError, match="Reading the objective failed"):
         parse_objectives(text)
 
 
-def test_values_are_the_readers(values: TableValues) -> None:
+def test_objective_values_match_the_planted_ones(values: TableValues) -> None:
     expected = {
         "clean": planted_accuracy("clean", 0),
         "pgd:1": planted_accuracy("pgd", 1.0),
@@ -58,26 +58,26 @@ def test_values_are_the_readers(values: TableValues) -> None:
         "0.5*clean + -2*fgsm:8": 0.5 * planted_accuracy("clean", 0) - 2 * planted_accuracy("fgsm", 8),
         "pgd@Linf:1": planted_accuracy("pgd", 1.0),
     }
-    for text, wanted in expected.items():
-        np.testing.assert_allclose(read(values, text)[list(CELLS)], wanted[list(CELLS)], atol=1e-5, err_msg=text)
+    for text, numbers in expected.items():
+        np.testing.assert_allclose(read(values, text)[list(CELLS)], numbers[list(CELLS)], atol=1e-5, err_msg=text)
     evaluated = values.reader.non_isomorph_ids
     assert np.isfinite(read(values, "clean")).sum() == len(evaluated)
 
 
-def test_a_derived_metric(values: TableValues) -> None:
+def test_objective_may_be_a_derived_metric(values: TableValues) -> None:
     strengths = np.array([0, 0.5, 1, 4])
     curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
     area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
-    assert read(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)  # how exactly is statistics' concern
+    assert read(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)  # tests/statistics checks it precisely
     with pytest.raises(ConfigError, match="Did you mean 'robustness_r\\(pgd"):
         read(values, "robustness_q(pgd)")
 
 
-def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_metric_rejects_invalid_strengths(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
     row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
     monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
     assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
-    with pytest.raises(ConfigError, match="expected a strength of 0\\.5, 1, 4, got x"):
+    with pytest.raises(ConfigError, match="no strength x of pgd\\. Choose one of 0\\.5, 1, 4"):
         read(values, "attack_success_rate(pgd:x)")
     with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
         read(values, "attack_success_rate(pgd:4)")
@@ -90,34 +90,34 @@ def test_a_derived_metric_at_a_strength_that_is_no_number(values: TableValues, m
         *dict.fromkeys(("robustness_r(pgd)", "flops", "clean + -1*parameters"), False).items(),
     ],
 )
-def test_what_is_shown_in_percent(values: TableValues, text: str, expected: bool) -> None:
+def test_objective_is_accuracy_if_all_terms_are(values: TableValues, text: str, expected: bool) -> None:
     ((name, terms),) = parse_objectives(text)
     assert values.objective(name, terms).is_accuracy == expected
 
 
-def test_costs_are_the_spaces(values: TableValues) -> None:
+def test_costs_match_the_space(values: TableValues) -> None:
     space = SPACES["nasbench201"]
     for cell in CELLS:
         assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10)
         assert read(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32)
-    met = meets(values, ["parameters <= 2e5", "flops >= 20000000"])
-    small = read(values, "parameters")
-    assert 0 < met.sum() < (small <= 200_000).sum()
-    assert (small[met] <= 200_000).all()
+    is_met = meets(values, ["parameters <= 2e5", "flops >= 20000000"])
+    parameters = read(values, "parameters")
+    assert 0 < is_met.sum() < (parameters <= 200_000).sum()
+    assert (parameters[is_met] <= 200_000).all()
 
 
-def test_a_constraint_that_no_cell_meets_is_refused_with_the_range(values: TableValues) -> None:
+def test_constraint_that_no_cell_meets_is_rejected_with_the_range(values: TableValues) -> None:
     smallest = int(np.nanmin(read(values, "parameters")))
     with pytest.raises(ConfigError, match=f"parameters lies between {smallest} and "):
         meets(values, ["parameters <= 800"])  # in thousands
 
 
-def test_columns_of_a_joined_table_are_costs_in_their_own_units(tmp_path: Path) -> None:
+def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
     values = TableValues(RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS)), "cifar10")
     table = pd.DataFrame({"index": CELLS[:2], "edgegpu_latency": [4.0, 6.0], "pgd": [1.0, 2.0], "a<=b 8.0": [1.0, 3.0]})
     values.join([values.reader.read_table(table)])
-    known = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
-    assert values.terms.beforehand == known
+    costs = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
+    assert values.terms.known_in_advance == costs
     np.testing.assert_array_equal(read(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
     assert read(values, "pgd (joined)")[CELLS[1]] == 2
     for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):
@@ -125,39 +125,39 @@ def test_columns_of_a_joined_table_are_costs_in_their_own_units(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
-def test_constraints_on_what_must_be_evaluated_are_refused(values: TableValues, text: str) -> None:
-    with pytest.raises(ConfigError, match="belongs in the objective"):
+def test_constraints_on_evaluated_quantities_are_rejected(values: TableValues, text: str) -> None:
+    with pytest.raises(ConfigError, match="belong in the objective"):
         meets(values, [text])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("pdg", "Did you mean 'pgd"),
-        ("pgd:3", "expected a strength of 0.5, 1, 4, got 3"),
-        ("pgd:x", "got x"),
+        ("pgd:3", "no strength 3 of pgd. Choose one of 0.5, 1, 4"),
+        ("pgd:x", "no strength x of pgd"),
         ("fog", "Looking up 'fog' failed for cifar10"),
-        ("corruption", "failed for cifar10: expected results of a corruption, got none"),
+        ("corruption", "failed for cifar10: it has no results of a corruption"),
         ("robustness_r(pdg)", "Did you mean 'pgd'"),
     ],
 )
-def test_what_the_dataset_lacks_is_said(values: TableValues, text: str, said: str) -> None:
+def test_objective_rejects_missing_results(values: TableValues, text: str, message: str) -> None:
     with pytest.raises(RobustError) as caught:
         read(values, text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert caught.value.exit_code == 2
 
 
-def test_only_datasets_with_results_are_held(planted_folder: Path) -> None:
+def test_held_datasets_lists_datasets_with_results(planted_folder: Path) -> None:
     assert held_datasets(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
 
 
-def test_architectures_without_values_are_not_known(tmp_path: Path) -> None:
+def test_architectures_without_values_are_nan(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS))
     assert np.flatnonzero(np.isfinite(read(TableValues(reader, "cifar10"), "pgd"))).tolist() == sorted(CELLS)
 
 
-def test_parts_of_an_objective_tend_to_it(cells: SearchCells, values: TableValues) -> None:
+def test_partial_queries_average_the_first_evaluations(cells: SearchCells, values: TableValues) -> None:
     ((name, terms),) = parse_objectives("0.5*clean + pgd")
     benchmark = Benchmark(cells, [values.objective(name, terms)])
     assert benchmark.n_evaluations == 4
@@ -165,11 +165,11 @@ def test_parts_of_an_objective_tend_to_it(cells: SearchCells, values: TableValue
     assert benchmark.evaluate(Query(0, 4)) == (whole,)
     (part,) = benchmark.evaluate(Query(0, 2))
     first = {"clean": planted_accuracy("clean", 0)[0], **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)}}
-    chosen = [list(first.values())[place] for place in spread_order(4)[:2]]
-    weights = [(0.5, *[1 / 3] * 3)[place] for place in spread_order(4)[:2]]
-    assert part == pytest.approx(np.dot(chosen, weights) / (sum(weights) / 1.5), abs=1e-5)
+    selected = [list(first.values())[index] for index in spread_order(4)[:2]]
+    weights = [(0.5, *[1 / 3] * 3)[index] for index in spread_order(4)[:2]]
+    assert part == pytest.approx(np.dot(selected, weights) / (sum(weights) / 1.5), abs=1e-5)
 
 
-def test_first_few_evaluations_are_spread() -> None:
+def test_spread_order_spreads_the_first_few() -> None:
     assert spread_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
     assert sorted(spread_order(75).tolist()) == list(range(75))

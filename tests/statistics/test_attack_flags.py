@@ -1,4 +1,4 @@
-"""Signs of weak attacks: what is named, what is left to chance, and where it is said."""
+"""Flags of weak attacks: which networks are flagged, the role of chance, and the commands that report them."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
-SOUND = {
+PLAUSIBLE = {
     ("clean", 0.0): {0: 0.9, 1: 0.8},
     ("fgsm", 1.0): {0: 0.5, 1: 0.4},
     ("fgsm", 8.0): {0: 0.2, 1: 0.1},
@@ -36,10 +36,10 @@ SOUND = {
 
 
 def flags(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
-    return find_flags("cifar10", SOUND | changes, n_images=n_images, n_classes=10)
+    return find_flags("cifar10", PLAUSIBLE | changes, n_images=n_images, n_classes=10)
 
 
-def test_sound_curves_have_no_flag() -> None:
+def test_plausible_curves_have_no_flag() -> None:
     assert flags({}) == []
 
 
@@ -56,44 +56,48 @@ def test_sound_curves_have_no_flag() -> None:
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
     ],
 )
-def test_each_sign_names_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
-    found = [flag for flag in flags(changes) if (flag.check, flag.where) == (check, where)]
-    assert [[name for name, _, _ in flag.networks] for flag in found] == [networks]
-    assert found[0].n_checked == 2
-    assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in found[0].message
+def test_each_flag_names_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
+    result = [flag for flag in flags(changes) if (flag.check, flag.where) == (check, where)]
+    assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
+    assert result[0].n_checked == 2
+    assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in result[0].message
 
 
-def test_a_transfer_is_compared_with_white_box_attacks_but_not_on_its_source() -> None:
+def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> None:
     protocols = [
         {"key": "shown", "source": {"architecture": 0}, "parameters": {"attack": "fgsm"}},
         {"key": "shown_l2", "source": {"architecture": 0}, "parameters": {"attack": "pgd_l2"}},
         {"key": "pgd", "parameters": {"steps": 40}},
-        "of another version",
+        "malformed",
     ]
     transfers = transfers_of(protocols)
     assert transfers == {"shown": Transfer("fgsm", 0), "shown_l2": Transfer("pgd_l2", 0)}
-    shown = {("shown", 1.0): {0: 0.1, 1: 0.1}, ("shown_l2", 1.0): {0: 0.1, 1: 0.1}, ("shown", 8.0): {0: 0.0, 1: 0.2}}
-    found = find_flags("cifar10", SOUND | shown, n_images=10_000, n_classes=10, transfers=transfers)
-    assert [(flag.check, flag.where) for flag in found] == [
+    transferred = {
+        ("shown", 1.0): {0: 0.1, 1: 0.1},
+        ("shown_l2", 1.0): {0: 0.1, 1: 0.1},
+        ("shown", 8.0): {0: 0.0, 1: 0.2},
+    }
+    result = find_flags("cifar10", PLAUSIBLE | transferred, n_images=10_000, n_classes=10, transfers=transfers)
+    assert [(flag.check, flag.where) for flag in result] == [
         ("transfer stronger", "shown against pgd at 1"),
         ("transfer stronger", "shown against aa_apgd-ce at 1"),
     ]
-    assert [[name for name, _, _ in flag.networks] for flag in found] == [[1], [1]]
-    assert flags(shown) == []
+    assert [[name for name, _, _ in flag.networks] for flag in result] == [[1], [1]]
+    assert flags(transferred) == []
 
 
-def test_attacks_of_one_norm_are_compared_and_no_others() -> None:
+def test_attacks_are_compared_within_one_norm() -> None:
     l2 = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
-    (found,) = flags(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
-    assert (found.where, [name for name, _, _ in found.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
+    (flag,) = flags(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
+    assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
 
 
-def test_single_steps_need_not_be_monotone() -> None:
-    """FGSM at a large epsilon overshoots: images between the two ends of its step are not in its search."""
+def test_single_step_need_not_be_monotone() -> None:
+    """At a large epsilon FGSM overshoots: it does not try images along its step."""
     assert flags({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
 
 
-def test_few_images_prove_little() -> None:
+def test_difference_on_few_images_has_no_flag() -> None:
     changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
     assert flags(changed, n_images=10_000)
     assert not flags(changed, n_images=100)
@@ -109,33 +113,33 @@ def test_few_images_prove_little() -> None:
         ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm against aa_standard at 1"),
     ],
 )
-def test_any_difference_on_the_same_images_counts_if_asked_for(changes: Any, check: str, where: str) -> None:
+def test_any_difference_is_flagged_with_at_all(changes: Any, check: str, where: str) -> None:
     one_network: Any = {"n_images": 100, "n_classes": 10, "at_all": True}
-    found = find_flags("", SOUND | changes, **one_network)
-    assert (check, where) in [(flag.check, flag.where) for flag in found]
-    assert find_flags("", SOUND | changes, **one_network | {"at_all": False}) == []
-    assert find_flags("", SOUND, **one_network) == []
-    # A larger epsilon is another attack: one image more is chance.
+    result = find_flags("", PLAUSIBLE | changes, **one_network)
+    assert (check, where) in [(flag.check, flag.where) for flag in result]
+    assert find_flags("", PLAUSIBLE | changes, **one_network | {"at_all": False}) == []
+    assert find_flags("", PLAUSIBLE, **one_network) == []
+    # A larger epsilon is a separate run: one more image may be chance.
     assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)
 
 
-def test_chance_names_no_network() -> None:
-    """Accuracies of 1,000 networks, drawn from equal probabilities: one dataset in a thousand would be named."""
+def test_chance_differences_have_no_flag() -> None:
+    """Accuracies of 1,000 networks sampled from equal probabilities: one such dataset in a thousand has a flag."""
     rng = np.random.default_rng(0)
-    drawn = {
+    sampled = {
         (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))
         for key in ("pgd", "aa_apgd-ce", "aa_square")
         for strength in (1.0, 2.0, 4.0)
     }
-    assert find_flags("cifar10", drawn, n_images=1_000, n_classes=10) == []
+    assert find_flags("cifar10", sampled, n_images=1_000, n_classes=10) == []
 
 
-def test_networks_that_one_attack_lacks_are_left_out() -> None:
-    found = next(flag for flag in flags({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
-    assert (found.n_checked, found.networks) == (1, ((1, 0.3, 0.1),))
+def test_networks_without_one_of_the_attacks_are_not_checked() -> None:
+    result = next(flag for flag in flags({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
+    assert (result.n_checked, result.networks) == (1, ((1, 0.3, 0.1),))
 
 
-def test_verify_and_the_report_name_them(tmp_path: Path, robust201: RunCommand) -> None:
+def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> None:
     folder = tmp_path / "dataset"
     strong, weak = {"0": [0.5, 0.4], "1": [0.45, 0.41]}, {"0": [0.9, 0.8], "1": [0.1, 0.05]}
     write_results(folder, {"clean": {"0": 0.9, "1": 0.8}, "aa_apgd-ce": strong, "aa_square": weak})
@@ -153,7 +157,7 @@ def test_verify_and_the_report_name_them(tmp_path: Path, robust201: RunCommand) 
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
-def test_a_sweep_has_its_flags_in_the_report(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     assert robust201("export", finished, "--out", exported).code == 0
     file = exported / "digits" / "fgsm_accuracy.json"
@@ -172,29 +176,29 @@ def test_a_sweep_has_its_flags_in_the_report(finished: Path, robust201: RunComma
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
 
 
-def test_every_attack_in_a_ball_belongs_to_the_attacks_of_its_norm() -> None:
+def test_families_contain_every_attack_in_a_ball_of_their_norm() -> None:
     rows = [row for row in TASKS.values() if row.kind == "attack" and row.constraint is not None]
     by_norm: dict[str, set[str]] = {}
     for row in rows:
         if row.key != "fgsm" and row.constraint is not None:
             by_norm.setdefault(row.constraint.name, set()).add(row.key)
     for norm, keys in by_norm.items():
-        (family,) = (set(one.iterative) for one in _FAMILIES if keys & set(one.iterative))
+        (family,) = (set(member.iterative) for member in _FAMILIES if keys & set(member.iterative))
         assert family == keys, norm
     assert len(by_norm) == len(_FAMILIES)
 
 
 @pytest.mark.parametrize("key", ["fmn", "bb", "aa_rand"])
-def test_a_failure_of_the_standard_version_is_seen_by_further_attacks(key: str) -> None:
+def test_failure_of_standard_autoattack_is_flagged(key: str) -> None:
     changes = {(key, 8.0): {0: 0.1}, ("aa_standard", 8.0): {0: 0.6}}
     assert [(flag.check, flag.where) for flag in find_flags("", changes, n_images=100, n_classes=10)] == [
         ("ensemble weaker", f"{key} against aa_standard at 8")
     ]
 
 
-def test_a_failed_attack_for_the_smallest_perturbation_is_seen() -> None:
-    found = find_flags("", {("ddn_l2", 0.5): {0: 0.6}, ("aa_square_l2", 0.5): {0: 0.1}}, n_images=100, n_classes=10)
-    assert [(flag.check, flag.where) for flag in found] == [
+def test_failure_of_minimum_norm_attacks_is_flagged() -> None:
+    result = find_flags("", {("ddn_l2", 0.5): {0: 0.6}, ("aa_square_l2", 0.5): {0: 0.1}}, n_images=100, n_classes=10)
+    assert [(flag.check, flag.where) for flag in result] == [
         ("black-box stronger", "aa_square_l2 against ddn_l2 at 0.5")
     ]
     (flag,) = find_flags("", {("sigma_zero_l0", e): {0: e / 100} for e in (10.0, 90.0)}, n_images=100, n_classes=10)

@@ -1,4 +1,4 @@
-"""Calibration metrics equal their definitions, written out image by image."""
+"""Calibration metrics match their definitions, computed image by image."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from robust201.tasks.measurements import Accumulator, merge_values
 
 
 @pytest.fixture(scope="module")
-def answers() -> tuple[np.ndarray, np.ndarray]:
+def predictions() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(403, 4))
     softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -28,36 +28,36 @@ def answers() -> tuple[np.ndarray, np.ndarray]:
 
 
 def binned(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> tuple[float, float]:
-    """Expected and largest gap of bins (low, high], the first with its lower edge."""
-    gaps, shares = [], []
+    """Return the expected and the largest gap over bins (low, high], where the first includes 0."""
+    gaps, fractions = [], []
     for low, high in itertools.pairwise(edges):
         inside = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
         if inside.any():
             gaps.append(abs(confidence[inside].mean() - correct[inside].mean()))
-            shares.append(inside.mean())
-    return float(np.dot(gaps, shares)), max(gaps)
+            fractions.append(inside.mean())
+    return float(np.dot(gaps, fractions)), max(gaps)
 
 
-def test_metrics_are_their_definitions(answers: tuple[np.ndarray, np.ndarray]) -> None:
-    softmax, labels = answers
-    found = calibration_errors(softmax, labels, n_bins=10)
+def test_calibration_errors_match_their_definitions(predictions: tuple[np.ndarray, np.ndarray]) -> None:
+    softmax, labels = predictions
+    result = calibration_errors(softmax, labels, n_bins=10)
     confidence, correct = softmax.max(axis=1), softmax.argmax(axis=1) == labels
     edges = np.linspace(0, 1, 11)
-    assert (found.ece, found.maximum) == pytest.approx(binned(confidence, correct, edges))
+    assert (result.ece, result.maximum) == pytest.approx(binned(confidence, correct, edges))
     by_class = [binned(softmax[:, c], labels == c, edges)[0] for c in range(4)]
-    assert found.class_wise == pytest.approx(np.mean(by_class))
+    assert result.class_wise == pytest.approx(np.mean(by_class))
     order = np.argsort(confidence)
     parts = np.array_split(order, 10)
     gaps = [abs(confidence[part].mean() - correct[part].mean()) * len(part) / 403 for part in parts]
-    assert found.ece_equal_mass == pytest.approx(sum(gaps), abs=0.01)  # parts differ in which is one larger
-    assert found.brier == pytest.approx(((softmax - np.eye(4)[labels]) ** 2).sum() / 403)
+    assert result.ece_equal_mass == pytest.approx(sum(gaps), abs=0.01)  # the larger parts are different ones
+    assert result.brier == pytest.approx(((softmax - np.eye(4)[labels]) ** 2).sum() / 403)
     wrong = ~correct[np.argsort(-confidence)]
-    assert found.aurc == pytest.approx(np.mean([wrong[:k].mean() for k in range(1, 404)]))
+    assert result.aurc == pytest.approx(np.mean([wrong[:k].mean() for k in range(1, 404)]))
 
 
-def test_stored_bins_give_the_errors_of_the_softmax(answers: tuple[np.ndarray, np.ndarray]) -> None:
-    softmax, labels = answers
-    # An image at the end of the last bin: its confidence is 1.
+def test_binned_calibration_matches_errors_from_softmax(predictions: tuple[np.ndarray, np.ndarray]) -> None:
+    softmax, labels = predictions
+    # Add an image at the upper end of the last bin, with confidence 1.
     softmax = np.concatenate([softmax, np.eye(4)[:1]])
     labels = np.concatenate([labels, [0]])
     assert N_BINS == CALIBRATION_BINS
@@ -68,23 +68,23 @@ def test_stored_bins_give_the_errors_of_the_softmax(answers: tuple[np.ndarray, n
         accumulator.update(torch.arange(len(logits)), logits, torch.from_numpy(labels[rows]))
         parts.append(accumulator.finalise())
     stored = merge_values(parts)
-    found = binned_calibration(stored["calibration_counts"], stored["calibration_confidence"])
+    result = binned_calibration(stored["calibration_counts"], stored["calibration_confidence"])
     expected = calibration_errors(softmax, labels)
-    assert found == pytest.approx((expected.ece, expected.maximum), abs=1e-6)
+    assert result == pytest.approx((expected.ece, expected.maximum), abs=1e-6)
     assert stored["calibration_counts"][:, 0].sum() == 404
     assert stored["calibration_counts"][-1, 1] > 0
 
 
-def test_stored_bins_by_hand() -> None:
+def test_binned_calibration_matches_hand_calculation() -> None:
     counts = np.zeros((15, 2), np.int32)
     sums = np.zeros(15, np.int64)
-    counts[7], sums[7] = (4, 1), round(4 * 0.5 * 2**32)  # mean confidence .5, a quarter right
-    counts[14], sums[14] = (6, 6), round(6 * 0.95 * 2**32)  # mean confidence .95, all right
-    found = binned_calibration(counts, sums)
-    assert found == pytest.approx((0.4 * 0.25 + 0.6 * 0.05, 0.25))
+    counts[7], sums[7] = (4, 1), round(4 * 0.5 * 2**32)  # mean confidence 0.5, a quarter right
+    counts[14], sums[14] = (6, 6), round(6 * 0.95 * 2**32)  # mean confidence 0.95, all right
+    result = binned_calibration(counts, sums)
+    assert result == pytest.approx((0.4 * 0.25 + 0.6 * 0.05, 0.25))
 
 
-def test_equal_confidences_have_no_order() -> None:
+def test_area_under_risk_coverage_averages_ties() -> None:
     confidence, correct = np.array([0.9, 0.5, 0.5, 0.5]), np.array([1, 0, 1, 1])
     orders = [[1, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]]
     expected = np.mean([np.mean([1 - np.mean(order[:k]) for k in range(1, 5)]) for order in orders])
@@ -92,8 +92,8 @@ def test_equal_confidences_have_no_order() -> None:
     assert area_under_risk_coverage(confidence[::-1], correct[::-1]) == pytest.approx(expected)
 
 
-def test_stored_means_say_as_much_as_they_can(answers: tuple[np.ndarray, np.ndarray]) -> None:
-    softmax, labels = answers
+def test_stored_calibration_matches_per_image_values(predictions: tuple[np.ndarray, np.ndarray]) -> None:
+    softmax, labels = predictions
     predicted, confidence = softmax.argmax(axis=1), softmax.max(axis=1)
     correct = predicted == labels
     cm = np.zeros((4, 4), int)
@@ -120,6 +120,6 @@ def test_stored_means_say_as_much_as_they_can(answers: tuple[np.ndarray, np.ndar
         (np.array([[np.nan, 1.0]]), np.array([0])),
     ],
 )
-def test_what_is_no_softmax_is_refused(softmax: np.ndarray, labels: np.ndarray) -> None:
+def test_calibration_errors_reject_invalid_softmax(softmax: np.ndarray, labels: np.ndarray) -> None:
     with pytest.raises(ConfigError, match=r"expected probabilities \(N, C\)"):
         calibration_errors(softmax, labels)

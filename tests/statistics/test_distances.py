@@ -1,4 +1,4 @@
-"""Distances by image: accuracies, medians and their intervals, by numbers worked out by hand."""
+"""Accuracies and medians from per-image distances, checked against hand calculations."""
 
 import numpy as np
 import pytest
@@ -10,22 +10,22 @@ from robust201.statistics.intervals import accuracy_intervals
 DISTANCES = [0.0, 0.0, 0.2, 0.3, 0.3, 0.7, 1.1, np.inf]
 
 
-def test_an_image_withstands_epsilons_below_its_distance():
+def test_accuracy_curve_counts_larger_distances():
     curve = accuracy_curve(DISTANCES, [0.0, 0.19, 0.2, 0.3, 1.0, 5.0])
     assert curve.accuracy.tolist() == [6 / 8, 6 / 8, 5 / 8, 3 / 8, 2 / 8, 1 / 8]
     low, high = accuracy_intervals(curve.accuracy, 8)
     assert (curve.low.tolist(), curve.high.tolist()) == (low.tolist(), high.tolist())
 
 
-def test_the_median_is_over_all_images_and_half_the_distance_over_those_that_are_right():
-    # Of eight distances P(B <= 0) = .0039 and P(B <= 1) = .035, so the interval is from the first to the last.
+def test_median_is_over_all_images_and_half_distance_over_correct_ones():
+    # For eight distances, P(B <= 0) = 0.0039 and P(B <= 1) = 0.035, so the interval spans the first to the last.
     assert median_distance(DISTANCES) == (0.3, 0.0, np.inf)
     assert half_distance(DISTANCES) == 0.3
     assert median_distance([1.0, 3.0, np.inf, np.inf]).value == np.inf
     assert np.isnan(half_distance([0.0, 0.0]))
 
 
-def test_half_the_distance_is_the_smallest_epsilon_that_fools_half():
+def test_half_distance_is_the_smallest_epsilon_that_fools_half():
     assert half_distance([1.0, 1.0, np.inf, np.inf]) == 1.0
     assert half_distance([1.0, np.inf, np.inf]) == np.inf
     generator = np.random.default_rng(1)
@@ -36,24 +36,24 @@ def test_half_the_distance_is_the_smallest_epsilon_that_fools_half():
         assert at <= 0.5 < below
 
 
-def test_the_interval_of_the_median_of_twenty_is_from_the_sixth_to_the_fifteenth():
-    # P(B <= 5) = .0207 and P(B <= 6) = .0577 of B ~ binomial(20, 1/2); tables of order statistics have these ranks.
+def test_median_distance_uses_tabulated_order_statistics():
+    # B ~ binomial(20, 1/2) has P(B <= 5) = 0.0207 and P(B <= 6) = 0.0577; tables of order statistics have these ranks.
     assert median_distance(np.arange(1.0, 21.0)) == (10.5, 6.0, 15.0)
     assert median_distance([1.0, 2.0, 3.0]) == (2.0, 0.0, np.inf)
 
 
-def test_the_interval_holds_as_often_as_it_says():
+def test_median_distance_interval_has_nominal_coverage():
     generator = np.random.default_rng(0)
     intervals = [median_distance(generator.exponential(size=25)) for _ in range(2000)]
-    holds = np.mean([interval.low <= np.log(2) <= interval.high for interval in intervals])
-    assert 0.95 <= holds <= 0.98
+    coverage = np.mean([interval.low <= np.log(2) <= interval.high for interval in intervals])
+    assert 0.95 <= coverage <= 0.98
 
 
-def test_of_several_attacks_the_smallest_distance_counts():
+def test_smallest_distances_takes_the_minimum_over_attacks():
     assert smallest_distances([[1.0, np.inf, 0.0], [2.0, 0.5, 0.0]]).tolist() == [1.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("wrong", [[], [-1.0], [np.nan, 1.0], [[1.0]]])
-def test_other_numbers_are_no_distances(wrong):
+def test_median_distance_rejects_invalid_distances(wrong):
     with pytest.raises(ConfigError, match="expected one or more numbers from 0 to infinity"):
         median_distance(wrong)

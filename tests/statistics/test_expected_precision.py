@@ -1,20 +1,20 @@
-"""Precision expected of samples: that of replays, and nothing of a network left out says how it is estimated."""
+"""Expected precision of samples, checked against replays; left-out outcomes must not influence it."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from robust201.statistics.expected_precision import leave_out, sampled_precision, simple_precision
+from robust201.statistics.expected_precision import leave_out_folds, sampled_precision, simple_precision
 from robust201.statistics.sampling import allocate, estimate, stratify
 from tests.statistics.test_sampling import simulate_outcomes
 
 
-def test_sampled_precision_is_that_of_a_replay():
+def test_sampled_precision_matches_a_replay():
     outcomes, cheap = simulate_outcomes(10, 600, seed=9, offsets=(0.0, -1.0))
-    folds = leave_out(outcomes, cheap)
+    folds = leave_out_folds(outcomes, cheap)
     half_width, tau = sampled_precision(folds, 100, 600, n_strata=4, name="pgd")
-    draws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     widths, orders = [], []
     for fold in folds:
         strata = stratify(fold.pilot, n_strata=4, seed=0, name="pgd", predicted=fold.pilot_predicted)
@@ -22,7 +22,7 @@ def test_sampled_precision_is_that_of_a_replay():
         truth = fold.outcomes.mean(axis=2)
         first, second = np.triu_indices(len(truth), 1)
         for _ in range(150):
-            sample = replace(design, order=draws.permutation(600))
+            sample = replace(design, order=rng.permutation(600))
             results = [
                 estimate(sample, correct[:, sample.positions], predicted)
                 for correct, predicted in zip(fold.outcomes, fold.predicted, strict=True)
@@ -34,43 +34,43 @@ def test_sampled_precision_is_that_of_a_replay():
     assert tau == pytest.approx(np.concatenate(orders).mean(), abs=0.05)
 
 
-def test_cheap_outcomes_and_predictions_make_intervals_shorter():
+def test_cheap_outcomes_and_predictions_shorten_intervals():
     outcomes, cheap = simulate_outcomes(10, 600, seed=9, offsets=(0.0, -1.0))
-    with_cheap, tau = sampled_precision(leave_out(outcomes, cheap), 100, 600, n_strata=4, name="pgd")
-    without, tau_without = sampled_precision(leave_out(outcomes, cheap[:, :0]), 100, 600, n_strata=4, name="pgd")
+    with_cheap, tau = sampled_precision(leave_out_folds(outcomes, cheap), 100, 600, n_strata=4, name="pgd")
+    without, tau_without = sampled_precision(leave_out_folds(outcomes, cheap[:, :0]), 100, 600, n_strata=4, name="pgd")
     simple, _ = simple_precision(outcomes, 100, 600)
     assert with_cheap < without < simple
     assert tau > tau_without
-    assert sampled_precision(leave_out(outcomes, cheap), 600, 600, n_strata=4, name="pgd") == (0.0, 1.0)
+    assert sampled_precision(leave_out_folds(outcomes, cheap), 600, 600, n_strata=4, name="pgd") == (0.0, 1.0)
     assert simple_precision(outcomes, 600, 600) == (0.0, 1.0)
 
 
-def test_fewer_or_more_images_than_are_known_have_the_precision_of_their_number():
+def test_sampled_precision_depends_on_count_and_not_on_number_of_known_images():
     outcomes, cheap = simulate_outcomes(8, 600, seed=3, offsets=(0.0, -1.0))
-    folds = leave_out(outcomes, cheap)
+    folds = leave_out_folds(outcomes, cheap)
     sizes = {300: 60, 600: 60, 900: 60, 6000: 60}
     widths = [sampled_precision(folds, size, n, n_strata=4, name="pgd")[0] for n, size in sizes.items()]
     assert widths == pytest.approx([widths[1]] * 4, rel=0.25)
 
 
 @pytest.mark.parametrize("n_networks", [3, 4, 5, 9, 20])
-def test_each_network_is_left_out_once_and_its_outcomes_do_not_reach_its_prediction(n_networks):
+def test_leave_out_folds_leave_each_network_out_once_without_leaking_outcomes(n_networks):
     outcomes, cheap = simulate_outcomes(n_networks, 60, seed=1)
-    folds = leave_out(outcomes, cheap)
+    folds = leave_out_folds(outcomes, cheap)
     assert sum(len(fold.outcomes) for fold in folds) == n_networks
     assert all(len(fold.pilot) + len(fold.outcomes) == n_networks for fold in folds)
-    changed = outcomes.copy()
-    changed[0] = ~changed[0]  # in the first fold
-    first = leave_out(changed, cheap)[0]
+    modified = outcomes.copy()
+    modified[0] = ~modified[0]  # in the first fold
+    first = leave_out_folds(modified, cheap)[0]
     assert not np.array_equal(first.outcomes, folds[0].outcomes)
     assert np.array_equal(first.predicted, folds[0].predicted)
     assert np.array_equal(first.pilot_predicted, folds[0].pilot_predicted)
 
 
-def test_two_networks_are_too_few_and_three_have_no_tau():
+def test_leave_out_folds_need_three_networks_and_tau_needs_more():
     outcomes, cheap = simulate_outcomes(3, 60, seed=1)
-    half_width, tau = sampled_precision(leave_out(outcomes, cheap), 20, 60, n_strata=4, name="pgd")
+    half_width, tau = sampled_precision(leave_out_folds(outcomes, cheap), 20, 60, n_strata=4, name="pgd")
     assert half_width > 0
     assert np.isnan(tau)
     with pytest.raises(ValueError, match="at least 3 networks"):
-        leave_out(outcomes[:2], cheap[:2])
+        leave_out_folds(outcomes[:2], cheap[:2])

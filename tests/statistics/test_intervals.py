@@ -1,4 +1,4 @@
-"""Intervals hold as often as they say, and equal SciPy's."""
+"""Intervals match SciPy's."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from robust201.statistics.intervals import (
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_few_images_on_a_side_get_exact_intervals(level: float) -> None:
+def test_accuracy_intervals_are_exact_for_few_images_on_a_side(level: float) -> None:
     n = 60
     correct = np.arange(n + 1)
     low, high = accuracy_intervals(correct / n, n, level)
@@ -21,13 +21,13 @@ def test_few_images_on_a_side_get_exact_intervals(level: float) -> None:
         assert (low[k], high[k]) == pytest.approx(tuple(expected), abs=1e-9)
 
 
-def test_what_is_missing_has_no_interval() -> None:
+def test_accuracy_intervals_of_missing_values_are_nan() -> None:
     low, high = accuracy_intervals([np.nan, 0.5, 0.5], [100, np.nan, 100])
     assert np.isnan([low[0], high[0], low[1], high[1]]).all()
     assert (low[2], high[2]) == pytest.approx(tuple(binomtest(50, 100).proportion_ci(method="wilson")))
 
 
-def test_intervals_of_means_are_those_of_student() -> None:
+def test_mean_intervals_match_student() -> None:
     from scipy import stats
 
     from robust201.statistics.intervals import mean_intervals

@@ -1,4 +1,4 @@
-"""What is computed of packed outcomes is what plain arrays of them give."""
+"""Functions of packed outcomes match those of plain arrays."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ from robust201.statistics.outcomes import (
 )
 
 
-def draw(*shape: int, seed: int = 0) -> np.ndarray:
+def make_outcomes(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random(shape) < 0.7
 
 
 @given(st.integers(1, 70), st.integers(0, 2**31))
-def test_packing_loses_nothing(n_images: int, seed: int) -> None:
-    correct = draw(3, n_images, seed=seed)
+def test_pack_outcomes_is_lossless(n_images: int, seed: int) -> None:
+    correct = make_outcomes(3, n_images, seed=seed)
     packed = pack_outcomes(correct)
     assert packed.shape == (3, -(-n_images // 8))
     np.testing.assert_array_equal(unpack_outcomes(packed, n_images), correct)
@@ -33,14 +33,14 @@ def test_packing_loses_nothing(n_images: int, seed: int) -> None:
     assert packed[0, 0] >> 7 == correct[0, 0]  # the first image is the most significant bit
 
 
-def test_the_worst_case_is_right_where_all_are() -> None:
-    correct = draw(4, 5, 83)
+def test_worst_case_is_correct_if_all_are() -> None:
+    correct = make_outcomes(4, 5, 83)
     combined = worst_case([pack_outcomes(task) for task in correct])
     np.testing.assert_array_equal(unpack_outcomes(combined, 83), correct.all(axis=0))
 
 
-def test_success_is_summed_before_it_is_divided() -> None:
-    clean, attacked = draw(6, 101), draw(6, 101, seed=1)
+def test_attack_success_rates_are_summed_before_division() -> None:
+    clean, attacked = make_outcomes(6, 101), make_outcomes(6, 101, seed=1)
     clean[5] = False
     rates = attack_success_rates(pack_outcomes(clean), pack_outcomes(attacked))
     expected = [(row & ~other).sum() / row.sum() for row, other in zip(clean[:5], attacked[:5], strict=True)]
@@ -49,16 +49,16 @@ def test_success_is_summed_before_it_is_divided() -> None:
 
 
 @pytest.mark.parametrize("n_networks", [1, 7, 300])
-def test_difficulty_and_agreement(n_networks: int) -> None:
-    correct = draw(n_networks, 61)
+def test_image_difficulty_and_agreement_match_means(n_networks: int) -> None:
+    correct = make_outcomes(n_networks, 61)
     packed = pack_outcomes(correct)
     np.testing.assert_allclose(image_difficulty(packed, 61), 1 - correct.mean(axis=0))
     agreement = pairwise_agreement(packed, 61)
     np.testing.assert_allclose(agreement, (correct[:, None] == correct[None, :]).mean(axis=-1))
 
 
-def test_error_consistency_is_cohens_kappa() -> None:
-    correct = draw(4, 200)
+def test_error_consistency_matches_cohens_kappa() -> None:
+    correct = make_outcomes(4, 200)
     correct[3] = True
     kappa = error_consistency(pack_outcomes(correct), 200)
     for i in range(3):
@@ -67,7 +67,7 @@ def test_error_consistency_is_cohens_kappa() -> None:
     assert np.isnan(kappa[3, 3])
 
 
-def test_weighted_counts() -> None:
-    correct = draw(300, 45)
+def test_weighted_counts_match_products() -> None:
+    correct = make_outcomes(300, 45)
     weights = np.random.default_rng(2).integers(0, 4, (45, 6)).astype(np.float32)
     np.testing.assert_array_equal(weighted_counts(pack_outcomes(correct), weights), (correct @ weights).T)

@@ -1,26 +1,26 @@
-"""Fronts and hypervolumes against brute force."""
+"""Pareto fronts and hypervolumes, checked against brute force."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from robust201.statistics.pareto import front_places, hypervolume
+from robust201.statistics.pareto import front_indices, hypervolume
 
 
 def grid_volume(points: np.ndarray, size: int) -> float:
-    """The unit boxes of a grid whose far corner some point dominates: the volume, where points are integers."""
+    """Count the grid's unit boxes that points dominate, which is the volume for integer points."""
     corners = np.array(list(itertools.product(range(1, size + 1), repeat=points.shape[1])))
     return float((points[:, None] >= corners[None]).all(axis=2).any(axis=0).sum())
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_against_brute_force(m: int, seed: int) -> None:
+def test_front_and_hypervolume_match_brute_force(m: int, seed: int) -> None:
     rng = np.random.default_rng([seed, m])
     points = rng.integers(-1, 7, size=(12, m)).astype(float)
     assert hypervolume(points) == grid_volume(points, 6)
-    front = points[front_places(points)]
+    front = points[front_indices(points)]
     dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
     assert {tuple(point) for point in front} == {
         tuple(point) for point, is_worse in zip(points, dominated, strict=True) if not is_worse
@@ -28,6 +28,6 @@ def test_against_brute_force(m: int, seed: int) -> None:
     assert len(np.unique(front, axis=0)) == len(front)
 
 
-def test_points_below_zero_add_nothing() -> None:
+def test_hypervolume_ignores_points_below_zero() -> None:
     assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]])) == 0.0
     assert hypervolume(np.empty((0, 2))) == 0.0

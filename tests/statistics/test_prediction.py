@@ -1,4 +1,4 @@
-"""Gaussian process, jackknife+ intervals, choices of points, on functions whose values are known."""
+"""Gaussian process, jackknife+ intervals and choices of points, on known functions."""
 
 import numpy as np
 import pytest
@@ -13,20 +13,20 @@ def make_points(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return points, targets + 0.1 * rng.normal(size=targets.shape)
 
 
-def test_leave_one_out_equals_fits_without_each_point() -> None:
+def test_leave_one_out_matches_fits_without_each_point() -> None:
     points, targets = make_points(25)
     process = GaussianProcess().fit(points, targets)
     kernel, noise = process._kernel, process.noise
     standardised = process.standardise(targets)
     for left_out in (0, 7, 24):
-        kept = np.arange(25) != left_out
-        covariance = kernel(points[kept]) + (noise + 1e-8) * np.eye(24)
-        expected = kernel(points[[left_out]], points[kept]) @ np.linalg.solve(covariance, standardised[kept])
-        found = process.standardise(process.leave_one_out()[[left_out]])
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        others = np.arange(25) != left_out
+        covariance = kernel(points[others]) + (noise + 1e-8) * np.eye(24)
+        expected = kernel(points[[left_out]], points[others]) @ np.linalg.solve(covariance, standardised[others])
+        result = process.standardise(process.leave_one_out()[[left_out]])
+        np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
-def test_intervals_cover_new_points_at_their_level() -> None:
+def test_predict_intervals_cover_new_points_at_their_level() -> None:
     points, targets = make_points(60)
     process = GaussianProcess().fit(points, targets)
     new_points, new_targets = make_points(500, seed=1)
@@ -36,14 +36,14 @@ def test_intervals_cover_new_points_at_their_level() -> None:
     assert np.corrcoef(predicted.value[:, 0], new_targets[:, 0])[0, 1] > 0.95
 
 
-def test_too_few_residuals_give_infinite_intervals() -> None:
+def test_jackknife_plus_is_infinite_with_too_few_residuals() -> None:
     low, high = jackknife_plus(np.zeros((1, 8)), np.ones(8), 0.9)
     assert (low[0], high[0]) == (-np.inf, np.inf)
     low, high = jackknife_plus(np.zeros((1, 9)), np.arange(9.0), 0.9)
     assert (low[0], high[0]) == (-8.0, 8.0)
 
 
-def test_noisy_targets_count_for_less() -> None:
+def test_fit_gives_noisy_targets_less_weight() -> None:
     points, targets = make_points(30)
     wrong = targets.copy()
     wrong[0] += 5
@@ -54,13 +54,13 @@ def test_noisy_targets_count_for_less() -> None:
     assert np.abs(weighted - targets[0]).sum() < np.abs(exact - targets[0]).sum()
 
 
-def test_ranking_chooses_the_point_that_tells_most_of_others() -> None:
+def test_choose_for_ranking_picks_the_most_informative_point() -> None:
     covariance = np.array([[1.0, 0.9, 0.9, 0.0], [0.9, 1.0, 0.8, 0.0], [0.9, 0.8, 1.0, 0.0], [0.0, 0.0, 0.0, 1.2]])
     assert choose_for_ranking(covariance.copy(), np.ones(4, bool), 0.01, 2) == [0, 3]
     assert choose_for_ranking(covariance.copy(), np.array([False, True, True, False]), 0.01, 1) == [1]
 
 
 @pytest.mark.parametrize(("mean", "expected"), [([0.0, 0.0, 5.0], 2), ([0.0, 0.0, 0.0], 1)])
-def test_best_weighs_predictions_and_uncertainty(mean: list[float], expected: int) -> None:
+def test_choose_for_best_weighs_predictions_and_uncertainty(mean: list[float], expected: int) -> None:
     covariance = np.diag([0.5, 1.0, 0.1])
     assert choose_for_best(np.array(mean), covariance, np.ones(3, bool), 0.01, 1)[0] == expected

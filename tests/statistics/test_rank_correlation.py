@@ -1,4 +1,4 @@
-"""Rank correlations of many columns against SciPy, a bootstrap, and partial correlations by hand."""
+"""Rank correlations of many columns, checked against SciPy, a bootstrap, and formulas."""
 
 import itertools
 import math
@@ -14,36 +14,36 @@ from robust201.statistics.rank_correlation import Coefficients, correlate_ranks,
 
 
 def tied_columns(n: int, seed: int = 0) -> NDArray[np.float64]:
-    """Four related columns, the last two coarse, so that they have many ties."""
+    """Return four related columns, the last two of which are coarse and have many ties."""
     rng = np.random.default_rng(seed)
     base = rng.normal(size=n)
     columns = [base, base + rng.normal(size=n), np.round(-base + rng.normal(size=n)), np.round(2 * rng.normal(size=n))]
     return np.stack(columns, axis=1)
 
 
-def test_values_are_scipys_with_ties() -> None:
+def test_correlate_ranks_matches_scipy_with_ties() -> None:
     columns = tied_columns(60)
-    found = correlate_ranks(columns)
+    result = correlate_ranks(columns)
     for i in range(4):
         for j in range(4):
             first, second = columns[:, i], columns[:, j]
-            assert found.kendall.values[i, j] == pytest.approx(kendalltau(first, second).statistic, abs=1e-6)
-            assert found.spearman.values[i, j] == pytest.approx(spearmanr(first, second).statistic, abs=1e-6)
+            assert result.kendall.values[i, j] == pytest.approx(kendalltau(first, second).statistic, abs=1e-6)
+            assert result.spearman.values[i, j] == pytest.approx(spearmanr(first, second).statistic, abs=1e-6)
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = correlate_ranks(tied_columns(50))
     monkeypatch.setattr("robust201.statistics.rank_correlation._BLOCK_BYTES", 4 * 50 * 4 * 7)
     pieces = correlate_ranks(tied_columns(50))
-    for one, other in zip(whole, pieces, strict=True):
-        np.testing.assert_allclose(one.values, other.values, atol=1e-6)
-        np.testing.assert_allclose(one.influence, other.influence, atol=1e-5)
+    for expected, result in zip(whole, pieces, strict=True):
+        np.testing.assert_allclose(expected.values, result.values, atol=1e-6)
+        np.testing.assert_allclose(expected.influence, result.influence, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["kendall", "spearman"])
-def test_intervals_are_those_of_a_bootstrap_over_rows(name: str) -> None:
+def test_intervals_match_a_bootstrap_over_rows(name: str) -> None:
     columns, rng = tied_columns(120, seed=3), np.random.default_rng(0)
-    found: Coefficients = getattr(correlate_ranks(columns), name)
+    result: Coefficients = getattr(correlate_ranks(columns), name)
     draws = [getattr(correlate_ranks(columns[rng.integers(0, 120, 120)]), name) for _ in range(150)]
 
     def spread(numbers: list[float]) -> float:
@@ -52,7 +52,7 @@ def test_intervals_are_those_of_a_bootstrap_over_rows(name: str) -> None:
     def error(low: float, high: float) -> float:
         return (high - low) / (2 * 1.96)
 
-    pair, partial, gain = found.interval(0, 2), found.partial(0, 1, [2, 3]), found.gain(1, 2, 0)
+    pair, partial, gain = result.interval(0, 2), result.partial(0, 1, [2, 3]), result.gain(1, 2, 0)
     assert error(pair.low, pair.high) == pytest.approx(spread([d.values[0, 2] for d in draws]), rel=0.2)
     assert error(partial.low, partial.high) == pytest.approx(
         spread([d.partial(0, 1, [2, 3]).value for d in draws]), rel=0.2
@@ -60,30 +60,30 @@ def test_intervals_are_those_of_a_bootstrap_over_rows(name: str) -> None:
     assert error(gain.low, gain.high) == pytest.approx(spread([d.gain(1, 2, 0).value for d in draws]), rel=0.2)
 
 
-def test_partial_tau_is_kendalls_formula() -> None:
-    found = correlate_ranks(tied_columns(80)).kendall
-    xy, xz, yz = found.values[0, 1], found.values[0, 2], found.values[1, 2]
+def test_partial_tau_matches_kendalls_formula() -> None:
+    result = correlate_ranks(tied_columns(80)).kendall
+    xy, xz, yz = result.values[0, 1], result.values[0, 2], result.values[1, 2]
     expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
-    assert found.partial(0, 1, [2]).value == pytest.approx(expected)
+    assert result.partial(0, 1, [2]).value == pytest.approx(expected)
 
 
-def test_a_constant_column_has_no_correlation() -> None:
+def test_constant_column_has_no_correlation() -> None:
     columns = np.column_stack([np.arange(5.0), np.ones(5), [2.0, 1, 4, 3, 5]])
-    found = correlate_ranks(columns).kendall
-    assert np.isnan(found.interval(0, 1)).all()
-    assert np.isnan(found.partial(0, 2, [1])).all()
-    assert found.interval(0, 2).value == pytest.approx(0.6)
-    assert np.isnan(found.partial(0, 2, [0, 2]).low) or found.partial(0, 2, [0, 2]).value == pytest.approx(0.6)
+    result = correlate_ranks(columns).kendall
+    assert np.isnan(result.interval(0, 1)).all()
+    assert np.isnan(result.partial(0, 2, [1])).all()
+    assert result.interval(0, 2).value == pytest.approx(0.6)
+    assert np.isnan(result.partial(0, 2, [0, 2]).low) or result.partial(0, 2, [0, 2]).value == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("columns", [np.ones((2, 2)), np.array([[1.0, np.nan]] * 4), np.ones(4)])
-def test_what_has_no_ranks_is_refused(columns: NDArray[np.float64]) -> None:
+def test_correlate_ranks_rejects_columns_without_ranks(columns: NDArray[np.float64]) -> None:
     with pytest.raises(ValueError, match="3 rows or more without NaN"):
         correlate_ranks(columns)
 
 
 def scipy_taus(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute tau-b pair by pair, as figures did before."""
+    """Return tau-b, computed pair by pair."""
     n_columns = columns.shape[1]
     taus = np.full((n_columns, n_columns), np.nan)
     for i, j in itertools.combinations_with_replacement(range(n_columns), 2):
@@ -99,7 +99,7 @@ def scipy_taus(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 @given(
     st.integers(1, 150), st.integers(0, 4), st.sampled_from([1, 2, 5, 10_000]), st.floats(0, 1), st.integers(0, 1 << 32)
 )
-def test_taus_are_scipys_with_ties_missing_numbers_and_constant_columns(n_rows, n_columns, n_values, missing, seed):
+def test_kendall_taus_match_scipy_with_ties_and_missing_numbers(n_rows, n_columns, n_values, missing, seed):
     rng = np.random.default_rng(seed)
     columns = rng.integers(0, n_values, (n_rows, n_columns)) / 10_000
     columns[rng.random(columns.shape) < missing] = np.nan
@@ -109,7 +109,7 @@ def test_taus_are_scipys_with_ties_missing_numbers_and_constant_columns(n_rows, 
 
 @pytest.mark.parametrize("n_rows", [6466, 40_000, 70_000])  # ranks of 16 bits with positions of 16 and more, of 32 bits
 @pytest.mark.parametrize("decimals", [1, 3, 12])
-def test_taus_of_many_rows_are_scipys(n_rows, decimals):
+def test_kendall_taus_of_many_rows_match_scipy(n_rows, decimals):
     rng = np.random.default_rng(n_rows)
     shared = rng.random(n_rows)
     columns = np.round(np.stack([shared + scale * rng.random(n_rows) for scale in (0, 0.1, 2)], axis=1), decimals)
@@ -118,7 +118,7 @@ def test_taus_of_many_rows_are_scipys(n_rows, decimals):
     np.testing.assert_array_equal(kendall_taus(columns), scipy_taus(columns))
 
 
-def test_taus_of_two_rows_and_of_none():
+def test_kendall_taus_of_two_rows_and_without_rows():
     assert kendall_taus([[0.1, 0.2], [0.3, 0.1]])[0, 1] == -1
     assert math.isnan(kendall_taus([[0.1, 0.2], [0.1, 0.3]])[0, 1])
     assert kendall_taus(np.empty((0, 2))).shape == (2, 2)

@@ -1,4 +1,4 @@
-"""Robustness R has the weights of its paper, is never clipped, and errors are relative to a reference."""
+"""Robustness R, sensitivity, corruption errors and psychometric curves, checked against formulas and integrals."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from robust201.statistics.robustness import (
 PAPER = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_the_papers_points_have_the_papers_weights() -> None:
+def test_robustness_r_has_the_papers_weights() -> None:
     weights = trapezoid_weights(PAPER) / 0.3
     expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
     np.testing.assert_allclose(weights, expected, atol=1e-6)
@@ -32,29 +32,29 @@ def test_the_papers_points_have_the_papers_weights() -> None:
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.integers(0, 2**31))
-def test_it_is_the_area_relative_to_a_level_curve(accuracies: list[float], seed: int) -> None:
+def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies: list[float], seed: int) -> None:
     strengths = np.cumsum(np.random.default_rng(seed).uniform(0.1, 3, len(accuracies)))
-    found = robustness_r(strengths, [accuracies, [0.5] * len(accuracies)])
+    result = robustness_r(strengths, [accuracies, [0.5] * len(accuracies)])
     width = strengths[-1] - strengths[0]
-    assert found.value[0] == pytest.approx(trapezoid(accuracies, strengths) / (accuracies[0] * width))
-    assert found.value[1] == pytest.approx(1)
+    assert result.value[0] == pytest.approx(trapezoid(accuracies, strengths) / (accuracies[0] * width))
+    assert result.value[1] == pytest.approx(1)
     changes = relative_changes(strengths, accuracies)
-    assert trapezoid(changes, strengths) / width == pytest.approx(found.value[0] - 1, abs=1e-9)
-    assert found.exceeds_one[0] == (found.value[0] > 1)
-    assert found.rises[0] == (max(accuracies) > accuracies[0])
+    assert trapezoid(changes, strengths) / width == pytest.approx(result.value[0] - 1, abs=1e-9)
+    assert result.exceeds_one[0] == (result.value[0] > 1)
+    assert result.rises[0] == (max(accuracies) > accuracies[0])
 
 
-def test_values_above_one_are_kept_and_flagged() -> None:
-    found = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
-    np.testing.assert_allclose(found.value, [1.5, 0.9, 0.25, np.nan])
-    assert found.exceeds_one.tolist() == [True, False, False, False]
-    assert found.rises.tolist() == [True, True, False, True]
-    assert found.floor == found.value[2]
+def test_robustness_r_above_one_is_kept_and_flagged() -> None:
+    result = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
+    np.testing.assert_allclose(result.value, [1.5, 0.9, 0.25, np.nan])
+    assert result.exceeds_one.tolist() == [True, False, False, False]
+    assert result.rises.tolist() == [True, True, False, True]
+    assert result.floor == result.value[2]
 
 
 @pytest.mark.parametrize("strengths", [[0], [0, 0], [1, 0], [0, 1, 2]])
-def test_strengths_must_ascend_and_fit(strengths: list[float]) -> None:
-    with pytest.raises(ConfigError, match="expected two or more ascending strengths"):
+def test_robustness_r_rejects_strengths_that_do_not_ascend_or_match(strengths: list[float]) -> None:
+    with pytest.raises(ConfigError, match="expected at least two ascending strengths"):
         robustness_r(strengths, [0.5, 0.4])
 
 
@@ -67,15 +67,15 @@ def test_corruption_errors_are_relative_to_the_reference() -> None:
     assert np.isnan(corruption_errors(network, np.ones((2, 2)))).all()
 
 
-def test_sensitivity_of_two_alternatives_is_the_textbooks() -> None:
-    """With two alternatives d' is the square root of 2 times the normal quantile of the accuracy."""
+def test_sensitivity_for_two_alternatives_matches_the_closed_form() -> None:
+    """For two alternatives, d' is the square root of 2 times the normal quantile of the accuracy."""
     accuracies = np.array([0.5, 0.6, 0.76, 0.9, 0.99])
-    found = sensitivity(accuracies, 2, 10_000)
-    np.testing.assert_allclose(found, np.sqrt(2) * norm.ppf(accuracies), atol=2e-4)
+    result = sensitivity(accuracies, 2, 10_000)
+    np.testing.assert_allclose(result, np.sqrt(2) * norm.ppf(accuracies), atol=2e-4)
 
 
 @pytest.mark.parametrize("n_classes", [2, 10, 100])
-def test_guessing_has_no_sensitivity_and_sensitivity_rises(n_classes: int) -> None:
+def test_sensitivity_is_zero_at_chance_and_increases(n_classes: int) -> None:
     assert sensitivity(1 / n_classes, n_classes, 10_000) == pytest.approx(0, abs=1e-4)
     rising = sensitivity(np.linspace(0.001, 0.999, 50), n_classes, 10_000)
     assert (np.diff(rising) > 0).all()
@@ -88,21 +88,21 @@ STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
 @given(st.floats(0.5, 1.0), st.floats(0.0, 0.3), st.floats(-0.1, 0.3), st.floats(0.01, 0.2))
-def test_the_closed_form_is_the_integral(upper, lower, midpoint, scale):
+def test_psychometric_robustness_matches_the_integral(upper, lower, midpoint, scale):
     curve = PsychometricCurve(upper, lower, midpoint, scale, 0.0)
     area, _ = quad(lambda strength: float(curve.accuracy(strength)), 0, 0.3, points=[min(max(midpoint, 0), 0.3)])
     assert curve.robustness(0, 0.3) == pytest.approx(area / (float(curve.accuracy(0)) * 0.3), rel=1e-6)
 
 
 @pytest.mark.parametrize("planted", [(0.98, 0.02, 0.12, 0.03), (0.9, 0.0, 0.02, 0.01), (0.7, 0.2, 0.2, 0.05)])
-def test_a_planted_curve_is_found(planted):
+def test_fit_psychometric_recovers_a_planted_curve(planted):
     curve = PsychometricCurve(*planted, 0.0)
-    found = fit_psychometric(STRENGTHS, curve.accuracy(STRENGTHS))
-    assert found.error < 1e-4
-    np.testing.assert_allclose(found.accuracy(STRENGTHS), curve.accuracy(STRENGTHS), atol=1e-3)
-    assert found.robustness(0, 0.3) == pytest.approx(curve.robustness(0, 0.3), abs=1e-3)
+    result = fit_psychometric(STRENGTHS, curve.accuracy(STRENGTHS))
+    assert result.error < 1e-4
+    np.testing.assert_allclose(result.accuracy(STRENGTHS), curve.accuracy(STRENGTHS), atol=1e-3)
+    assert result.robustness(0, 0.3) == pytest.approx(curve.robustness(0, 0.3), abs=1e-3)
 
 
-def test_too_few_points_are_rejected():
-    with pytest.raises(ConfigError, match="5 ascending strengths or more"):
+def test_fit_psychometric_rejects_too_few_points():
+    with pytest.raises(ConfigError, match="5 or more ascending strengths"):
         fit_psychometric([0, 1, 2, 3], [0.9, 0.5, 0.3, 0.1])

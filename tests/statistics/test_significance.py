@@ -1,4 +1,4 @@
-"""Tests between networks equal SciPy's, Holm's correction its definition, and ties are what they say."""
+"""Tests between networks match SciPy's, and Holm's correction its definition."""
 
 import numpy as np
 import pytest
@@ -22,43 +22,43 @@ from robust201.statistics.significance import (
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
-def test_mcnemar_is_the_binomial_test_of_the_images_on_which_two_differ(first: int, second: int) -> None:
+def test_mcnemar_matches_the_binomial_test(first: int, second: int) -> None:
     expected = binomtest(first, first + second).pvalue if first + second else 1.0
     assert float(mcnemar_p_values(first, second)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.integers(2, 500), st.data())
-def test_two_proportions_are_compared_as_by_the_chi_square_test(n: int, data: st.DataObject) -> None:
+def test_two_proportion_test_matches_chi_square(n: int, data: st.DataObject) -> None:
     first, second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
-    got = float(two_proportion_p_values(first, second, n))
+    p_value = float(two_proportion_p_values(first, second, n))
     if 0 < first + second < 2 * n:
         table = [[first, n - first], [second, n - second]]
-        assert got == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-6, abs=1e-12)
+        assert p_value == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-6, abs=1e-12)
     else:
-        assert got == 1.0
+        assert p_value == 1.0
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.5))
-def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
+def test_holm_adjust_rejects_step_by_step(p_values: list[float], level: float) -> None:
     rejected = set()
-    for step, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        if (len(p_values) - step) * p_values[place] > level:
+    for step, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if (len(p_values) - step) * p_values[index] > level:
             break
-        rejected.add(place)
+        rejected.add(index)
     adjusted = holm_adjust(p_values)
-    assert {place for place, value in enumerate(adjusted) if value <= level} == rejected
-    assert all(given <= got for given, got in zip(p_values, adjusted, strict=True))
+    assert {index for index, value in enumerate(adjusted) if value <= level} == rejected
+    assert all(raw <= corrected for raw, corrected in zip(p_values, adjusted, strict=True))
 
 
 def make_outcomes(accuracies: list[float], n: int, shared: float) -> np.ndarray:
-    """Draw outcomes of networks that see an image as equally hard, for a share of the images."""
+    """Return outcomes of networks that find an image equally hard, for a fraction of the images."""
     rng = np.random.default_rng(1)
-    common, own = rng.random(n), rng.random((len(accuracies), n))
-    draws = np.where(np.arange(n) < shared * n, common, own)
+    common, separate = rng.random(n), rng.random((len(accuracies), n))
+    draws = np.where(np.arange(n) < shared * n, common, separate)
     return draws < np.array(accuracies)[:, None]
 
 
-def test_networks_are_compared_image_by_image_where_outcomes_are_stored() -> None:
+def test_ties_with_best_uses_outcomes_if_stored() -> None:
     n = 1_000
     correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared=1.0)
     accuracies = correct.mean(axis=1)
@@ -71,78 +71,78 @@ def test_networks_are_compared_image_by_image_where_outcomes_are_stored() -> Non
     np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw))
     assert paired.paired
     unpaired = ties_with_best(accuracies, n)
-    # On the same hard images a small difference is certain, which two accuracies do not show.
+    # On the same hard images, a small difference is certain, which accuracies alone do not show.
     assert paired.tied.sum() < unpaired.tied.sum()
     assert not unpaired.tied[-1]
     assert not unpaired.paired
 
 
-def test_the_best_is_tied_with_itself_and_with_its_equals() -> None:
-    found = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
-    assert (found.best, found.tied.tolist()) == (2, [False, False, True, True])
-    assert np.isnan(found.p_values[1])
+def test_ties_with_best_include_the_best_and_equal_networks() -> None:
+    result = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
+    assert (result.best, result.tied.tolist()) == (2, [False, False, True, True])
+    assert np.isnan(result.p_values[1])
     assert ties_with_best([np.nan], 100).best == -1
 
 
-def test_counts_and_the_test_are_those_of_the_outcomes():
+def test_paired_differences_count_images_and_match_mcnemar():
     first, second = np.array([[1, 1, 0, 0, 1, 1, 1, 1, 1]], bool), np.array([[1, 0, 1, 1, 1, 1, 1, 1, 1]], bool)
-    found = paired_differences(pack_outcomes(first), pack_outcomes(second), 9)
-    assert (found.only_first.tolist(), found.only_second.tolist()) == ([1], [2])
-    assert found.difference[0] == pytest.approx(1 / 9)
-    assert found.p_value[0] == pytest.approx(1.0)  # 2 * P(X <= 1 | n = 3, 1/2)
+    result = paired_differences(pack_outcomes(first), pack_outcomes(second), 9)
+    assert (result.only_first.tolist(), result.only_second.tolist()) == ([1], [2])
+    assert result.difference[0] == pytest.approx(1 / 9)
+    assert result.p_value[0] == pytest.approx(1.0)  # 2 * P(X <= 1 | n = 3, 1/2)
 
 
-def test_equal_networks_do_not_differ_and_the_order_only_turns_the_sign():
+def test_paired_differences_are_antisymmetric_and_zero_for_equal_networks():
     rng = np.random.default_rng(0)
     first, second = (pack_outcomes(rng.random((20, 200)) < share) for share in (0.6, 0.7))
     same = paired_differences(first, first, 200)
     assert (same.difference == 0).all()
     assert ((same.low <= 0) & (same.high >= 0)).all()
-    one, other = paired_differences(first, second, 200), paired_differences(second, first, 200)
-    np.testing.assert_allclose(one.low, -other.high, atol=1e-12)
-    np.testing.assert_allclose(one.p_value, other.p_value)
+    forward, backward = paired_differences(first, second, 200), paired_differences(second, first, 200)
+    np.testing.assert_allclose(forward.low, -backward.high, atol=1e-12)
+    np.testing.assert_allclose(forward.p_value, backward.p_value)
 
 
 @pytest.mark.parametrize("n_images", [60, 300])
 @pytest.mark.parametrize(
-    "shares", [(0.5, 0.1, 0.15), (0.85, 0.05, 0.05), (0.3, 0.02, 0.2), (0.02, 0.01, 0.03)], ids=str
+    "fractions", [(0.5, 0.1, 0.15), (0.85, 0.05, 0.05), (0.3, 0.02, 0.2), (0.02, 0.01, 0.03)], ids=str
 )
-def test_intervals_hold_in_about_95_percent_of_samples(n_images, shares):
-    draws = np.random.default_rng(1).multinomial(n_images, [*shares, 1 - sum(shares)], size=20_000)
+def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
+    draws = np.random.default_rng(1).multinomial(n_images, [*fractions, 1 - sum(fractions)], size=20_000)
     low, high = paired_difference_intervals(*draws[:, :3].T, n_images)
-    held = ((low <= shares[2] - shares[1]) & (shares[2] - shares[1] <= high)).mean()
-    assert 0.935 < held <= 1.0
+    coverage = ((low <= fractions[2] - fractions[1]) & (fractions[2] - fractions[1] <= high)).mean()
+    assert 0.935 < coverage <= 1.0
 
 
-def test_images_that_do_not_vary_are_not_taken_for_certain() -> None:
+def test_image_mean_intervals_of_constant_images_are_not_empty() -> None:
     counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
     low, high = image_mean_intervals(counts, 4)
     expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)
     assert (low.tolist(), high.tolist()) == (expected_low.tolist(), expected_high.tolist())
     assert low[0] < 0.75
-    found = mean_ties_with_best(counts, 4)
+    result = mean_ties_with_best(counts, 4)
     expected = binomtest(10, 10).pvalue
-    np.testing.assert_allclose(found.p_values, [1.0, 2 * expected, 2 * expected])
-    assert found.tied.tolist() == [True, False, False]
+    np.testing.assert_allclose(result.p_values, [1.0, 2 * expected, 2 * expected])
+    assert result.tied.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3])
-def test_few_images_tell_no_networks_apart(n_images: int) -> None:
+def test_few_images_leave_all_networks_tied(n_images: int) -> None:
     counts = np.array([[2] * n_images, [1] * n_images, [2] * n_images], np.uint16)
-    found = mean_ties_with_best(counts, 2)
-    assert found.tied.all()
-    assert not np.isnan(found.p_values).any()
+    result = mean_ties_with_best(counts, 2)
+    assert result.tied.all()
+    assert not np.isnan(result.p_values).any()
     low, high = image_mean_intervals(counts, 2)
     assert ((low < high) & (high - low > 0.5)).all()
 
 
-def test_means_that_vary_are_compared_by_students_test() -> None:
+def test_mean_ties_with_best_matches_student() -> None:
     counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
     floats = counts.astype(float)
-    found = mean_ties_with_best(counts, 5)
-    others = [place for place in range(3) if place != found.best]
-    raw = [ttest_rel(floats[found.best], floats[other]).pvalue for other in others]
-    np.testing.assert_allclose(found.p_values[others], holm_adjust(raw))
+    result = mean_ties_with_best(counts, 5)
+    others = [index for index in range(3) if index != result.best]
+    raw = [ttest_rel(floats[result.best], floats[other]).pvalue for other in others]
+    np.testing.assert_allclose(result.p_values[others], holm_adjust(raw))
     low, high = image_mean_intervals(counts, 5)
     expected = student.interval(0.95, 39, floats[0].mean() / 5, sem(floats[0] / 5))
     np.testing.assert_allclose((low[0], high[0]), expected)

@@ -1,4 +1,4 @@
-"""Singular values of images, against matrices whose spectra are known."""
+"""Singular values of images, checked against known spectra."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,11 @@ from robust201.statistics.singular_values import singular_spectra
 
 
 def stacked(*matrices: list[list[int]]) -> np.ndarray:
-    """One image of one channel per matrix."""
+    """Return one image with one channel per matrix."""
     return np.array(matrices, np.uint8)[:, None]
 
 
-def test_equal_singular_values_have_full_effective_rank_and_a_rank_one_image_has_rank_one():
+def test_effective_rank_of_identity_is_full_and_of_constant_is_one():
     identity, constant = np.eye(4, dtype=np.uint8) * 200, np.full((4, 4), 7)
     spectra = singular_spectra(stacked(identity.tolist(), constant.tolist()))
     np.testing.assert_allclose(spectra.energy, [[0.25] * 4, [1, 0, 0, 0]], atol=1e-12)
@@ -20,13 +20,13 @@ def test_equal_singular_values_have_full_effective_rank_and_a_rank_one_image_has
     assert spectra.rank_of_energy(1).tolist() == [4, 1]
 
 
-def test_spectrum_of_a_diagonal_image_is_worked_out_by_hand():
+def test_spectrum_of_diagonal_image_matches_hand_calculation():
     (energy,), (effective_rank,) = singular_spectra(stacked([[30, 0], [0, 10]]))
     np.testing.assert_allclose(energy, [0.9, 0.1])
     assert effective_rank == pytest.approx(0.75**-0.75 * 0.25**-0.25)
 
 
-def test_a_centred_image_has_no_mean():
+def test_centred_spectrum_ignores_the_mean():
     image = stacked([[200, 210], [200, 210]])
     assert singular_spectra(image).energy[0, 0] > 0.99
     spectra = singular_spectra(stacked([[210, 200], [200, 210]]), centred=True)
@@ -35,7 +35,7 @@ def test_a_centred_image_has_no_mean():
     assert spectra.effective_rank.tolist() == pytest.approx([1])
 
 
-def test_channels_are_averaged_and_those_without_content_are_left_out():
+def test_spectra_average_channels_and_skip_empty_ones():
     identity, zeros = np.eye(2, dtype=np.uint8), np.zeros((2, 2), np.uint8)
     images = np.stack([np.stack([identity, np.ones_like(zeros)]), np.stack([identity, zeros]), np.stack([zeros] * 2)])
     spectra = singular_spectra(images)
@@ -44,7 +44,7 @@ def test_channels_are_averaged_and_those_without_content_are_left_out():
     assert np.isnan(spectra.rank_of_energy(0.9)[2])
 
 
-def test_blocks_do_not_change_the_spectra():
+def test_spectra_do_not_depend_on_blocks():
     images = np.random.default_rng(0).integers(0, 256, (1003, 1, 3, 4), np.uint8)
     whole, last = singular_spectra(images), singular_spectra(images[1000:])
     assert whole.energy.shape == (1003, 3)

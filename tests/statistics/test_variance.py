@@ -1,4 +1,4 @@
-"""Variance is divided as the analysis of variance does it, without bias."""
+"""Variance components match the analysis of variance, without bias."""
 
 import numpy as np
 import pytest
@@ -7,43 +7,43 @@ from robust201.core.errors import ConfigError
 from robust201.statistics.variance import summarise_seeds, variance_components
 
 
-def test_seeds_are_summarised_by_architecture() -> None:
-    held = np.array([[0.9, 0.92, 0.94], [0.8, np.nan, 0.9], [0.7, np.nan, np.nan], [np.nan] * 3])
-    deviations, pooled = summarise_seeds(held)
-    np.testing.assert_allclose(deviations[:2], [np.std(held[0], ddof=1), np.std([0.8, 0.9], ddof=1)])
+def test_summarise_seeds_by_architecture() -> None:
+    accuracies = np.array([[0.9, 0.92, 0.94], [0.8, np.nan, 0.9], [0.7, np.nan, np.nan], [np.nan] * 3])
+    deviations, pooled = summarise_seeds(accuracies)
+    np.testing.assert_allclose(deviations[:2], [np.std(accuracies[0], ddof=1), np.std([0.8, 0.9], ddof=1)])
     assert np.isnan(deviations[2:]).all()
-    assert pooled == pytest.approx(np.sqrt((2 * np.var(held[0], ddof=1) + np.var([0.8, 0.9], ddof=1)) / 3))
+    assert pooled == pytest.approx(np.sqrt((2 * np.var(accuracies[0], ddof=1) + np.var([0.8, 0.9], ddof=1)) / 3))
     assert np.isnan(summarise_seeds([[0.5]])[1])
 
 
-def test_two_factors_are_the_textbooks() -> None:
+def test_variance_components_of_two_factors_match_the_textbook() -> None:
     values = np.random.default_rng(0).normal(size=(3, 7))
-    grand, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
-    ms_rows = 7 * ((rows - grand) ** 2).sum() / 2
-    ms_columns = 3 * ((columns - grand) ** 2).sum() / 6
-    ms_rest = ((values - rows[:, None] - columns + grand) ** 2).sum() / 12
-    found = variance_components(values, ("seed", "image"))
-    assert found == pytest.approx(
+    mean, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
+    ms_rows = 7 * ((rows - mean) ** 2).sum() / 2
+    ms_columns = 3 * ((columns - mean) ** 2).sum() / 6
+    ms_rest = ((values - rows[:, None] - columns + mean) ** 2).sum() / 12
+    result = variance_components(values, ("seed", "image"))
+    assert result == pytest.approx(
         {"seed": (ms_rows - ms_rest) / 7, "image": (ms_columns - ms_rest) / 3, "seed x image": ms_rest}
     )
 
 
-def test_components_are_found_without_bias() -> None:
+def test_variance_components_are_unbiased() -> None:
     rng = np.random.default_rng(1)
     truth = {"seed": 0.5, "draw": 0.2, "image": 2.0, "seed x image": 1.0, "seed x draw x image": 0.3}
     names, sizes = ("seed", "draw", "image"), (3, 4, 5)
-    found = []
+    results = []
     for _ in range(400):
         values = np.zeros(sizes)
         for name, variance in truth.items():
             shape = [size if factor in name.split(" x ") else 1 for factor, size in zip(names, sizes, strict=True)]
             values = values + rng.normal(0, np.sqrt(variance), shape)
-        found.append(variance_components(values, names))
-    means = {name: np.mean([one[name] for one in found]) for name in found[0]}
+        results.append(variance_components(values, names))
+    means = {name: np.mean([result[name] for result in results]) for name in results[0]}
     assert means == pytest.approx({name: truth.get(name, 0.0) for name in means}, abs=0.15)
 
 
 @pytest.mark.parametrize(("shape", "names"), [((3,), ("a", "b")), ((1, 4), ("a", "b")), ((), ())])
-def test_too_few_levels_are_refused(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="expected an axis of two levels or more"):
+def test_variance_components_reject_too_few_levels(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected an axis with at least two levels"):
         variance_components(np.zeros(shape), names)

@@ -1,4 +1,4 @@
-"""Clean accuracies beside those recorded with the weights: the range that a sample allows, and where it is said."""
+"""Comparison of clean accuracies with those recorded with the weights, and the commands that report differences."""
 
 import json
 from collections.abc import Callable
@@ -30,8 +30,8 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 
 @given(st.integers(2, 40), st.data())
-def test_a_sample_lies_outside_as_rarely_as_the_level_says(n_test: int, data: st.DataObject) -> None:
-    """By all samples, counted exactly: each tail has at most half of the level, and would have more with one image."""
+def test_expected_range_has_tails_of_the_level(n_test: int, data: st.DataObject) -> None:
+    """Over all samples, counted exactly: each tail is at most half of the level, and would exceed it with one more."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
@@ -43,21 +43,21 @@ def test_a_sample_lies_outside_as_rarely_as_the_level_says(n_test: int, data: st
     assert below + weights[round(low * n_images)] >= tail * Fraction(999_999, 1_000_000)
 
 
-def test_of_all_images_only_rounding_is_allowed() -> None:
+def test_expected_range_of_all_images_allows_only_rounding() -> None:
     assert expected_range(0.9, 10_000, 10_000) == pytest.approx((0.899, 0.901))
-    found = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
-    assert found.n_checked == 3
-    assert [one.found.measured for one in found.unexpected] == [0.8989, 0.9011]
+    check = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
+    assert check.n_checked == 3
+    assert [network.accuracy.measured for network in check.unexpected] == [0.8989, 0.9011]
     rounded = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), rounding=ROUNDING["bf16"])
     assert not check_accuracies([rounded]).unexpected
 
 
-def test_many_networks_are_named_less_easily() -> None:
-    """The level is shared by the networks, so that a sweep of thousands names none by chance."""
-    one = clean_accuracy(0.76, 0.9, 100, 10_000)
-    assert check_accuracies([one]).unexpected
-    assert not check_accuracies([one] * 10_000).unexpected
-    message = check_accuracies([one]).unexpected[0].message
+def test_check_accuracies_is_stricter_for_many_networks() -> None:
+    """The networks share the level, so that a sweep of thousands flags none by chance."""
+    accuracy = clean_accuracy(0.76, 0.9, 100, 10_000)
+    assert check_accuracies([accuracy]).unexpected
+    assert not check_accuracies([accuracy] * 10_000).unexpected
+    message = check_accuracies([accuracy]).unexpected[0].message
     assert "#21 cifar10: expected 0.7" in message
     assert "of 100 clean images correct, since 0.9000 of 10,000 is recorded with the weights, got 0.7600" in message
 
@@ -74,7 +74,7 @@ def test_many_networks_are_named_less_easily() -> None:
         (None, None),
     ],
 )
-def test_what_an_archive_records(percents: object, accuracy: float | None) -> None:
+def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percents: object, accuracy: float | None) -> None:
     assert read_test_accuracy(percents, 200) == accuracy
 
 
@@ -107,28 +107,30 @@ def measured(robust201: RunCommand, folder: Path) -> dict[int, float]:
     return {index: data.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
 
 
-def test_everyone_says_which_weights_are_in_doubt(
+def test_commands_name_networks_with_unexpected_accuracy(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """`verify`, `doctor` and the report name the network whose accuracy is another, and only that one."""
+    """`verify`, `doctor` and the report name exactly the network whose accuracy differs from the recorded one."""
     recorded_sweep({})
-    true = measured(robust201, tmp_path)
+    measured_accuracies = measured(robust201, tmp_path)
     assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
-    sweep = recorded_sweep({0: true[0], 21: true[21] + 0.1})
+    sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
     verified = robust201("verify", tmp_path / "results")
     assert verified.code == 0
     assert verified.err.startswith("warning: Checking weights failed for #21 digits: expected 0.")
     assert "#0" not in verified.err
     assert "recorded with the weights for 1 of 2 networks" in " ".join(verified.out.split())
     examined = json.loads(robust201("doctor", sweep, "--json").out)
-    (found,) = (check for check in examined if check["what"] == "clean accuracy")
-    assert not found["ok"]
-    assert "#21 digits" in found["fix"]
+    (check,) = (check for check in examined if check["what"] == "clean accuracy")
+    assert not check["ok"]
+    assert "#21 digits" in check["fix"]
     exported = tmp_path / "exported"
     assert robust201("export", tmp_path / "results", "--out", exported).code == 0
     content = json.loads((exported / RECORDED_FILE).read_text())
-    assert content == {"digits": {"n_test": N_TEST, "accuracy": {"0": true[0], "21": true[21] + 0.1}}}
+    assert content == {
+        "digits": {"n_test": N_TEST, "accuracy": {"0": measured_accuracies[0], "21": measured_accuracies[21] + 0.1}}
+    }
     assert robust201("verify", tmp_path / "results", "--export", exported).code == 0
     assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
@@ -136,7 +138,7 @@ def test_everyone_says_which_weights_are_in_doubt(
     assert "Checking weights failed for #21 digits" in page
 
 
-def test_recorded_accuracies_move_no_result(
+def test_recorded_accuracies_do_not_change_results(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
     recorded_sweep({})
@@ -144,20 +146,20 @@ def test_recorded_accuracies_move_no_result(
     assert "0 missing" in robust201("run", sweep).err
 
 
-def test_a_file_of_other_content_is_refused(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_recorded_file_with_invalid_content_is_rejected(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     assert robust201("export", finished, "--out", exported).code == 0
     accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
     contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
     for content in (*contents, *({"digits": {"n_test": 9, "accuracy": rows}} for rows in accuracies)):
         (exported / RECORDED_FILE).write_text(json.dumps(content))
-        with pytest.raises(ResultsError) as refused:
+        with pytest.raises(ResultsError) as error:
             check_recorded(RobustnessDataset(exported))
-        assert RECORDED_FILE in str(refused.value), content
+        assert RECORDED_FILE in str(error.value), content
         assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2), content
 
 
-def test_rounded_and_overlaid_exports_raise_no_alarm(
+def test_rounded_and_overlaid_exports_raise_no_warning(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
     recorded_sweep({})
@@ -170,7 +172,7 @@ def test_rounded_and_overlaid_exports_raise_no_alarm(
     assert check_recorded(RobustnessDataset(exported, tmp_path / "measured")).n_checked == 0
 
 
-def test_a_manifest_with_an_accuracy_that_is_none_is_damaged(tmp_path: Path, tiny_weights: Path) -> None:
+def test_manifest_with_invalid_accuracy_is_rejected(tmp_path: Path, tiny_weights: Path) -> None:
     lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
     lines[1] = json.dumps(json.loads(lines[1]) | {"test_accuracy": 93.4})
     (tmp_path / "manifest.jsonl").write_text("\n".join(lines) + "\n")

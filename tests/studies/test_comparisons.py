@@ -1,4 +1,4 @@
-"""The printed marks of the study of image distributions follow from its printed means and deviations, but for one."""
+"""The published markers of the study of image distributions: all but one follow from the published numbers."""
 
 import json
 
@@ -22,18 +22,18 @@ def check():
     return check_printed_marks()
 
 
-def test_the_tables_are_eighteen_of_six_epochs():
+def test_published_tables_are_eighteen_with_six_epochs():
     tables = printed_tables()
     assert tables.groupby("table").size().tolist() == [6] * 18
     assert tables.groupby(["network", "group"]).ngroups == 3 * len(GROUPS)
     assert tables.loc[~tables["certain"], ["table", "epoch"]].to_numpy().tolist() == [[5, e] for e in (10, 25, 50, 150)]
     assert int(tables["mean"].isna().sum()) == 1
-    # What R can be of nine epsilons: from the floor of 1/48, to 1 where accuracies do not rise.
+    # With nine epsilons, R is between the floor of 1/48 and 1, unless accuracies rise.
     assert tables["mean"].dropna().between(1 / 48, 1).all()
     assert set("".join(tables["marks"])) == {family.mark for family in FAMILIES}
 
 
-def test_117_of_118_printed_decisions_follow_from_the_printed_numbers(check):
+def test_published_decisions_follow_from_the_numbers_except_one(check):
     assert (len(check.comparisons), len(check.certain), int(check.certain["agrees"].sum())) == (126, 118, 117)
     (exception,) = check.exceptions.itertuples()
     assert (exception.network, exception.epoch, exception.first, exception.second) == (
@@ -45,17 +45,17 @@ def test_117_of_118_printed_decisions_follow_from_the_printed_numbers(check):
     assert exception.higher_holm == "first"  # no correction makes it agree
 
 
-def test_each_p_value_is_that_of_scipy(check):
+def test_p_values_match_scipy(check):
     tables = printed_tables().set_index(["network", "group", "epoch"])
     for row in check.comparisons.itertuples():
         first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
-        wanted = stats.ttest_ind_from_stats(
+        expected = stats.ttest_ind_from_stats(
             *(first["mean"], first["sd"], 20, second["mean"], second["sd"], 20), equal_var=False
         )
-        assert row.p == pytest.approx(wanted.pvalue, rel=1e-9, nan_ok=True)
+        assert row.p == pytest.approx(expected.pvalue, rel=1e-9, nan_ok=True)
 
 
-def test_four_marks_do_not_survive_the_correction_for_126_tests(check):
+def test_four_markers_do_not_survive_the_correction_for_126_tests(check):
     assert (len(check.marks), len(check.left)) == (106, 102)
     lost = check.claims.query("lost != ''")
     assert [(row.experiment, row.network, row.lost) for row in lost.itertuples()] == [
@@ -67,22 +67,22 @@ def test_four_marks_do_not_survive_the_correction_for_126_tests(check):
     assert (check.comparisons["p_holm"].dropna() >= check.comparisons["p"].dropna()).all()
 
 
-def test_the_json_value_is_json_and_keeps_small_p_values(check):
+def test_payload_is_json_and_keeps_small_p_values(check):
     value = json.loads(json.dumps(check.to_payload(), allow_nan=False))
     assert len(value["comparisons"]) == 126
     assert sum(row["p"] is None for row in value["comparisons"]) == 2
     assert 0 < min(row["p"] for row in value["comparisons"] if row["p"] is not None) < 1e-50
 
 
-def test_groups_are_paired_by_seed():
+def test_compare_groups_pairs_by_seed():
     seeds = pd.RangeIndex(8)
     start = np.random.default_rng(1).normal(0.5, 0.1, 8)
     values = {
         ("LeNet", "mnist", 1): pd.Series(start + 0.01 + 0.001 * np.arange(8), seeds),
-        ("LeNet", "cifar10", 1): pd.Series(start[::-1], seeds[::-1]),  # the same seeds, listed backwards
+        ("LeNet", "cifar10", 1): pd.Series(start[::-1], seeds[::-1]),  # the same seeds in reverse order
     }
     summaries = pd.DataFrame(
-        [(*key, held.mean(), held.std(), len(held)) for key, held in values.items()],
+        [(*key, series.mean(), series.std(), len(series)) for key, series in values.items()],
         columns=["network", "group", "epoch", "mean", "sd", "n"],
     )
     (row,) = compare_groups(summaries, values).itertuples()

@@ -1,4 +1,4 @@
-"""The dataset paper's claims on invented results, in which each is planted or its opposite."""
+"""The dataset paper's claims on synthetic results, in which each claim or its opposite is planted."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ NO_CORRELATIONS = pd.DataFrame()
 
 
 def effect(spec, sign):
-    """Robustness as the paper describes it, or its opposite."""
+    """Return an effect on robustness as the paper describes it, or its opposite."""
     edges = nasbench201.parse(spec)
     convolved = ["conv" in operation for operation in edges]
     pooled = edges[2] == "avg_pool_3x3"
@@ -26,7 +26,7 @@ def effect(spec, sign):
 
 
 def write_space(folder, sign=1):
-    """Results of all cells: clean accuracy grows with the parameters, the rest by `effect`."""
+    """Write results of all cells: clean accuracy grows with the parameters, and the rest follows `effect`."""
     specs = nasbench201.specs()
     size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
     robust = {index: 0.3 + effect(specs[index], sign) for index in EVALUATED}
@@ -50,8 +50,8 @@ def verdicts(results, correlations=NO_CORRELATIONS):
     return {claim.claim: claim.verdict for claim in check_claims(results, correlations)}
 
 
-def verdict_on(found, words):
-    (verdict,) = [verdict for claim, verdict in found.items() if words in claim]
+def verdict_on(verdict_by_claim, words):
+    (verdict,) = [verdict for claim, verdict in verdict_by_claim.items() if words in claim]
     return verdict
 
 
@@ -59,53 +59,55 @@ PLANTED = ("non-isomorphic", "almost none has a convolution", "factor of two", "
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])
-def test_check_claims_finds_what_was_planted(tmp_path, sign, expected):
-    found = verdicts(write_space(tmp_path, sign))
+def test_check_claims_finds_planted_claims(tmp_path, sign, expected):
+    verdict_by_claim = verdicts(write_space(tmp_path, sign))
     for words in PLANTED[1:]:
-        # The opposite world has cells that differ by a factor of two as well.
-        assert verdict_on(found, words) == (HOLDS if words == "factor of two" else expected), words
-    assert verdict_on(found, PLANTED[0]) == HOLDS
+        # With the opposite sign, cells also differ by a factor of two.
+        assert verdict_on(verdict_by_claim, words) == (HOLDS if words == "factor of two" else expected), words
+    assert verdict_on(verdict_by_claim, PLANTED[0]) == HOLDS
 
 
-def test_check_claims_tests_nothing_that_a_part_of_the_space_cannot_show(tmp_path):
+def test_check_claims_leaves_claims_untested_on_part_of_the_space(tmp_path):
     few = {str(index): 0.5 for index in EVALUATED[:10]}
-    found = verdicts(results_of(write_results(tmp_path, {"clean": few, "pgd": {k: [0.3, 0.1] for k in few}})))
-    assert {verdict_on(found, words) for words in PLANTED[1:]} == {UNTESTED}
-    assert verdict_on(found, "Jacobian") == UNTESTED
+    verdict_by_claim = verdicts(
+        results_of(write_results(tmp_path, {"clean": few, "pgd": {k: [0.3, 0.1] for k in few}}))
+    )
+    assert {verdict_on(verdict_by_claim, words) for words in PLANTED[1:]} == {UNTESTED}
+    assert verdict_on(verdict_by_claim, "Jacobian") == UNTESTED
 
 
-def test_the_best_cell_of_the_paper_holds_the_first_rank(tmp_path):
+def test_check_claims_ranks_the_papers_best_cells(tmp_path):
     names = ["13714", "3456", "21"]
     clean = dict(zip(names, (0.9, 0.5, 0.6), strict=True))
-    found = verdicts(results_of(write_results(tmp_path, {"clean": clean})))
-    assert verdict_on(found, "#13714") == HOLDS
-    assert verdict_on(found, "#3456") == FAILS
+    verdict_by_claim = verdicts(results_of(write_results(tmp_path, {"clean": clean})))
+    assert verdict_on(verdict_by_claim, "#13714") == HOLDS
+    assert verdict_on(verdict_by_claim, "#3456") == FAILS
     assert verdict_on(verdicts(results_of(write_results(tmp_path / "b", {"clean": {"21": 0.5}}))), "#3456") == UNTESTED
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(0.1, HOLDS), (-0.1, FAILS)])
-def test_pgd_is_compared_with_apgd(tmp_path, gap, expected):
+def test_check_claims_compares_pgd_with_apgd(tmp_path, gap, expected):
     names = [str(index) for index in EVALUATED[:12]]
     spread = np.linspace(0, 0.02, len(names))
     values = {
         "pgd": {name: [0.4, 0.0] for name in names},
         "aa_apgd-ce@Linf": {name: [0.4 - gap - more, 0.0] for name, more in zip(names, spread, strict=True)},
     }
-    found = verdicts(results_of(write_attacks(tmp_path, {"clean": dict.fromkeys(names, 0.9)} | values)))
-    assert verdict_on(found, "APGD-CE leaves fewer") == expected
-    assert verdict_on(found, "have this order") == expected
+    verdict_by_claim = verdicts(results_of(write_attacks(tmp_path, {"clean": dict.fromkeys(names, 0.9)} | values)))
+    assert verdict_on(verdict_by_claim, "APGD-CE leaves fewer") == expected
+    assert verdict_on(verdict_by_claim, "have this order") == expected
 
 
 @pytest.mark.parametrize(
     ("taus", "expected"), [((-0.6, -0.2), HOLDS), ((-0.1, 0.5), FAILS), ((-0.6, float("nan")), UNTESTED)]
 )
-def test_the_jacobian_is_followed_over_epsilon(tmp_path, taus, expected):
+def test_check_claims_follows_the_jacobian_over_epsilon(tmp_path, taus, expected):
     rows = pd.DataFrame({"measure": "Jacobian norm", "key": "pgd", "strength": (1.0, 8.0), "kendall": taus})
     results = results_of(write_results(tmp_path, {"clean": {"21": 0.5}}))
     assert verdict_on(verdicts(results, rows), "Jacobian") == expected
 
 
-def test_medians_and_curves_stand_beside_the_printed_ones(tmp_path):
+def test_medians_and_curves_are_compared_with_published_ones(tmp_path):
     pgd = {"0": [0.3, 0.0], "1": [0.5, 0.0], "2": [0.2, 0.1]}
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.85}, "pgd": pgd}))
     medians = compare_medians(results).set_index(["key", "strength"])
@@ -120,11 +122,11 @@ def study_of(dataset="cifar10"):
     return DatasetStudy.model_validate(fields)
 
 
-def test_the_page_begins_with_what_the_results_contradict(tmp_path):
+def test_page_begins_with_contradicted_claims(tmp_path):
     names = [str(index) for index in EVALUATED[:12]]
     values = {
-        "clean": {name: 0.5 + 0.01 * place for place, name in enumerate(names)},
-        "pgd": {name: [0.3 + 0.01 * place, 0.0] for place, name in enumerate(names)},
+        "clean": {name: 0.5 + 0.01 * index for index, name in enumerate(names)},
+        "pgd": {name: [0.3 + 0.01 * index, 0.0] for index, name in enumerate(names)},
         "aa_apgd-ce@Linf": {name: [0.5, 0.0] for name in names},
     }
     folder = write_attacks(tmp_path / "data", values)
@@ -136,7 +138,7 @@ def test_the_page_begins_with_what_the_results_contradict(tmp_path):
     assert all(path.is_file() for path in files)
 
 
-def test_a_study_of_other_results_is_rejected(tmp_path):
+def test_study_rejects_exports_without_its_dataset(tmp_path):
     folder = write_results(tmp_path / "data", {"clean": {"21": 0.5}})
     with pytest.raises(ResultsError, match="no export has accuracies on cifar100"):
         write_pages(study_of("cifar100"), Exports([folder]), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Mixed models of R: effects of complete and incomplete groups, over architectures, and of too few seeds."""
+"""Mixed models of R: effects with complete and incomplete groups, over architectures, and with too few seeds."""
 
 import numpy as np
 import pandas as pd
@@ -9,27 +9,27 @@ from robust201.studies.comparisons import FAMILIES, GROUPS
 from robust201.studies.mixed_effects import ALL_NETWORKS, FACTORS, fit_mixed_effects
 
 
-def invent(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
-    """R of every group, with a part that a network's seed adds to all of them."""
-    draws = np.random.default_rng(0)
+def make_models(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
+    """Return R of every group, with an effect of the seed that all groups share."""
+    rng = np.random.default_rng(0)
     rows = []
     for network in networks:
         for epoch in epochs:
-            of_seed = dict(zip(seeds, draws.normal(0, 0.1, len(seeds)), strict=True))
-            for place, group in enumerate(GROUPS):
+            seed_effects = dict(zip(seeds, rng.normal(0, 0.1, len(seeds)), strict=True))
+            for index, group in enumerate(GROUPS):
                 names = {"network": network, "group": group, "epoch": epoch}
-                rows += [names | {"seed": seed, "r": 0.6 - 0.05 * place + of_seed[seed]} for seed in seeds]
+                rows += [names | {"seed": seed, "r": 0.6 - 0.05 * index + seed_effects[seed]} for seed in seeds]
     frame = pd.DataFrame(rows)
-    return frame.assign(r=frame["r"] + draws.normal(0, 0.02, len(frame)))
+    return frame.assign(r=frame["r"] + rng.normal(0, 0.02, len(frame)))
 
 
 @pytest.fixture(scope="module")
 def models():
-    return invent()
+    return make_models()
 
 
 @pytest.fixture(scope="module")
-def found(models):
+def study_effects(models):
     return fit_mixed_effects(models)
 
 
@@ -38,60 +38,62 @@ def effect(effects, experiment, network, epoch):
     return rows[rows["epoch"].isna() if epoch is None else rows["epoch"] == epoch].iloc[0]
 
 
-def test_there_is_an_effect_of_every_factor(found):
+def test_mixed_effects_cover_every_factor(study_effects):
     assert set(FACTORS) == {family.experiment for family in FAMILIES}
-    assert len(found.effects) == 7 * 2 * 2 + 7 + 1
-    assert set(found.effects["factor"]) == {*FACTORS.values(), "architecture"}
-    assert found.effects.notna().drop(columns="epoch").all(axis=None)
-    np.testing.assert_allclose(found.effects["p_holm"], holm_adjust(found.effects["p"]))
-    assert len(found.variances) == 4
+    assert len(study_effects.effects) == 7 * 2 * 2 + 7 + 1
+    assert set(study_effects.effects["factor"]) == {*FACTORS.values(), "architecture"}
+    assert study_effects.effects.notna().drop(columns="epoch").all(axis=None)
+    np.testing.assert_allclose(study_effects.effects["p_holm"], holm_adjust(study_effects.effects["p"]))
+    assert len(study_effects.variances) == 4
 
 
-def test_an_effect_of_complete_groups_is_the_difference_of_their_means(models, found):
+def test_effect_of_complete_groups_is_the_difference_of_their_means(models, study_effects):
     means = models.groupby(["network", "group", "epoch"])["r"].mean()
-    row = effect(found.effects, "E2a", "ResNet50", 4)
-    wanted = means["ResNet50", "fusion_digit", 4] - means["ResNet50", "fusion_object", 4]
-    assert row["estimate"] == pytest.approx(wanted)
+    row = effect(study_effects.effects, "E2a", "ResNet50", 4)
+    expected = means["ResNet50", "fusion_digit", 4] - means["ResNet50", "fusion_object", 4]
+    assert row["estimate"] == pytest.approx(expected)
     assert row["degrees"] == pytest.approx(4 * 5, rel=1e-4)
-    assert row["low"] < wanted < row["high"]
-    assert (found.variances["seed_share"] > 0.7).all()
-    assert found.variances["n"].tolist() == [30] * 4
+    assert row["low"] < expected < row["high"]
+    assert (study_effects.variances["seed_share"] > 0.7).all()
+    assert study_effects.variances["n"].tolist() == [30] * 4
 
 
-def test_effects_over_architectures_are_of_the_last_epochs(models, found):
-    both = [effect(found.effects, "E3a", network, 4) for network in ("LeNet", "ResNet50")]
-    mean = effect(found.effects, "E3a", ALL_NETWORKS, None)
+def test_effects_over_architectures_use_the_last_epochs(models, study_effects):
+    both = [effect(study_effects.effects, "E3a", network, 4) for network in ("LeNet", "ResNet50")]
+    mean = effect(study_effects.effects, "E3a", ALL_NETWORKS, None)
     assert mean["estimate"] == pytest.approx(np.mean([row["estimate"] for row in both]))
     assert mean["error"] == pytest.approx(np.hypot(*(row["error"] for row in both)) / 2)
-    row = found.effects.query("factor == 'architecture'").iloc[0]
+    row = study_effects.effects.query("factor == 'architecture'").iloc[0]
     last = models.query("epoch == 4").groupby("network")["r"].mean()
     assert row["network"] == "LeNet against ResNet50"
     assert row["estimate"] == pytest.approx(last["LeNet"] - last["ResNet50"])
-    assert row["degrees"] < 10  # seeds count, not trainings
+    assert row["degrees"] < 10  # degrees of freedom come from seeds, not from training runs
 
 
-def test_one_network_has_no_effects_over_architectures():
-    found = fit_mixed_effects(invent(networks=("LeNet",), epochs=(1,)))
-    assert found.effects["network"].unique().tolist() == ["LeNet"]
+def test_single_network_has_no_effects_over_architectures():
+    study_effects = fit_mixed_effects(make_models(networks=("LeNet",), epochs=(1,)))
+    assert study_effects.effects["network"].unique().tolist() == ["LeNet"]
 
 
-def test_what_other_groups_say_of_a_seed_stands_in_for_a_missing_training(models):
-    one = models.query("network == 'LeNet' and epoch == 4")
-    highest = one.query("group == 'mnist'").sort_values("r").index[-1]
-    whole, gap = (effect(fit_mixed_effects(rows).effects, "E1", "LeNet", 4) for rows in (one, one.drop(highest)))
-    without_r = one.assign(r=one["r"].where(one.index != highest))
+def test_other_groups_inform_about_a_missing_training_run(models):
+    complete = models.query("network == 'LeNet' and epoch == 4")
+    highest = complete.query("group == 'mnist'").sort_values("r").index[-1]
+    whole, gap = (
+        effect(fit_mixed_effects(rows).effects, "E1", "LeNet", 4) for rows in (complete, complete.drop(highest))
+    )
+    without_r = complete.assign(r=complete["r"].where(complete.index != highest))
     assert effect(fit_mixed_effects(without_r).effects, "E1", "LeNet", 4)["estimate"] == gap["estimate"]
-    means = one.drop(highest).groupby("group")["r"].mean()
-    of_means = means["mnist"] - means["cifar10"]
-    assert abs(gap["estimate"] - whole["estimate"]) < abs(of_means - whole["estimate"]) / 2
+    means = complete.drop(highest).groupby("group")["r"].mean()
+    difference_of_means = means["mnist"] - means["cifar10"]
+    assert abs(gap["estimate"] - whole["estimate"]) < abs(difference_of_means - whole["estimate"]) / 2
 
 
-def test_groups_that_are_left_out_have_no_effects(models):
-    found = fit_mixed_effects(models[models["group"].isin(["mnist", "cifar10"])])
-    assert set(found.effects["experiment"]) == {"E1", ""}
+def test_missing_groups_have_no_effects(models):
+    study_effects = fit_mixed_effects(models[models["group"].isin(["mnist", "cifar10"])])
+    assert set(study_effects.effects["experiment"]) == {"E1", ""}
 
 
-def test_a_single_seed_has_no_model():
-    found = fit_mixed_effects(invent(seeds=[3]))
-    assert found.variances["n_seeds"].tolist() == [1] * 4
-    assert found.effects[["estimate", "p", "p_holm"]].isna().all(axis=None)
+def test_single_seed_has_no_model():
+    study_effects = fit_mixed_effects(make_models(seeds=[3]))
+    assert study_effects.variances["n_seeds"].tolist() == [1] * 4
+    assert study_effects.effects[["estimate", "p", "p_holm"]].isna().all(axis=None)

@@ -1,4 +1,4 @@
-"""The pages in docs/ have the tables that the package computes."""
+"""The pages in docs/ contain the tables that the package computes."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.support.planted_studies import STUDIES
 
 
-def test_the_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
+def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
     comparisons = check_printed_marks()
     for table in (comparison_lines(comparisons.exceptions), comparison_lines(comparisons.borderline)):
@@ -32,9 +32,9 @@ FINDINGS = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
+def test_write_pages_links_all_tables_and_figures(name, tmp_path):
     study, exports = STUDIES[name](tmp_path)
-    if name == "image-distribution":  # fewer panels: drawing takes long
+    if name == "image-distribution":  # fewer panels, since drawing is slow
         few = {group: study.groups[group] for group in ("mnist", "cifar10", "cifar10_to_mnist")}
         study = study.model_copy(update={"networks": {"LeNet": study.networks["LeNet"]}, "groups": few})
     page, *files = write_pages(study, exports, tmp_path / "out")
@@ -59,7 +59,7 @@ def test_a_study_has_a_page_with_its_tables_and_figures(name, tmp_path):
         assert before == {path: path.read_bytes() for path in (page, *files)}
 
 
-def test_a_curve_without_printed_numbers_has_no_printed_decreases(tmp_path):
+def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_path):
     study, exports = STUDIES["robust-features-mixing"](tmp_path)
     study = study.model_copy(update={"networks": {"tiny": "vgg16"}, "panels": {"L2": ["pgd_l2"]}})
     page, *_ = write_pages(study, exports, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The three questions of the study of robust features, on invented networks with planted accuracies."""
+"""The three questions of the study of robust features, on synthetic networks with planted accuracies."""
 
 import numpy as np
 import pandas as pd
@@ -26,15 +26,15 @@ from tests.support.planted_studies import (
 )
 
 
-def test_printed_numbers_are_complete_and_in_percent():
-    printed = printed_numbers()
-    assert len(printed["dynamics"]["iterations"]) == 29
-    curves = [curve for run in printed["dynamics"]["runs"].values() for curve in run.values()]
+def test_published_numbers_are_complete_and_in_percent():
+    published = printed_numbers()
+    assert len(published["dynamics"]["iterations"]) == 29
+    curves = [curve for run in published["dynamics"]["runs"].values() for curve in run.values()]
     assert {len(curve) for curve in curves} == {29}
-    mixing = [curve for network in printed["mixing"]["networks"].values() for curve in network.values()]
-    assert {len(curve) for curve in mixing} == {11} == {len(printed["mixing"]["alphas"])}
+    mixing = [curve for network in published["mixing"]["networks"].values() for curve in network.values()]
+    assert {len(curve) for curve in mixing} == {11} == {len(published["mixing"]["alphas"])}
     tables = [
-        row for name in ("best", "by_depth") for t in printed["equivariance"][name].values() for row in t.values()
+        row for name in ("best", "by_depth") for t in published["equivariance"][name].values() for row in t.values()
     ]
     assert {len(row) for row in tables} == {4}
     values = np.concatenate([np.ravel(rows) for rows in (curves, mixing, tables)])
@@ -50,17 +50,19 @@ def dynamics(tmp_path_factory):
     return measure_dynamics(*plant_dynamics(tmp_path_factory.mktemp("dynamics")))
 
 
-def test_success_is_of_the_originally_correct_images_by_iteration(dynamics):
-    held = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert held.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
-    assert held.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
-    assert held.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx([0.04, 0.25, 0.5], abs=2 / N_IMAGES)
-    assert held.loc["std", "n"].unique().tolist() == [2]
-    assert np.isnan(held.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
-    assert held.loc[("tiny", "clean", 625), "min"] == held.loc[("tiny", "clean", 625), "max"] == 0.8
+def test_attack_success_is_relative_to_originally_correct_images(dynamics):
+    indexed = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
+    assert indexed.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
+    assert indexed.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx(
+        [0.04, 0.25, 0.5], abs=2 / N_IMAGES
+    )
+    assert indexed.loc["std", "n"].unique().tolist() == [2]
+    assert np.isnan(indexed.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
+    assert indexed.loc[("tiny", "clean", 625), "min"] == indexed.loc[("tiny", "clean", 625), "max"] == 0.8
 
 
-def test_networks_of_two_exports_count_once_and_must_agree(dynamics, tmp_path):
+def test_networks_in_two_exports_count_once_and_must_agree(dynamics, tmp_path):
     study, exports = plant_dynamics(tmp_path / "first")
     (first,) = (reader.path for reader in exports.readers)
     twice = Exports([first, first], iterations_per_epoch=625)
@@ -69,35 +71,35 @@ def test_networks_of_two_exports_count_once_and_must_agree(dynamics, tmp_path):
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
     other = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
     both = Exports([first, other])
-    message = "expected one result of resnet32-narrow plain after 1 with seed 0, got two that differ in "
+    message = "there are two different results of resnet32-narrow plain after 1 with seed 0 in "
     for read in (
         lambda: both.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
         lambda: both.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),
     ):
-        with pytest.raises(ResultsError, match=message) as refused:
+        with pytest.raises(ResultsError, match=message) as error:
             read()
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(error.value)
 
 
-def test_printed_curves_stand_beside_equal_iterations(dynamics):
-    held = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
-    assert held.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
-    assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
-    assert held.loc["tiny", "printed"].isna().all()
+def test_published_curves_are_compared_at_equal_iterations(dynamics):
+    indexed = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
+    assert indexed.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
+    assert np.isnan(indexed.loc[("std", "clean", 100), "printed"])  # there is no published number after 500 iterations
+    assert indexed.loc["tiny", "printed"].isna().all()
     trends = dynamics.trends.set_index(["run", "curve"]).sort_index()
     assert trends.loc[("std", "asr pgd_linf7:1"), "tau"] == 1
     assert trends.loc[("std", "asr rot30"), "printed_lowest"] == pytest.approx(0.6530)
-    assert np.isnan(trends.loc[("std", "asr rot30"), "tau"])  # it does not change
+    assert np.isnan(trends.loc[("std", "asr rot30"), "tau"])  # the curve is constant
 
 
-def test_shorter_trainings_are_compared_at_the_same_share_of_the_training(tmp_path):
+def test_shorter_runs_are_compared_at_the_same_fraction_of_the_training(tmp_path):
     study, exports = plant_dynamics(tmp_path)
     shorter = study.model_copy(update={"iterations_per_printed": 0.2})
-    held = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert held.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
-    assert held.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
-    assert np.isnan(held.loc[("std", "clean", 100), "printed"])  # there is no printed number after 500 iterations
+    indexed = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
+    assert indexed.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
+    assert np.isnan(indexed.loc[("std", "clean", 100), "printed"])  # there is no published number after 500 iterations
 
 
 # --- Mixing
@@ -108,24 +110,24 @@ def mixing(tmp_path_factory):
     return measure_mixing(*plant_mixing(tmp_path_factory.mktemp("mixing")))
 
 
-def test_accuracy_over_alpha_stands_beside_the_printed(mixing):
-    held = mixing.curves.set_index(["network", "curve", "alpha"])
-    assert len(held) == 2 * 2 * 3
-    row = held.loc[("ResNet-50", "pgd_l2:0.25", 0.5)]
+def test_accuracy_over_alpha_is_compared_with_published_numbers(mixing):
+    indexed = mixing.curves.set_index(["network", "curve", "alpha"])
+    assert len(indexed) == 2 * 2 * 3
+    row = indexed.loc[("ResNet-50", "pgd_l2:0.25", 0.5)]
     assert row["mean"] == pytest.approx(0.405)
     assert row["printed"] == pytest.approx(0.2664)
     assert row["low"] < row["mean"] < row["high"]
-    assert held.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
+    assert indexed.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
 
 
-def test_slopes_and_falls_over_alpha(mixing):
-    held = mixing.trends.set_index(["network", "curve"])
-    rising, dipping = held.loc[("ResNet-50", "pgd_l2:0.25")], held.loc[("VGG-16", "pgd_l2:0.25")]
+def test_mixing_trends_have_slopes_and_falls(mixing):
+    indexed = mixing.trends.set_index(["network", "curve"])
+    rising, dipping = indexed.loc[("ResNet-50", "pgd_l2:0.25")], indexed.loc[("VGG-16", "pgd_l2:0.25")]
     assert rising["slope"] == pytest.approx(0.41)
     assert rising["low"] < 0.41 < rising["high"]
-    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the dip of .1 still leaves a rise
-    assert held.loc[("ResNet-50", "clean"), "fall"] == 2
-    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # .1 to .2
+    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # despite the dip of 0.1 the accuracy rises
+    assert indexed.loc[("ResNet-50", "clean"), "fall"] == 2
+    assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # from 0.1 to 0.2
 
 
 # --- Equivariance
@@ -136,22 +138,25 @@ def equivariance(tmp_path_factory):
     return measure_equivariance(*plant_equivariance(tmp_path_factory.mktemp("equivariance")))
 
 
-def test_the_best_is_chosen_on_other_images_than_it_is_measured_on(equivariance):
+def test_candidate_is_selected_and_evaluated_on_different_images(equivariance):
     assert (equivariance.n_validation, equivariance.n_images) == (N_IMAGES // 2, N_IMAGES)
-    held = equivariance.best.set_index(["attack", "network", "setting"])
-    assert len(held) == 2 * 2 * 2
-    assert (held["selection"] >= 0).all()
-    assert held.loc[("rot30", "STN", "D"), "chosen"].startswith("STN-ResNet-34")
-    assert held.loc[("rot30", "STN", "D"), "candidates"] == 4
-    assert held.loc[("rot30", "STN", "D*"), "printed"] == pytest.approx(0.861)
-    assert held.loc[("clean", "ResNet-50", "D"), "printed"] == pytest.approx(0.9484)
+    indexed = equivariance.best.set_index(["attack", "network", "setting"])
+    assert len(indexed) == 2 * 2 * 2
+    assert (indexed["selection"] >= 0).all()
+    assert indexed.loc[("rot30", "STN", "D"), "chosen"].startswith("STN-ResNet-34")
+    assert indexed.loc[("rot30", "STN", "D"), "candidates"] == 4
+    assert indexed.loc[("rot30", "STN", "D*"), "printed"] == pytest.approx(0.861)
+    assert indexed.loc[("clean", "ResNet-50", "D"), "printed"] == pytest.approx(0.9484)
     depth = equivariance.depths.set_index(["attack", "architecture", "setting"])
     assert depth.loc[("rot30", "STN-ResNet-18", "D"), "printed"] == pytest.approx(0.3866)
     assert depth.loc[("rot30", "STN-ResNet-18", "D"), "candidates"] == 2
 
 
-def test_every_candidate_is_listed_with_its_accuracy_on_all_images(equivariance):
+def test_candidates_have_their_accuracy_on_all_images(equivariance):
     rows = equivariance.candidates.query("attack == 'rot30' and architecture == 'STN-ResNet-34' and recipe == 'd-2'")
     weights = make_weights("d-2", (3,), SEEDS)
-    wanted = [correct_images(spatial("stn-resnet34", "cifar10", one, "rot30", 0)).mean() for one in weights]
-    assert rows["mean"].item() == pytest.approx(np.mean(wanted))
+    expected = [
+        correct_images(spatial("stn-resnet34", "cifar10", network_weights, "rot30", 0)).mean()
+        for network_weights in weights
+    ]
+    assert rows["mean"].item() == pytest.approx(np.mean(expected))

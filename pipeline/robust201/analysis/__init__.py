@@ -1,1 +1,1 @@
-"""What the results of a dataset say together: rankings and means, measures against accuracies, the design of cells."""
+"""Analyses of a dataset's results: rankings, means, comparisons, measures against accuracies, the design of cells."""

@@ -1,4 +1,4 @@
-"""Which images are broken most and least often across networks, and which key and strength broke which."""
+"""The images that networks misclassify most and least often under attacks and corruptions."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,20 +14,20 @@ from robust201.reader.rankings import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 
-SHOWN = 8
-"""Images at either end of the order."""
+MAX_SHOWN = 8
+"""Images shown from either end of the order."""
 
 
 class BrokenImages(NamedTuple):
     """Images by how often attacks and corruptions turn a correct prediction into a wrong one.
 
     Attributes:
-        images: one row per image that at least half of the networks classify correctly: `row` in the dataset's split,
-            `label`, `sha256` of its pixels, `n_right` (networks that are right on the clean image) and `share` (of
-            their evaluations under attacks and corruptions, those that are wrong), in [0, 1]; the most often broken
-            first. The index is the position among the evaluated images.
+        images: one row per image that at least half of the networks classify correctly, the most often broken first:
+            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_right` (networks that are right on the
+            clean image) and `share` (the fraction of these networks' evaluations under attacks and corruptions that
+            are wrong), in [0, 1]. The index is the position among the evaluated images.
         counts: (K, N) networks that are right on the clean image and wrong in an evaluation, by evaluation and image.
-        evaluations: K keys and strengths.
+        evaluations: the K pairs of key and strength.
         n_networks: networks whose outcomes are counted.
     """
 
@@ -38,28 +38,28 @@ class BrokenImages(NamedTuple):
 
     @property
     def most_broken(self) -> pd.DataFrame:
-        return self.images.head(SHOWN)
+        return self.images.head(MAX_SHOWN)
 
     @property
     def least_broken(self) -> pd.DataFrame:
-        """The least often broken first; none of `most_broken`."""
-        return self.images.iloc[SHOWN:].tail(SHOWN)[::-1]
+        """The least often broken images, lowest first; disjoint from `most_broken`."""
+        return self.images.iloc[MAX_SHOWN:].tail(MAX_SHOWN)[::-1]
 
     def counts_of(self, position: int) -> dict[tuple[str, float], int]:
-        """Count the networks that each evaluation breaks on an image, by key and strength."""
+        """Return how many networks each evaluation breaks on an image, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
 def find_broken_images(results: DatasetResults) -> BrokenImages | None:
-    """Find the images that are broken most and least often; None where outcomes by image are not stored."""
-    held = StoredResults(results.reader.files, results.name, {})
-    clean = _outcomes(held, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
+    """Return the images that are broken most and least often; None if per-image outcomes are not stored."""
+    stored = StoredResults(results.reader.files, results.name, {})
+    clean = _outcomes(stored, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
     if clean is None:
         return None
     evaluations, counts = [], []
     for key in (*results.keys("attack"), *results.keys("corruption")):
         for strength in results.strengths(key):
-            outcomes = _outcomes(held, results, key, strength)
+            outcomes = _outcomes(stored, results, key, strength)
             if outcomes is not None:
                 evaluations.append((key, strength))
                 counts.append(count_by_image(clean.packed & ~outcomes.packed, clean.n_images))
@@ -67,26 +67,28 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
         return None
     n_right = count_by_image(clean.packed, clean.n_images)
     table = pd.DataFrame(read_images(results.reader.files, results.name))
-    by_image = np.array(counts)
-    tried = n_right * len(evaluations)
-    share = np.divide(by_image.sum(axis=0), tried, out=np.full(len(tried), np.nan), where=tried > 0)
+    counts_by_image = np.array(counts)
+    n_evaluated = n_right * len(evaluations)
+    share = np.divide(
+        counts_by_image.sum(axis=0), n_evaluated, out=np.full(len(n_evaluated), np.nan), where=n_evaluated > 0
+    )
     table = table.assign(n_right=n_right, share=share)[2 * n_right >= len(clean.architectures)]
     ordered = table.sort_values("share", ascending=False, kind="stable")
-    return BrokenImages(ordered, by_image, evaluations, len(clean.architectures))
+    return BrokenImages(ordered, counts_by_image, evaluations, len(clean.architectures))
 
 
 def weakest_breaking(counts: Mapping[tuple[str, float], int], n_right: int) -> dict[str, float]:
-    """Return, by key, the lowest strength at which at least half of the networks fail; none for other keys."""
-    found: dict[str, float] = {}
+    """Return, for each key, the lowest strength at which at least half of the networks fail; other keys are absent."""
+    weakest: dict[str, float] = {}
     for (key, strength), count in counts.items():
         if 2 * count >= n_right:
-            found.setdefault(key, strength)  # strengths ascend
-    return found
+            weakest.setdefault(key, strength)  # strengths ascend
+    return weakest
 
 
-def _outcomes(held: StoredResults, results: DatasetResults, key: str, strength: float) -> Outcomes | None:
-    """Read the outcomes of all networks; None unless all have them."""
-    outcomes = held.outcomes(key, strength)
+def _outcomes(stored: StoredResults, results: DatasetResults, key: str, strength: float) -> Outcomes | None:
+    """Return the outcomes of all networks; None if any network lacks them."""
+    outcomes = stored.outcomes(key, strength)
     if outcomes is None or not set(results.architectures) <= set(outcomes.architectures):
         return None
     return outcomes.of(results.architectures)

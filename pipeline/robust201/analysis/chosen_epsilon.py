@@ -1,4 +1,4 @@
-"""Attacks of a dataset at an epsilon that a user names, in the units of pixels."""
+"""A dataset's attacks at a user's epsilon, given in pixel units."""
 
 from robust201.analysis.dataset_results import CORRUPTION, DatasetResults
 from robust201.analysis.labels import strength_label
@@ -9,20 +9,20 @@ from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import parse_radius
 
 _NEAR = 0.05
-"""Largest relative difference between an epsilon of the dataset and what a user may have rounded to."""
+"""Maximum relative difference between an epsilon of the dataset and the user's, which may be rounded."""
 
 
 def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
-    """Name clean images, every attack at an epsilon that it was run at, and the mean over corruptions.
+    """Return the names of the clean evaluation, of every attack near an epsilon, and of the mean over corruptions.
 
     Args:
-        results: of the networks.
+        results: results of the networks.
         epsilon: such as ``8/255`` or ``0.031`` (Linf), ``0.5`` (L2, L1), or a number of values (L0). Attacks in a norm
-            ball without a strength near it are left out; attacks without a ball, such as transfers, have the strength
-            nearest to it in 1/255. By default, every attack is named (see `default_names`).
+            ball without a strength near it are left out; attacks without a ball, such as transfers, use the strength
+            nearest to it in 1/255. By default, every attack is included (see `default_names`).
 
     Raises:
-        ConfigError: the epsilon is no number, or no attack was run at one near it.
+        ConfigError: the epsilon is not a number, or no attack was run near it.
     """
     if epsilon is None:
         return default_names(results)
@@ -30,19 +30,19 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
         radius = float(parse_radius(epsilon))
     except ValueError as error:
         raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct it.") from error
-    chosen, others = [], []
+    names, available = [], []
     for key in (*results.keys("attack"), *results.keys("other")):
         ball = results.reader.files.ball_of(key)
-        wanted = radius * (LINF if ball is None else ball).divisor
-        strength = nearest_strength(key, results.strengths(key), wanted)
-        if ball is None or abs(strength - wanted) <= _NEAR * wanted:
-            chosen.append(f"{key}:{strength:g}")
+        target = radius * (LINF if ball is None else ball).divisor
+        strength = nearest_strength(key, results.strengths(key), target)
+        if ball is None or abs(strength - target) <= _NEAR * target:
+            names.append(f"{key}:{strength:g}")
         else:
-            others += [strength_label(key, other) for other in results.strengths(key)]
-    if others and not chosen:
+            available += [strength_label(key, other_strength) for other_strength in results.strengths(key)]
+    if available and not names:
         raise ConfigError(
-            f"Choosing evaluations failed for {results.name}: expected an --epsilon that an attack was run at "
-            f"({', '.join(dict.fromkeys(others))}), got {epsilon}. Choose one of these."
+            f"Choosing evaluations failed for {results.name}: no attack was run near --epsilon {epsilon}. "
+            f"Choose one of these: {', '.join(dict.fromkeys(available))}."
         )
     clean = [CLEAN] if results.keys(CLEAN) else []
-    return clean + chosen + ([CORRUPTION] if CORRUPTION in results.scores else [])
+    return clean + names + ([CORRUPTION] if CORRUPTION in results.scores else [])

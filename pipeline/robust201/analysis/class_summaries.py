@@ -1,7 +1,7 @@
-"""What figures show of confidences and confusion matrices: a few numbers per architecture, or a sum over all.
+"""Confidences and confusion matrices for figures: a few numbers per architecture, or a sum over all.
 
-These are the largest files of a dataset: under one key, CIFAR-100's confidences of all architectures are 14 GB of JSON.
-Of Parquet only the columns needed are read, a row group at a time; JSON is gone through with some values in memory.
+These are the largest files of a dataset: CIFAR-100's confidences of all architectures under one key are 14 GB of JSON.
+So Parquet is read by row group, only in the necessary columns, and JSON is parsed as a stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,19 +21,19 @@ Array = NDArray[np.float64]
 
 
 class _Block(NamedTuple):
-    """A part of what is read of a key at a strength, and whose it is, for errors."""
+    """Part of a key's values at one strength; `source` names them in errors."""
 
-    whose: str
+    source: str
     strength: float
     values: Array
     n_classes: int
 
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
-"""Confidences of all images of an architecture, in the order of the first columns of `iter_class_summaries`."""
+"""Confidences over all of an architecture's images: the first columns of `iter_class_summaries`."""
 
 CLASS_CONFIDENCES = ("images of the class", "images predicted as the class")
-"""Confidences of one class: the published ``label`` and ``argmax``, in the order of the other columns."""
+"""Confidences of one class, published as ``label`` and ``argmax``: the other columns of `iter_class_summaries`."""
 
 
 def summarise_classes(
@@ -46,17 +46,18 @@ def summarise_classes(
 def iter_class_summaries(
     files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
-    """Read what figures show of confidences or confusion matrices, with the summaries of one key in memory.
+    """Iterate over the summaries that figures show, holding those of one key in memory.
 
     Yields:
-        Key, in their order, strength, ascending, and the summary. Of ``cm`` this is (C, C) float64, the matrices added
-        up. Of ``confidence`` it is (N, 3 + 2C) float64 in [0, 1], one row per architecture: `CONFIDENCES` (mean
-        confidence in the predicted class where it is right and where it is wrong, and in the true class, its mean over
-        classes), and then each of `CLASS_CONFIDENCES` for all classes (mean confidence in class c of images whose true
-        class is c, and of images predicted as c); NaN for means over no image. Keys without a file are left out.
+        Key, strength and summary, in the order of `keys` and of ascending strengths. For ``cm``, the summary is the sum
+        of the matrices, (C, C) float64. For ``confidence``, it is (N, 3 + 2C) float64 in [0, 1], one row per
+        architecture: first `CONFIDENCES` (mean confidence in the predicted class if it is right, the same if it is
+        wrong, and the mean over classes of the confidence in the true class), then each of `CLASS_CONFIDENCES` for all
+        classes (mean confidence in class c on images of true class c, and on images predicted as c). Means over no
+        image are NaN. Keys without a file are left out.
 
     Raises:
-        ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
+        ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.
     """
     n_classes: int | None = None
     for key in keys:
@@ -67,19 +68,19 @@ def iter_class_summaries(
             blocks = _parquet_blocks(files, file, dataset, key, measure)
         else:
             blocks = _value_blocks(files, dataset, key, measure)
-        found: dict[float, list[Array]] = {}
+        summaries: dict[float, list[Array]] = {}
         for block in blocks:
             n_classes = block.n_classes if n_classes is None else n_classes
             if block.n_classes != n_classes:
-                got = f"{n_classes} classes, as those before, got {block.n_classes}"
-                raise _unfit(block.whose, files.find(dataset, key, measure), got)
-            held = found.setdefault(block.strength, [])
-            if measure == "cm" and held:
-                held[0] += block.values
+                expectation = f"{n_classes} classes, as in the values before, got {block.n_classes}"
+                raise _unfit_error(block.source, files.find(dataset, key, measure), expectation)
+            parts = summaries.setdefault(block.strength, [])
+            if measure == "cm" and parts:
+                parts[0] += block.values
             else:
-                held.append(block.values)
-        for strength in sorted(found):
-            yield key, strength, np.concatenate(found[strength]) if measure != "cm" else found[strength][0]
+                parts.append(block.values)
+        for strength in sorted(summaries):
+            yield key, strength, np.concatenate(summaries[strength]) if measure != "cm" else summaries[strength][0]
 
 
 def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) -> pd.DataFrame:
@@ -114,73 +115,75 @@ def _value_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> I
             for identifier, row in rows.items():
                 yield from _blocks_of_value(f"#{identifier} {dataset} {key} {measure}", row, key, strengths, measure)
             continue
-        whose = f"#{next(iter(rows))} {dataset} {key} {measure}"
+        source = f"#{next(iter(rows))} {dataset} {key} {measure}"
         for number, strength in enumerate(strengths):
             at_strength = {name: array[:, number] for name, array in arrays.items()}
             if measure == "cm":
                 matrices = at_strength[""]
-                yield _Block(whose, strength, matrices.sum(axis=0), matrices.shape[-1])
+                yield _Block(source, strength, matrices.sum(axis=0), matrices.shape[-1])
             else:
                 label, argmax = at_strength["label"], at_strength["argmax"]
-                yield _Block(whose, strength, _reduce(label, argmax, at_strength["prediction"]), label.shape[1])
+                yield _Block(source, strength, _reduce(label, argmax, at_strength["prediction"]), label.shape[1])
 
 
-def _blocks_of_value(whose: str, row: Any, key: str, strengths: Sequence[float], measure: str) -> Iterator[_Block]:
-    values = [row] if key == "clean" else values_by_strength(row, strengths, whose)
+def _blocks_of_value(source: str, row: Any, key: str, strengths: Sequence[float], measure: str) -> Iterator[_Block]:
+    values = [row] if key == "clean" else values_by_strength(row, strengths, source)
     for strength, value in zip(strengths, values, strict=True):
-        if value is None:  # of folders seen as one, none has it
+        if value is None:  # in overlaid folders, none has this value
             continue
         if measure == "cm":
             matrix = np.array(value, dtype=np.float64)
-            yield _Block(whose, strength, matrix, len(matrix))
+            yield _Block(source, strength, matrix, len(matrix))
         else:
             label, argmax, prediction = (
                 np.array(value[name], dtype=np.float64)[None] for name in ("label", "argmax", "prediction")
             )
-            yield _Block(whose, strength, _reduce(label, argmax, prediction), label.shape[1])
+            yield _Block(source, strength, _reduce(label, argmax, prediction), label.shape[1])
 
 
 def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
     from robust201.reader.parquet_results import iter_matrices
 
-    whose = f"{dataset} {key} {measure}"
-    planned = files.planned(dataset)
-    known = None if planned is None else {*files.strengths(dataset, key)}
+    source = f"{dataset} {key} {measure}"
+    plan = files.planned(dataset)
+    planned_strengths = None if plan is None else {*files.strengths(dataset, key)}
     columns = MEASUREMENTS[measure]
     matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]
-    others = [] if measure == "cm" else [*columns["prediction"].parquet]
-    names = ["architecture", "strength", *others]
+    prediction_columns = [] if measure == "cm" else [*columns["prediction"].parquet]
+    names = ["architecture", "strength", *prediction_columns]
     parts: list[pd.DataFrame] = []
     for (architectures, strengths, *numbers), matrices in iter_matrices(
         file, matrix_columns, names, missing_ok=measure != "cm", weights=files.weights
     ):
         parts.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
-        different = np.unique(strengths)
-        if not np.isfinite(different).all() or (known is not None and not known.issuperset(different.tolist())):
-            raise _unfit(whose, file, "the strengths of the dataset, got others")
+        unique_strengths = np.unique(strengths)
+        if not np.isfinite(unique_strengths).all() or (
+            planned_strengths is not None and not planned_strengths.issuperset(unique_strengths.tolist())
+        ):
+            raise _unfit_error(source, file, "strengths of the dataset, got other strengths")
         predictions = np.array(numbers).T
         if measure == "cm" and not are_counts(matrices[0]):
-            raise _unfit(whose, file, "counts, got other numbers")
+            raise _unfit_error(source, file, "counts, got other numbers")
         if measure != "cm" and not all(are_fractions(values) for values in (*matrices, predictions)):
-            raise _unfit(whose, file, "confidences in [0, 1], got others")
+            raise _unfit_error(source, file, "confidences in [0, 1], got other values")
         summaries = matrices[0] if measure == "cm" else _reduce(matrices[0], matrices[1], predictions)
-        for strength in different:
+        for strength in unique_strengths:
             values = summaries[strengths == strength]
             values = values.sum(axis=0, dtype=np.float64) if measure == "cm" else values
-            yield _Block(whose, float(strength), values, matrices[0].shape[-1])
+            yield _Block(source, float(strength), values, matrices[0].shape[-1])
     if parts and pd.concat(parts).duplicated().any():
-        raise _unfit(whose, file, "an architecture at a strength once, got one twice")
+        raise _unfit_error(source, file, "one row per architecture and strength, got a duplicate")
 
 
 def _reduce(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
     """Reduce matrices (B, C, C) and predictions (B, 2) to (B, 3 + 2C); see `iter_class_summaries`."""
     true, predicted = (np.ascontiguousarray(np.diagonal(matrix, axis1=1, axis2=2)) for matrix in (label, argmax))
-    held = ~np.isnan(true)
-    counts = held.sum(axis=1)
-    sums = np.where(held, true, 0.0).sum(axis=1)
+    parts = ~np.isnan(true)
+    counts = parts.sum(axis=1)
+    sums = np.where(parts, true, 0.0).sum(axis=1)
     means = np.divide(sums, counts, out=np.full(len(true), np.nan), where=counts > 0)
     return np.column_stack([predictions, means, true, predicted])
 
 
-def _unfit(whose: str, file: Path | None, expected: str) -> ResultsError:
-    return ResultsError(f"Reading {whose} failed for {file}: expected {expected}. Export or download it again.")
+def _unfit_error(source: str, file: Path | None, expected: str) -> ResultsError:
+    return ResultsError(f"Reading {source} failed for {file}: expected {expected}. Export or download it again.")

@@ -1,4 +1,4 @@
-"""What the figures are computed from: the results of one dataset, one row per architecture."""
+"""The results of one dataset, one row per architecture: the input of figures and analyses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,10 +27,10 @@ ADVERSARIAL = "adversarial"
 CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
-"""What architectures are ranked by, with the words for it."""
+"""Scores that architectures are ranked by, with their labels."""
 
 SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
-"""The kind of the keys that a mean is over (see `DatasetResults.averaged_keys`)."""
+"""Kind of the keys that each mean averages (see `DatasetResults.averaged_keys`)."""
 
 OVER_EVALUATIONS = "over-evaluations"
 OVER_KEYS = "over-keys"
@@ -43,21 +43,21 @@ MEANS = {
     OVER_KEYS: "Mean adversarial and mean corruption accuracy are over attacks and over corruptions, each of which "
     "counts once with its mean over epsilons or severities." + _IN_BALLS,
 }
-"""How means are weighted, by name: the first as the caption of the paper's Fig. 26 reads, and the default."""
+"""Descriptions of the weightings of means; the first is the default and follows the caption of the paper's Fig. 26."""
 
 
 ROUNDED_BY = 5e-5
-"""Accuracies of four decimals differ from shares by at most this."""
+"""Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
 
 
 class Ranked(NamedTuple):
-    """An architecture's place by an accuracy.
+    """An architecture's rank by an accuracy.
 
     Attributes:
-        architecture: its id.
+        architecture: the architecture's id.
         accuracy: the accuracy, a fraction.
         rank: one more than the number of architectures with a higher accuracy.
-        tied: how many architectures have this accuracy, itself among them.
+        tied: number of architectures with this accuracy, including this one.
     """
 
     architecture: ArchitectureId
@@ -72,14 +72,14 @@ class DatasetResults:
 
     Attributes:
         name: the dataset.
-        reader: the folder they come from.
-        accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
-            the order of the table of tasks, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
-        mean: how `scores` weigh keys and strengths, a name of `MEANS`.
-        folder: the results of all datasets of the folder, these among them, for figures across datasets.
-        measure_weights: name of the weights that `measures` are of; None for those that the accuracies are of.
-        measure_folders: folders whose measures are correlated with the accuracies, beside those of `reader`.
-        shown_class: number of the class whose confidences a figure of one class shows.
+        reader: reader of the folder that holds the results.
+        accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style and
+            in the order of the task table, clean as ``("clean", 0.0)``; NaN if an evaluation is missing.
+        mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
+        folder: results of all the folder's datasets, including these, for figures across datasets.
+        measure_weights: name of the weights that `measures` belong to; None for those of the accuracies.
+        measure_folders: further folders with measures to correlate with the accuracies.
+        shown_class: number of the class that figures of one class's confidences show.
     """
 
     name: str
@@ -97,46 +97,46 @@ class DatasetResults:
 
     @cached_property
     def n_images(self) -> int | None:
-        """Number of images behind an accuracy; None if the folder does not record it, or contradicts it."""
-        if isinstance(self.reader.files, OverlaidFiles):  # each folder may have images of its own
+        """Number of images per accuracy; None if the folder does not record it or the accuracies contradict it."""
+        if isinstance(self.reader.files, OverlaidFiles):  # each folder may have other images
             return None
-        chosen: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
-        if chosen is None:  # an import has none
+        images: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
+        if images is None:  # imported results do not record it
             return None
-        n = chosen.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
+        n = images.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
         counts = n * self.accuracies.to_numpy(np.float64)
-        # Shares of n images, maybe rounded to four decimals.
-        whole = np.nanmax(np.abs(counts - np.round(counts)), initial=0.0) <= ROUNDED_BY * n
-        return n if n and whole else None
+        # Accuracies are fractions of n images, possibly rounded to four decimals.
+        are_fractions = np.nanmax(np.abs(counts - np.round(counts)), initial=0.0) <= ROUNDED_BY * n
+        return n if n and are_fractions else None
 
     @cached_property
     def n_classes(self) -> int | None:
-        """Number of classes, where the dataset is known or has a confusion matrix or confidence to count them in."""
+        """Number of classes; None if the dataset is unknown and has no confusion matrix or confidence."""
         return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
 
     @property
     def space(self) -> CellSpace | None:
-        """What the space of the architectures offers; None where they are no cells."""
+        """Cell space of the architectures; None if they are not cells."""
         return self.reader.files.space
 
     @property
     def cells(self) -> CellSpace:
-        """The space of the architectures, of figures that only cells have."""
+        """Cell space of the architectures, for figures that exist only for cells."""
         return cast("CellSpace", self.space)
 
     @property
     def chance(self) -> float | None:
-        """Accuracy of guessing, where the number of classes is known."""
+        """Accuracy of random guessing; None if the number of classes is unknown."""
         return None if self.n_classes is None else 1 / self.n_classes
 
     def class_names(self, n_classes: int) -> list[str]:
-        """Name the classes of the dataset, by their numbers where the names are unknown."""
-        known = DATASETS[self.name].class_names if self.name in DATASETS else ()
-        return list(known) if len(known) == n_classes else [str(label) for label in range(n_classes)]
+        """Return the names of the classes, or their numbers if the names are unknown."""
+        names = DATASETS[self.name].class_names if self.name in DATASETS else ()
+        return list(names) if len(names) == n_classes else [str(label) for label in range(n_classes)]
 
     @property
     def extent(self) -> str:
-        """How many of the architectures that stand for a class there are, such as ``16 of 20 architectures``."""
+        """Number of evaluated architectures among those that represent a class, such as ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @cached_property
@@ -150,27 +150,27 @@ class DatasetResults:
         return columns
 
     def keys(self, kind: str) -> list[str]:
-        """List the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of the table."""
+        """Return the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of the table."""
         return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
 
     def averaged_keys(self, score: str) -> list[str]:
-        """List the keys that a mean is over: all corruptions, or attacks in norm balls on the networks themselves."""
+        """Return the keys in a mean: all corruptions, or attacks in norm balls on the networks themselves."""
         keys = self.keys(SCORE_KINDS[score])
         return [key for key in keys if score != ADVERSARIAL or self.reader.files.ball_of(key) is not None]
 
     def strengths(self, key: str) -> list[float]:
-        """List the strengths that a key has accuracies at, ascending."""
+        """Return the strengths at which a key has accuracies, ascending."""
         return [strength for name, strength in self.columns if name == key]
 
     def begins_clean(self, key: str) -> bool:
-        """Whether a figure of a key has the clean images at strength 0: not where the key was evaluated at 0."""
+        """Return whether a figure shows the clean images as the key's strength 0: not if the key was evaluated at 0."""
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
         return self.accuracies[key, strength]
 
     def network_label(self, architecture: ArchitectureId) -> str:
-        """Name a network for people: a cell by the sign # and its index, others by their names."""
+        """Return a network's label: a cell's index with the sign #, or the network's name."""
         return f"#{architecture}" if self.space is not None else str(architecture)
 
     def spec(self, architecture: ArchitectureId) -> str:
@@ -178,9 +178,9 @@ class DatasetResults:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Accuracies to rank by: those of `SCORES` that the results are enough for, by architecture.
+        """Accuracies of `SCORES` for which the results suffice, by architecture.
 
-        Means are weighted as `mean` says; one is NaN where an architecture lacks one of its numbers.
+        Means are weighted by `mean`; a mean is NaN if the architecture lacks any of its accuracies.
         """
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
@@ -197,22 +197,21 @@ class DatasetResults:
         return pd.DataFrame(columns, index=self.accuracies.index)
 
     def ranked(self, accuracies: pd.Series) -> list[Ranked]:
-        """Rank architectures by an accuracy, the best first; those without one are left out.
+        """Rank architectures by an accuracy, the best first, without those that lack it.
 
-        Of equally accurate ones the one stands first that is better by the results' scores, in the order of `SCORES`,
-        and of those equal by all of them the one of the lowest id.
+        Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
         """
         frame = self.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
         order = ["accuracy", *self.scores.columns]
         frame = frame.sort_values(order, ascending=False, kind="stable", na_position="last")
-        held = frame["accuracy"]
-        ranks, tied = held.rank(method="min", ascending=False), held.groupby(held).transform("size")
-        columns = (frame.index.tolist(), held.tolist(), ranks.astype(int).tolist(), tied.tolist())
+        values = frame["accuracy"]
+        ranks, tied = values.rank(method="min", ascending=False), values.groupby(values).transform("size")
+        columns = (frame.index.tolist(), values.tolist(), ranks.astype(int).tolist(), tied.tolist())
         return [Ranked(*row) for row in zip(*columns, strict=True)]
 
     @property
     def best_architecture(self) -> ArchitectureId:
-        """The one that an explorer opens at: the best by mean adversarial accuracy, or by another score."""
+        """The architecture that an explorer opens at: the best by mean adversarial accuracy, or by another score."""
         for score in (ADVERSARIAL, *self.scores.columns):
             if score in self.scores and (ranked := self.ranked(self.scores[score])):
                 return ranked[0].architecture
@@ -220,33 +219,33 @@ class DatasetResults:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """Numbers of measures and of unknown keys, accuracies aside.
+        """Numbers of measures and unknown keys, without accuracies.
 
         Returns:
-            float64 by architecture and (key, measurement, strength); NaN where there is none. Lists are left out.
+            float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
         """
         return read_measures(self.reader, self.name, self.measure_weights)
 
     def key_mean(self, key: str) -> pd.Series:
-        """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
+        """Return the mean of a key's accuracies over its strengths, by architecture; NaN if one is missing."""
         columns = [(key, strength) for strength in self.strengths(key)]
         return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
     def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
-        """Add up confusion matrices (see `class_summaries.iter_class_summaries`), keys in the paper's style."""
+        """Return sums of confusion matrices (see `class_summaries.iter_class_summaries`), keys in the paper's style."""
         keys = in_table_order(self.reader.keys_all)
         sums = summarise_classes(self.reader.files, self.name, keys, "cm")
         return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
 
     @cached_property
     def confidences(self) -> pd.DataFrame:
-        """Quartiles of confidences (see `class_summaries.confidence_quartiles`), keys in the paper's style."""
+        """Quartiles of confidences (see `class_summaries.confidence_quartiles`), with keys in the paper's style."""
         rows = confidence_quartiles(self.reader.files, self.name, in_table_order(self.reader.keys_all))
         return rows.assign(key=rows["key"].map(paper_key))
 
 
 def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
-    """Read the measures of a dataset and of one choice of weights (see `DatasetResults.measures`)."""
+    """Read a dataset's measures for one choice of weights (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
     files = reader.files.choosing(weights)
     for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
@@ -263,7 +262,7 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
 def read_results(
     reader: RobustnessDataset, *, mean: str = OVER_EVALUATIONS, measure_weights: str | None = None
 ) -> list[DatasetResults]:
-    """Read the results of a folder's datasets; those without accuracies are left out."""
+    """Read the results of each dataset in a folder; datasets without accuracies are left out."""
     if mean not in MEANS:
         raise ConfigError(
             f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
@@ -280,24 +279,23 @@ def read_results(
 def choose_results(
     several: Sequence[DatasetResults], data: str | None, path: Path, what: str = "Drawing"
 ) -> DatasetResults:
-    """Return the results of one of a folder's datasets, by its name, which may be left out where there is one."""
+    """Return the results of the dataset `data`, which may be None if there is only one."""
     names = [results.name for results in several]
     if data is None and len(several) == 1:
         return several[0]
     if data is None:
-        every = ", or draw all figures of all by `plot all`" if what == "Drawing" else ""
+        remedy = "Name one with --dataset"
+        remedy += ", or draw all figures of all datasets with `plot all`." if what == "Drawing" else "."
         raise ConfigError(
-            f"{what} failed for {path}: expected the name of one dataset, got none and a folder with "
-            f"{', '.join(names) or 'no results'}. Give --dataset{every}."
+            f"{what} failed for {path}: no dataset was named, and the folder has results of "
+            f"{', '.join(names) or 'none'}. {remedy}"
         )
     if data not in names:
-        raise ConfigError(
-            f"{what} failed for {path}: expected one of its datasets, got {data!r}.{closest(data, names)}"
-        )
+        raise ConfigError(f"{what} failed for {path}: it has no results of {data!r}.{closest(data, names)}")
     return several[names.index(data)]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Compute the three quartiles of numbers, by linear interpolation."""
+    """Return the three quartiles of numbers, by linear interpolation."""
     first, second, third = np.quantile(values, (0.25, 0.5, 0.75))
     return float(first), float(second), float(third)

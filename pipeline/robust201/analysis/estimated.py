@@ -1,4 +1,4 @@
-"""Estimates of a sampled sweep beside counts: what a ranking needs of them, and the words that say so."""
+"""Estimates from a sampled sweep next to full counts: the numbers that a ranking needs, and their description."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 NORMAL_QUANTILE = 1.959963984540054
-"""Of 97.5%."""
+"""97.5% quantile of the standard normal distribution."""
 
 
 class EstimatedAccuracies(NamedTuple):
-    """Estimates of networks, by architecture: of one evaluation, or of the mean over several.
+    """Estimated accuracies of networks, by architecture: for one evaluation, or for the mean over several.
 
     Attributes:
-        n_seen: images of the smallest sample among them.
-        n_images: all images.
+        n_seen: size of the smallest sample among them.
+        n_images: number of all images.
     """
 
     value: "pd.Series[float]"
@@ -34,31 +34,31 @@ class EstimatedAccuracies(NamedTuple):
 
 
 def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
-    """Find the estimates of some evaluations, for networks that lack counts; None where there are none.
+    """Return estimates for networks without counts, averaged over the evaluations; None if there are none.
 
-    Of a mean over evaluations that share their images, the standard error is at most the mean of theirs, which is
-    taken; evaluations that were counted have none.
+    For a mean over evaluations on the same images, the mean of their standard errors is an upper bound and is used;
+    counted evaluations have no error.
     """
     files = results.reader.files
     if not has_estimates(files):
         return None
     frame = read_estimates(files)
     frame = frame[frame["dataset"] == results.name]
-    wanted = frame[pd.MultiIndex.from_frame(frame[["key", "strength"]].astype({"key": str})).isin(evaluations)]
-    if wanted.empty:
+    estimates = frame[pd.MultiIndex.from_frame(frame[["key", "strength"]].astype({"key": str})).isin(evaluations)]
+    if estimates.empty:
         return None
-    names = [architecture_of(str(name)) for name in wanted["architecture"]]
-    by_name = wanted.assign(architecture=names, key=wanted["key"].astype(str)).set_index(["architecture"])
+    names = [architecture_of(str(name)) for name in estimates["architecture"]]
+    by_architecture = estimates.assign(architecture=names, key=estimates["key"].astype(str)).set_index(["architecture"])
     columns = {}
     for name in ("value", "standard_error", "low", "high"):
-        table = by_name.set_index(["key", "strength"], append=True)[name].unstack(["key", "strength"])
+        table = by_architecture.set_index(["key", "strength"], append=True)[name].unstack(["key", "strength"])
         for column in evaluations:
             if column not in table.columns:  # counted
                 counts = results.accuracies[column].reindex(table.index)
                 table[column] = 0.0 if name == "standard_error" else counts
         columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
     kept = columns["value"].index.intersection(results.accuracies.index)
-    # Degrees of freedom are in the interval: a test with the error that it stands for agrees with it.
+    # The intervals allow for degrees of freedom; with this error, a normal test agrees with them.
     half_width = (columns["high"] - columns["low"]) / 2
     standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
     return EstimatedAccuracies(
@@ -66,48 +66,48 @@ def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, f
         standard_error=standard_error.loc[kept],
         low=columns["low"].loc[kept],
         high=columns["high"].loc[kept],
-        n_seen=int(wanted["n_seen"].min()),
-        n_images=int(wanted["n_images"].max()),
+        n_seen=int(estimates["n_seen"].min()),
+        n_images=int(estimates["n_images"].max()),
     )
 
 
 def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_counted: Sequence[int]) -> str:
-    """Say which columns of a ranking hold estimates beside how many counts, and what their intervals mean."""
+    """Describe which columns of a ranking mix estimates with counts, and what their intervals refer to."""
     frame = read_estimates(results.reader.files)
     frame = frame[frame["dataset"] == results.name]
-    least, most = min(n_counted), max(n_counted)
-    counted = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    min_counted, max_counted = min(n_counted), max(n_counted)
+    n_counted_text = f"{min_counted:,}" if min_counted == max_counted else f"{min_counted:,} to {max_counted:,}"
     low, high = int(frame["n_seen"].min()), int(frame["n_seen"].max())
-    seen = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    n_seen_text = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
-        f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {seen} "
-        f"of {int(frame['n_images'].max()):,} images; {counted} networks were counted on all. There, intervals (95%) "
-        "and ties are of the accuracy on all these images, in which counts are certain."
+        f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {n_seen_text} "
+        f"of {int(frame['n_images'].max()):,} images; {n_counted_text} networks were counted on all. There, intervals "
+        "(95%) and ties refer to the accuracy on all these images, in which counts are certain."
     )
 
 
 def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]:
-    """Put estimates where networks lack counts; return the results, and the sentence that must stand beside them.
+    """Replace missing counts by estimates; return the results and the note to show with them.
 
-    The sentence is empty where there are no estimates.
+    The note is empty if there are no estimates.
     """
     frame = results.accuracies.copy()
     n_filled: dict[str, int] = {}
     for key, strength in results.columns:
-        found = find_estimates(results, [(key, strength)])
-        if found is not None:
-            is_missing = frame[(key, strength)].loc[found.value.index].isna()
-            lacking = found.value.index[is_missing.to_numpy()]
-            frame.loc[lacking, (key, strength)] = found.value.loc[lacking]
-            n_filled[key] = len(lacking)
+        estimates = find_estimates(results, [(key, strength)])
+        if estimates is not None:
+            is_missing = frame[(key, strength)].loc[estimates.value.index].isna()
+            missing = estimates.value.index[is_missing.to_numpy()]
+            frame.loc[missing, (key, strength)] = estimates.value.loc[missing]
+            n_filled[key] = len(missing)
     if not n_filled:
         return results, ""
-    shown = ", ".join(f"{key}: {count:,} of {len(frame):,}" for key, count in n_filled.items())
-    said = (
-        f"Estimates from samples of the images stand for accuracies of {results.name} that were not counted ({shown} "
-        "networks); their errors weaken correlations."
+    filled = ", ".join(f"{key}: {count:,} of {len(frame):,}" for key, count in n_filled.items())
+    note = (
+        f"Some accuracies of {results.name} are estimates from samples of the images, because they were not counted "
+        f"({filled} networks); their errors weaken correlations."
     )
-    return replace(results, accuracies=frame), said
+    return replace(results, accuracies=frame), note
 
 
 def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Comparison of networks of a sweep for a budget, where one accuracy of a pair, or both, is an estimate."""
+"""Comparison of a sampled sweep's networks, where at least one accuracy of a pair is an estimate."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -28,13 +28,13 @@ class _Accuracy(NamedTuple):
 
 
 class EstimatedComparison(NamedTuple):
-    """Differences of accuracies on all images, of pairs one of which at least is an estimate.
+    """Differences of accuracies on all images, for pairs with at least one estimate.
 
     Attributes:
         table: one row per pair of networks, key and strength: `first`, `second`, `key`, `strength`, `first_accuracy`,
             `second_accuracy`, `first_estimated`, `second_estimated`, `difference` (second - first), `low` and `high`
-            (its 95% interval), `p_value`, and `adjusted_p_value` by Holm's correction.
-        summary: sentences about each pair, and about what the numbers are.
+            (its 95% interval), `p_value`, and `adjusted_p_value` (Holm's correction).
+        summary: sentences about each pair and about the kind of numbers.
     """
 
     table: pd.DataFrame
@@ -44,80 +44,80 @@ class EstimatedComparison(NamedTuple):
 def compare_estimated(
     networks: Sequence[str], *, keys: Sequence[str] | None = None, data: str | None = None
 ) -> EstimatedComparison:
-    """Compare networks of one dataset folder, each two by their estimates, or an estimate and a count.
+    """Compare every two networks of a dataset folder by their estimates, or by an estimate and a count.
 
-    Errors of the two are taken as independent, although the networks share the sample. In the outcomes of
-    docs/sampling.md that is nearly true: the variance of a difference is .66 to 1.2 times the sum of the variances, .98
-    in the median, since predictions explain what networks have in common. Counts have no error, since accuracies are
-    those on all images.
+    The two errors are treated as independent, although the networks share the sample. On the outcomes of
+    docs/sampling.md that is nearly true: the variance of a difference is 0.66 to 1.2 times the sum of the variances
+    (median 0.98), since predictions explain what networks have in common. Counts have no error, since the target is
+    the accuracy on all images.
 
     Args:
         networks: two or more, as ``DATASET:ARCHITECTURE``.
         keys: keys, or keys at a strength; by default those with estimates, at the strength nearest to 1/255.
-        data: which of the folder's datasets; may be left out where there is one.
+        data: name of the dataset; may be left out if the folder has only one.
 
     Raises:
-        ConfigError: a text names no network, or the networks are of several folders, or nothing is estimated.
+        ConfigError: a text does not name a network, the networks are in several folders, or nothing is estimated.
     """
-    folder, names = _split(networks)
+    folder, names = _split_networks(networks)
     reader = RobustnessDataset(folder)
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
-    chosen = [_find_network(results, name) for name in names]
+    architectures = [_find_network(results, name) for name in names]
     columns = _columns(results, keys)
     estimates = {column: find_estimates(results, [column]) for column in columns}
     accuracies = {
         (network, column): _accuracy(results, estimates[column], network, column)
-        for network in chosen
+        for network in architectures
         for column in columns
     }
     rows = [
         {"first": str(first), "second": str(second), "key": column[0], "strength": column[1]}
         | _compare(accuracies[first, column], accuracies[second, column])
-        for first, second in combinations(chosen, 2)
+        for first, second in combinations(architectures, 2)
         for column in columns
         if accuracies[first, column].is_estimate or accuracies[second, column].is_estimate
     ]
     if not rows:
         raise ConfigError(
-            f"Comparing networks failed for {folder}: expected an estimate of one of them, got counts only. Leave "
-            "--estimates out, which compares counts by image."
+            f"Comparing networks failed for {folder}: all accuracies are counts, and --estimates compares estimates. "
+            "Leave --estimates out to compare counts by image."
         )
     table = pd.DataFrame(rows)
     table["adjusted_p_value"] = holm_adjust(table["p_value"])
-    n_images = max(found.n_images for found in estimates.values() if found is not None)
+    n_images = max(column.n_images for column in estimates.values() if column is not None)
     return EstimatedComparison(table, _summarise(table, n_images))
 
 
-def _split(networks: Sequence[str]) -> tuple[Path, list[str]]:
-    divided = []
+def _split_networks(networks: Sequence[str]) -> tuple[Path, list[str]]:
+    split = []
     for text in dict.fromkeys(networks):
         parts = split_network(text)
         if parts is None:
             raise ConfigError(
-                f"Comparing networks failed for {text!r}: expected DATASET:ARCHITECTURE with --estimates, got another "
-                "form. Correct it."
+                f"Comparing networks failed for {text!r}: --estimates needs networks of a dataset. Write them as "
+                "DATASET:ARCHITECTURE."
             )
-        divided.append(parts)
-    folders = list(dict.fromkeys(folder for folder, _ in divided))
-    if len(divided) < 2 or len(folders) > 1:
+        split.append(parts)
+    folders = list(dict.fromkeys(folder for folder, _ in split))
+    if len(split) < 2 or len(folders) > 1:
         raise ConfigError(
-            f"Comparing networks failed for {', '.join(networks)}: expected two different networks or more of one "
-            f"dataset folder with --estimates, got {len(divided)} of {len(folders)}. Name others."
+            f"Comparing networks failed for {', '.join(networks)}: --estimates needs at least two different networks "
+            f"of one dataset folder, got {len(split)} of {len(folders)} folders. Name them as DATASET:ARCHITECTURE."
         )
-    return folders[0], [name for _, name in divided]
+    return folders[0], [name for _, name in split]
 
 
 def _find_network(results: DatasetResults, name: str) -> ArchitectureId:
     selected = choose_results(
         read_results(results.reader.select([name])), results.name, results.reader.path, "Comparing networks"
     )
-    known = [network for network in selected.architectures if network in results.architectures]
-    if len(known) != 1:
+    matches = [network for network in selected.architectures if network in results.architectures]
+    if len(matches) != 1:
         raise ConfigError(
-            f"Comparing networks failed for {name}: expected a network with results of {results.name}, got "
-            f"{len(known)}. Name another."
+            f"Comparing networks failed for {name}: it matches {len(matches)} networks with results of {results.name}, "
+            "instead of one. Name another."
         )
-    return known[0]
+    return matches[0]
 
 
 def _columns(results: DatasetResults, keys: Sequence[str] | None) -> list[tuple[str, float]]:
@@ -137,8 +137,8 @@ def _accuracy(
     if estimates is None or network not in estimates.value.index:
         key, strength = column
         raise ConfigError(
-            f"Comparing networks failed for {network}: expected an accuracy under {key} {strength:g}, counted or "
-            "estimated, got none. Choose other --keys, or run the sweep to its end and export it again."
+            f"Comparing networks failed for {network}: it has neither a count nor an estimate under {key} "
+            f"{strength:g}. Choose other --keys, or finish the sweep and export it again."
         )
     return _Accuracy(float(estimates.value[network]), float(estimates.standard_error[network]), True)
 
@@ -163,19 +163,19 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
     for (first, second), rows in table.groupby(["first", "second"], sort=False):
         significant = rows[rows["adjusted_p_value"] < LEVEL]
         parts = []
-        for name, won in (
+        for name, wins in (
             (first, significant[significant["difference"] < 0]),
             (second, significant[significant["difference"] > 0]),
         ):
-            if len(won):
-                most = won.iloc[int(won["difference"].abs().to_numpy().argmax())]
+            if len(wins):
+                largest = wins.iloc[int(wins["difference"].abs().to_numpy().argmax())]
                 parts.append(
-                    f"{name} is significantly more accurate in {len(won)}, most at {most['key']} "
-                    f"{most['strength']:g} ({100 * abs(most['difference']):.1f} points)"
+                    f"{name} is significantly more accurate in {len(wins)}, most at {largest['key']} "
+                    f"{largest['strength']:g} ({100 * abs(largest['difference']):.1f} points)"
                 )
         count = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
-        words = "; ".join(parts) or f"{first} and {second} do not differ significantly"
-        lines.append(f"{words}; of {count} (two normal estimates, Holm's correction, {LEVEL:g}).")
+        result = "; ".join(parts) or f"{first} and {second} do not differ significantly"
+        lines.append(f"{result}; of {count} (two normal estimates, Holm's correction, {LEVEL:g}).")
     lines.append(
         f"Accuracies marked ~ are estimates from samples of the images, for all {n_images:,} images; others are counts "
         "on these. Intervals take the errors of two estimates as independent."

@@ -1,4 +1,4 @@
-"""What `robust201.evaluate` and `robust201.compare` return: tables that know more than their rows."""
+"""The tables that `robust201.evaluate` and `robust201.compare` return."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -25,14 +25,14 @@ _COUNTS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images
 
 
 class WorstCase(NamedTuple):
-    """Accuracy where each image meets the worst of several evaluations.
+    """Accuracy where each image counts under its worst evaluation.
 
     Attributes:
-        accuracy: share of the images that are classified correctly in every evaluation.
+        accuracy: fraction of the images that are classified correctly in every evaluation.
         low: lower end of its 95% interval.
-        high: upper end.
-        evaluations: (key, strength) of each.
-        outcomes: whether each image is classified correctly in all of them, by its position.
+        high: upper end of its 95% interval.
+        evaluations: the evaluations, as (key, strength).
+        outcomes: whether each image is classified correctly in all of them, by the image's position.
     """
 
     accuracy: float
@@ -43,7 +43,7 @@ class WorstCase(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """A sentence."""
+        """A sentence with the accuracy, its interval and the keys."""
         names = list(dict.fromkeys(key for key, _ in self.evaluations))
         count = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
         return (
@@ -55,10 +55,10 @@ class WorstCase(NamedTuple):
 class Evaluation(pd.DataFrame):
     """One row per key and strength; see `robust201.evaluate`.
 
-    A part of the table is a plain DataFrame: only the whole one has outcomes.
+    Selections from the table are plain DataFrames: only the whole table has outcomes.
     """
 
-    _metadata = [  # noqa: RUF012 - pandas reads a list
+    _metadata = [  # noqa: RUF012 - pandas requires a list
         *("_outcomes", "_positions", "_images_sha256", "_protocols", "_benchmark", "_distances", "_steps"),
     ]
     _outcomes: dict[tuple[str, float], NDArray[np.bool_]]
@@ -82,18 +82,18 @@ class Evaluation(pd.DataFrame):
         distances: Mapping[str, NDArray[np.float64]] | None = None,
         steps: Mapping[tuple[str, float], NDArray[np.float64]] | None = None,
     ) -> "Evaluation":
-        """Make the table of some rows, with the outcomes of N images by key and strength.
+        """Build the table from its rows and from the outcomes of N images.
 
         Args:
-            rows: the rows by name of the column.
+            rows: the rows, by column name.
             columns: the columns, in order.
-            outcomes: (N,) whether each image was classified correctly.
-            positions: (N,) positions of the evaluated images among the images given.
-            images_sha256: digest of images and labels, which comparisons need to be of the same images.
-            protocols: by key, its parameters and all else that decides its numbers.
-            benchmark: the leaderboard's protocol that was followed.
-            distances: (N,) by key, for attacks that look for the smallest perturbation.
-            steps: (N,) by key and strength, for attacks that record them.
+            outcomes: (N,) whether each image was classified correctly, by key and strength.
+            positions: (N,) positions of the evaluated images in the input.
+            images_sha256: digest of images and labels; comparisons require equal digests.
+            protocols: the parameters and everything else that decides the numbers, by key.
+            benchmark: the leaderboard benchmark that was followed.
+            distances: (N,) minimum perturbation sizes, by key of a minimum-norm attack.
+            steps: (N,) steps until success, by key and strength of attacks that record them.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
@@ -109,53 +109,54 @@ class Evaluation(pd.DataFrame):
     def outcomes(self) -> pd.DataFrame:
         """Whether each image was classified correctly: bool, one row per image, one column per (key, strength).
 
-        The index holds the images' positions among the images given: all of them, unless a subset was evaluated.
+        The index holds the images' positions in the input, which has more images if a subset was evaluated.
         """
         frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
 
     def worst_case(self, evaluations: Sequence[str | tuple[str, float]] | None = None) -> WorstCase:
-        """Compute the accuracy where each image meets the worst of several evaluations (Croce and Hein, ICML 2020).
+        """Return the accuracy where each image counts under its worst evaluation (Croce and Hein, ICML 2020).
 
         Args:
-            evaluations: keys, which stand for all their strengths, or pairs of key and strength; attacks of several
-                norms and corruptions may be among them. None takes all.
+            evaluations: keys, which stand for all their strengths, or pairs of key and strength; different norms and
+                corruptions may be mixed. None takes all.
 
         Raises:
-            ConfigError: one was not evaluated, or none is named.
+            ConfigError: a key or strength was not evaluated, or the list is empty.
         """
-        chosen = list(self._outcomes) if evaluations is None else self._find(evaluations)
-        if not chosen:
-            raise ConfigError("Computing the worst case failed: expected one evaluation or more, got none. Name some.")
-        correct = np.all([self._outcomes[one] for one in chosen], axis=0)
+        columns = list(self._outcomes) if evaluations is None else self._find(evaluations)
+        if not columns:
+            raise ConfigError("Computing the worst case failed: `evaluations` is empty. Name at least one.")
+        correct = np.all([self._outcomes[column] for column in columns], axis=0)
         accuracy = float(correct.mean())
         low, high = map(float, accuracy_intervals(accuracy, len(correct)))
         series: pd.Series[Any] = pd.Series(correct, index=self._positions, dtype=bool).rename_axis("image")
-        return WorstCase(accuracy, low, high, tuple(chosen), series)
+        return WorstCase(accuracy, low, high, tuple(columns), series)
 
     def _find(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
-        chosen: dict[tuple[str, float], None] = {}
-        for one in [evaluations] if isinstance(evaluations, str) else evaluations:
-            key, strength = (one, None) if isinstance(one, str) else one
-            same = [(name, at) for name, at in self._outcomes if name == key and strength in (None, at)]
-            if not same:
-                known = [f"{name} {at:g}" for name, at in self._outcomes]
+        columns: dict[tuple[str, float], None] = {}
+        for name in [evaluations] if isinstance(evaluations, str) else evaluations:
+            key, strength = (name, None) if isinstance(name, str) else name
+            matches = [(known, at) for known, at in self._outcomes if known == key and strength in (None, at)]
+            if not matches:
+                known_names = [f"{known} {at:g}" for known, at in self._outcomes]
                 label = str(key) if strength is None else f"{key} {strength:g}"
                 raise ConfigError(
                     f"Computing the worst case failed for {label!r}: it was not evaluated."
-                    f"{closest(label, [*known, *(name for name, _ in self._outcomes)])} Evaluated: {', '.join(known)}."
+                    f"{closest(label, [*known_names, *(known for known, _ in self._outcomes)])} "
+                    f"Evaluated: {', '.join(known_names)}."
                 )
-            chosen |= dict.fromkeys(same)
-        return list(chosen)
+            columns |= dict.fromkeys(matches)
+        return list(columns)
 
     @property
     def distances(self) -> pd.DataFrame:
-        """The smallest perturbation that fools the network on each image: one row per image, one column per key.
+        """The size of the smallest perturbation that fools the network, one row per image, one column per key.
 
-        Lengths are in the norm of the key, in units of the pixel range [0, 1] (L0: of changed values): 0 for images
-        that are wrong as they are, infinity for those that were not fooled within the key's largest epsilon. Only
-        attacks for the smallest perturbation (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab` and their norms) have a
+        Sizes are in the key's norm, in units of the pixel range [0, 1] (L0: number of changed values): 0 for images
+        that are misclassified without an attack, infinity for images that were not fooled within the key's largest
+        epsilon. Only minimum-norm attacks (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab` and their norms) have a
         column.
         """
         return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
@@ -164,9 +165,9 @@ class Evaluation(pd.DataFrame):
     def steps(self) -> pd.DataFrame:
         """The step (of Square: query) at which an attack first fools the network on each image.
 
-        One row per image, one column per (key, strength): 0 for images that are wrong as they are, infinity for those
-        that were never fooled. So the accuracy after k steps is ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square
-        and FMN of the fused engine have columns.
+        One row per image, one column per (key, strength): 0 for images that are misclassified without an attack,
+        infinity for images that were never fooled. The accuracy after k steps is therefore ``(steps > k).mean()``. Only
+        FGSM, PGD, APGD, Square and FMN of the fused engine have columns.
         """
         frame = pd.DataFrame(self._steps, index=self._positions)
         keys, strengths = [key for key, _ in self._steps], [strength for _, strength in self._steps]
@@ -175,31 +176,31 @@ class Evaluation(pd.DataFrame):
 
     @property
     def images_sha256(self) -> str:
-        """Digest of the images and labels that were evaluated."""
+        """Digest of the evaluated images and labels."""
         return self._images_sha256
 
     @property
     def protocols(self) -> Mapping[str, Mapping[str, Any]]:
-        """By key, its parameters and all else that decides its numbers."""
+        """The parameters and everything else that decides the numbers, by key."""
         return self._protocols
 
     @property
     def model_info(self) -> dict[str, Any]:
-        """The results of a benchmark as a row of RobustBench's `model_info` files (see `Benchmark.model_info`).
+        """The results of a benchmark as an entry of RobustBench's `model_info` files (see `Benchmark.model_info`).
 
         Raises:
             ConfigError: the evaluation did not follow a benchmark.
         """
         if self._benchmark is None:
             raise ConfigError(
-                "Writing a leaderboard's row failed for this evaluation: it did not follow a benchmark. Evaluate with "
+                "Writing a leaderboard entry failed for this evaluation: it did not follow a benchmark. Evaluate with "
                 f"benchmark={next(iter(BENCHMARKS))!r}, or another of {', '.join(BENCHMARKS)}."
             )
         return self._benchmark.model_info(self, len(self._positions))
 
     @property
     def summary(self) -> str:
-        """A sentence on the clean accuracy, and one for each ball on the images that withstand every attack in it."""
+        """A sentence on the clean accuracy, and one per norm ball on the images that withstand every attack in it."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         for key, strength in self._outcomes:
             if (constraint := self._constraint_of(key)) is not None:
@@ -217,7 +218,7 @@ class Evaluation(pd.DataFrame):
         return evaluation_latex(self)
 
     def _constraint_of(self, key: str) -> Constraint | None:
-        """Return the ball of an attack, which a task of the user's own names in its protocol."""
+        """Return the norm ball of an attack; custom tasks name it in their protocol."""
         return TASKS[key].constraint if key in TASKS else CONSTRAINTS.get(self._protocols[key].get("norm") or "")
 
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
@@ -247,7 +248,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """A sentence about each pair: which network is more robust, in which evaluations, and how sure that is."""
+        """A sentence per pair: which network is more robust, in which evaluations, and with what significance."""
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
             _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
@@ -256,18 +257,19 @@ class Comparison(pd.DataFrame):
 
     @property
     def latex(self) -> str:
-        """A LaTeX table of the accuracies in percent; those that are best, or tied with the best, are bold."""
+        """A LaTeX table of the accuracies in percent, with the best, and those tied with it, in bold."""
         return comparison_latex(self, LEVEL)
 
 
 def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
-    """Compare every two evaluations of the same images, by the keys and strengths that both have.
+    """Compare every two evaluations of the same images, by their common keys and strengths.
 
     Args:
-        evaluations: by name of the network, two or more.
+        evaluations: two or more evaluations, by the network's name.
 
     Raises:
-        ConfigError: fewer than two, other images, no key and strength in common, or a key with other parameters.
+        ConfigError: fewer than two evaluations, different images, no common key and strength, or a key with different
+            parameters.
     """
     _check_comparable(evaluations)
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
@@ -280,42 +282,42 @@ def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
     for name, evaluation in evaluations.items():
         if not isinstance(evaluation, Evaluation):
             raise ConfigError(
-                f"Comparing networks failed for {name}: expected a table that robust201.evaluate returned, with its "
-                f"outcomes by image, got {type(evaluation).__name__}. Give the whole table, not a part of it."
+                f"Comparing networks failed for {name}: expected a table returned by robust201.evaluate, with its "
+                f"per-image outcomes, got {type(evaluation).__name__}. Pass the whole table, not a part of it."
             )
     if len(evaluations) < 2:
         raise ConfigError(
-            f"Comparing networks failed: expected two networks or more, got {len(evaluations)}. Name another."
+            f"Comparing networks failed: at least two networks are needed, got {len(evaluations)}. Name another."
         )
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
         raise ConfigError(
-            f"Comparing networks failed for {', '.join(evaluations)}: expected evaluations of the same images and "
-            f"labels, got {len(digests)} different sets. Evaluate all networks on the same images."
+            f"Comparing networks failed for {', '.join(evaluations)}: they were evaluated on {len(digests)} different "
+            "sets of images and labels. Evaluate all networks on the same images."
         )
 
 
 def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
-    one, other = evaluations[first].outcomes, evaluations[second].outcomes
-    common = [column for column in one.columns if column in other.columns]
+    first_outcomes, second_outcomes = evaluations[first].outcomes, evaluations[second].outcomes
+    common = [column for column in first_outcomes.columns if column in second_outcomes.columns]
     if not common:
         raise ConfigError(
-            f"Comparing networks failed for {first} and {second}: expected a key and strength that both were evaluated "
-            "with, got none. Evaluate both with the same keys."
+            f"Comparing networks failed for {first} and {second}: they have no evaluated key and strength in common. "
+            "Evaluate both with the same keys."
         )
     keys, strengths = zip(*common, strict=True)
     for key in dict.fromkeys(keys):
         settings = [evaluations[name].protocols[key] for name in (first, second)]
         names = dict.fromkeys([*settings[0], *settings[1]])
-        other_fields = [name for name in names if settings[0].get(name) != settings[1].get(name)]
-        if other_fields:
+        different_fields = [name for name in names if settings[0].get(name) != settings[1].get(name)]
+        if different_fields:
             raise ConfigError(
-                f"Comparing networks failed for {first} and {second}: expected {key} with the same parameters, got "
-                f"others in {', '.join(other_fields)}. Evaluate both with the same."
+                f"Comparing networks failed for {first} and {second}: {key} has different parameters "
+                f"({', '.join(different_fields)}). Evaluate both with the same parameters."
             )
-    n_images = len(one)
-    outcomes = [frame[common].to_numpy(bool).T for frame in (one, other)]
-    found = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
+    n_images = len(first_outcomes)
+    outcomes = [frame[common].to_numpy(bool).T for frame in (first_outcomes, second_outcomes)]
+    differences = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
     return pd.DataFrame(
         {
             "first": first,
@@ -324,7 +326,7 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
             "strength": strengths,
             "first_accuracy": outcomes[0].mean(axis=1),
             "second_accuracy": outcomes[1].mean(axis=1),
-            **found._asdict(),
+            **differences._asdict(),
             "n_images": n_images,
         }
     )
@@ -337,26 +339,24 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
     evaluations = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
     basis = f"{evaluations} of {n_images:,} images (McNemar's exact test, Holm's correction, {LEVEL:g})"
     parts = []
-    for name, won in ((first, significant & (difference < 0)), (second, significant & (difference > 0))):
-        if won.any():
-            largest = int(np.argmax(np.where(won, np.abs(difference), -1.0)))
-            most = _name_row(rows.iloc[largest])
-            parts.append(f"{name} is significantly more accurate in {int(won.sum())}, most at {most}")
+    for name, wins in ((first, significant & (difference < 0)), (second, significant & (difference > 0))):
+        if wins.any():
+            largest_index = int(np.argmax(np.where(wins, np.abs(difference), -1.0)))
+            largest_difference = _describe_row(rows.iloc[largest_index])
+            parts.append(f"{name} is significantly more accurate in {int(wins.sum())}, most at {largest_difference}")
     if not parts:
         uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
-        hint = (
-            f" {uncorrected} would be without the correction: compare fewer, chosen beforehand." if uncorrected else ""
-        )
+        hint = f" {uncorrected} would without the correction: compare fewer, chosen in advance." if uncorrected else ""
         if not (rows["only_first"] + rows["only_second"]).any():
             hint = " They classify every image alike, as the same network would."
         return f"{first} and {second} do not differ significantly in {'any of ' if len(rows) > 1 else ''}{basis}.{hint}"
-    open_rows = int((~significant).sum())
-    undecided = f"; {open_rows} show no significant difference" if open_rows > 1 else ""
-    undecided = "; 1 shows no significant difference" if open_rows == 1 else undecided
+    n_undecided = int((~significant).sum())
+    undecided = f"; {n_undecided} show no significant difference" if n_undecided > 1 else ""
+    undecided = "; 1 shows no significant difference" if n_undecided == 1 else undecided
     return f"{'; '.join(parts)}{undecided}; of {basis}."
 
 
-def _name_row(row: "pd.Series[Any]") -> str:
+def _describe_row(row: "pd.Series[Any]") -> str:
     low, high = sorted((abs(float(row["low"])), abs(float(row["high"]))))
     size = abs(float(row["difference"]))
     points = f"{100 * size:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"

@@ -1,4 +1,4 @@
-"""The first look at a network: which keys `robust201.evaluate` takes if none are named, and how many images.
+"""The default evaluation of `robust201.evaluate`, called the first look: its keys and its number of images.
 
 The strongest attack is always among the keys, however few images the time allows: a weaker attack on more images would
 make the network look more robust than it is.
@@ -13,19 +13,19 @@ from robust201.tasks import PAPER_KEYS, TASKS, standard_passes
 from robust201.tasks.parameters import Parameters, parse_radius
 
 SECONDS = 60.0
-"""Time that a first look takes, about."""
+"""Approximate duration of a first look."""
 
 EPSILON = "8/255"
-"""Radius of the Linf ball, unless another is given: that of RobustBench."""
+"""Default radius of the Linf ball, as on RobustBench."""
 
 SEVERITY = 5
-"""Severity of the corruptions: the highest, which flatters least."""
+"""Severity of the corruptions: the highest, so that the default does not flatter a network."""
 
 COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-"""Numbers of images to choose from. Few, so that equal machines mostly choose equally; the first is the minimum."""
+"""Candidate numbers of images; the first is the minimum. They are few, so that similar machines choose the same one."""
 
 _CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
-"""One of noise, one of blur, one of digital processing."""
+"""One corruption each by noise, blur and digital processing."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Costs:
 
     Attributes:
         fixed: seconds of a forward pass per batch.
-        per_image: seconds of a forward pass per image of a batch, in addition.
+        per_image: additional seconds of a forward pass per image.
         batch: images per batch.
         n_classes: number of classes.
         resisting: fraction of images that are classified correctly under PGD with few steps; None if unknown.
@@ -47,17 +47,17 @@ class Costs:
     resisting: float | None = None
 
     def seconds(self, key: str, parameters: Parameters, n_images: int) -> float:
-        """Estimate the seconds of a key on some images, over all its strengths."""
-        passes = in_sequence = TASKS[key].passes(parameters, self.n_classes)
+        """Estimate the seconds of evaluating a key on `n_images` images, over all its strengths."""
+        passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
             passes = standard_passes(parameters, self.n_classes, self.resisting)
-            in_sequence = standard_passes(parameters, self.n_classes, 1.0)
+            sequential_passes = standard_passes(parameters, self.n_classes, 1.0)
         n_batches = -(-n_images // self.batch)
-        per_strength = in_sequence * self.fixed * n_batches + passes * self.per_image * n_images
+        per_strength = sequential_passes * self.fixed * n_batches + passes * self.per_image * n_images
         return per_strength * len(parameters.strengths)
 
     def total(self, keys: Mapping[str, Parameters], n_images: int) -> float:
-        """Estimate the seconds of several keys on some images."""
+        """Estimate the seconds of evaluating several keys on `n_images` images."""
         return sum(self.seconds(key, parameters, n_images) for key, parameters in keys.items())
 
 
@@ -67,10 +67,10 @@ def first_keys(
     """Choose the keys of a first look, with their parameters.
 
     Args:
-        n_classes: of the network. AutoAttack's standard version needs four; with fewer, its attacks that need fewer
-            are chosen.
-        corruptions: whether the images can be corrupted; else they are attacked only.
-        epsilon: radius of the Linf ball in units of pixels, as in ``"8/255"``; None for `EPSILON`.
+        n_classes: number of the network's classes. AutoAttack's standard version needs four; with fewer classes, the
+            applicable attacks of AutoAttack are chosen.
+        corruptions: whether the images can be corrupted; if not, they are only attacked.
+        epsilon: radius of the Linf ball in pixel units, as in ``"8/255"``; None for `EPSILON`.
         randomised: whether the network's outputs are random.
 
     Raises:
@@ -82,7 +82,7 @@ def first_keys(
         raise ConfigError(f"Reading arguments failed for epsilon: {error} Give one radius of the Linf ball.") from error
     if not 0 < radius <= 1:
         raise ConfigError(
-            f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in units of pixels, got "
+            f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in pixel units, got "
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
     attacks = {key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest(n_classes, randomised))}
@@ -99,7 +99,7 @@ def _strongest(n_classes: int, randomised: bool) -> tuple[str, ...]:
 
 
 def choose_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) -> int:
-    """Return the largest number of `COUNTS`, or all images, that `SECONDS` suffice for; at least the minimum."""
+    """Return the largest of `COUNTS`, or all images, that takes at most `SECONDS`; at least the minimum."""
     counts = [*(count for count in COUNTS if count < n_images), n_images]
     return max([counts[0], *(count for count in counts if costs.total(keys, count) <= SECONDS)])
 
@@ -107,9 +107,9 @@ def choose_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) ->
 def describe_plan(
     count: int, n_images: int, seed: int, *, by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
 ) -> str:
-    """Announce a first look: images, time, and how long the full evaluation takes."""
-    everything = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
-    full = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(everything)}']
+    """Return the announcement of a first look: images, time, and how long the full evaluation takes."""
+    paper_seconds = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
+    full = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(paper_seconds)}']
     images = f"all {n_images:,} images"
     if count < n_images:
         chosen = ", as many as the time allows" if by_time else ""

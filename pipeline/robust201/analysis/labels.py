@@ -1,4 +1,4 @@
-"""The words of figures for keys, strengths and datasets; what is in no table is shown as it is."""
+"""Labels of keys, strengths and datasets in figures and tables; unknown names are shown unchanged."""
 
 from collections.abc import Collection
 
@@ -7,27 +7,27 @@ from robust201.reader.result_files import kind_of, paper_key, row_of
 from robust201.tasks import TASKS
 
 KEY_LABELS = {key: row.label for key, row in TASKS.items()}
-"""By key, in the paper's style."""
+"""Label of each key in the paper's style."""
 
 DATASET_LABELS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def key_label(key: str) -> str:
-    """Name a key, in either style, for people; one of the user's own that reads like another's name is in quotes."""
+    """Return the label of a key in either style; a custom key that equals another key's label is put in quotes."""
     return KEY_LABELS.get(paper_key(key), f"“{key}”" if key in KEY_LABELS.values() else key)
 
 
 def dataset_label(name: str) -> str:
-    """Name a dataset for people."""
+    """Return the label of a dataset."""
     return DATASET_LABELS.get(name, name)
 
 
 def strength_label(key: str, strength: float, among: Collection[float] = ()) -> str:
-    """Write a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
+    """Return a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
 
-    It is empty for 0 of clean images and of keys without a ball, such as grids of rotations. That of a key that is not
-    in the table has no unit, such as ``strength 3``; ``strength 0`` is written only if `among`, the strengths of the
-    key, has others.
+    The label is empty for clean images and for strength 0 of keys without a norm ball, such as grids of rotations.
+    Strengths of unknown keys have no unit (``strength 3``); their ``strength 0`` is labelled only if `among`, the key's
+    strengths, has other values.
     """
     row = row_of(key)
     if row is not None and row.constraint is not None:
@@ -39,11 +39,11 @@ def strength_label(key: str, strength: float, among: Collection[float] = ()) -> 
 
 
 def column_label(key: str, strength: float, among: Collection[float] = ()) -> str:
-    """Name a key and strength, such as ``PGD, ε = 8/255`` (see `strength_label`)."""
+    """Return the label of a key and strength, such as ``PGD, ε = 8/255`` (see `strength_label`)."""
     return ", ".join(filter(None, (key_label(key), strength_label(key, strength, among))))
 
 
 def measure_label(key: str, measurement: str, strength: float) -> str:
-    """Name what is measured, such as ``Jacobian squared norm``, and at which strength if that is not 0."""
+    """Return the label of a measurement, such as ``Jacobian squared norm``, with its strength unless that is 0."""
     name = measurement.replace("_", " ") if row_of(key) is not None else measurement
     return f"{key_label(key)} {name}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")

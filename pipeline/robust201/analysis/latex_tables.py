@@ -1,4 +1,4 @@
-"""Tables of evaluations and comparisons for papers, in LaTeX without packages."""
+"""LaTeX tables of evaluations and comparisons, which need no packages."""
 
 import math
 import re
@@ -18,10 +18,10 @@ _SPECIAL = {
 
 
 def evaluation_latex(table: pd.DataFrame) -> str:
-    """Return a tabular of accuracies in percent with their 95% intervals, a row per key and strength.
+    """Return a tabular of accuracies in percent with their 95% intervals, one row per key and strength.
 
     Args:
-        table: with the columns `key`, `strength`, `accuracy`, `low` and `high`; rows without an accuracy are left out.
+        table: columns `key`, `strength`, `accuracy`, `low` and `high`; rows without an accuracy are left out.
     """
     rows = [
         [*_evaluation_cells(row["key"], row["strength"]), _percent(row["accuracy"]), _interval(row["low"], row["high"])]
@@ -31,11 +31,11 @@ def evaluation_latex(table: pd.DataFrame) -> str:
 
 
 def comparison_latex(table: pd.DataFrame, level: float) -> str:
-    """Return a tabular of accuracies in percent, a column per network, the best and all tied with it in bold.
+    """Return a tabular of accuracies in percent, one column per network; the best and those tied with it are bold.
 
     Args:
-        table: as of `compare_evaluations`.
-        level: a network is tied with the best if their adjusted p-value is not below it.
+        table: result of `compare_evaluations`.
+        level: significance level; a network is tied with the best if their adjusted p-value is at least this.
     """
     networks = list(dict.fromkeys([*table["first"], *table["second"]]))
     rows = []
@@ -43,22 +43,24 @@ def comparison_latex(table: pd.DataFrame, level: float) -> str:
         accuracies = dict(zip(pairs["first"], pairs["first_accuracy"], strict=True))
         accuracies |= dict(zip(pairs["second"], pairs["second_accuracy"], strict=True))
         best = max(accuracies, key=lambda name: accuracies[name])
-        of_best = pairs[(pairs["first"] == best) | (pairs["second"] == best)]
-        tied = of_best[of_best["adjusted_p_value"] >= level]
+        best_pairs = pairs[(pairs["first"] == best) | (pairs["second"] == best)]
+        tied = best_pairs[best_pairs["adjusted_p_value"] >= level]
         bold = {best, *tied["first"], *tied["second"]}
-        shown = [_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
-        cells = [rf"\textbf{{{text}}}" if name in bold else text for name, text in zip(networks, shown, strict=True)]
+        percentages = [_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
+        cells = [
+            rf"\textbf{{{text}}}" if name in bold else text for name, text in zip(networks, percentages, strict=True)
+        ]
         rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
     return _tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
 
 
 def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
-    """Return a tabular of accuracies in percent with 95% intervals: a row per network, a column per evaluation.
+    """Return a tabular of accuracies in percent with 95% intervals: one row per network, one column per evaluation.
 
     Args:
-        table: with the columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; what is tied is bold. A
-            column `estimated` marks estimates, which get a tilde.
-        labels: of the evaluations, in the order of the columns.
+        table: columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; tied accuracies are bold. The
+            optional column `estimated` marks estimates, which get a tilde.
+        labels: labels of the evaluations, in the order of the columns.
     """
     cells = {
         (row["network"], row["evaluation"]): _leaderboard_cell(

@@ -1,4 +1,4 @@
-"""Which networks are best under some evaluations, with intervals and ties: a table, and the answer in words."""
+"""Leaderboard: the best networks under each evaluation, with intervals and ties, as a table and as sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,23 +33,23 @@ REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
 
 _MOST_NAMED = 3
-"""Tied networks that a sentence names."""
+"""Maximum number of tied networks in a sentence."""
 
 _ROWS_AT_ONCE = 256
 
 
 class Standing(NamedTuple):
-    """How networks stand in one evaluation, or by the mean over several.
+    """Ranking of the networks in one evaluation, or by the mean over several.
 
     Attributes:
-        name: what was asked for, such as ``pgd:1`` or ``corruption``.
-        label: the same for people.
-        accuracies: by network, the highest first; fractions.
-        low: lower end of each 95% interval over images; NaN where the number of images is unknown.
+        name: the evaluation as the user wrote it, such as ``pgd:1`` or ``corruption``.
+        label: its label in tables.
+        accuracies: fractions by network, the highest first.
+        low: lower end of each 95% interval over images; NaN if the number of images is unknown.
         high: upper end.
-        p_values: of the difference from the best, adjusted by Holm; NaN where the number of images is unknown.
-        paired: whether outcomes of the same images were compared, not accuracies alone.
-        n_images: number of images; None where it is unknown.
+        p_values: of the difference from the best, adjusted with Holm's method; NaN if the number of images is unknown.
+        paired: whether per-image outcomes were compared; otherwise only accuracies.
+        n_images: number of images; None if unknown.
         estimated: networks whose accuracies are estimates from samples of the images.
     """
 
@@ -65,7 +65,7 @@ class Standing(NamedTuple):
 
     @property
     def is_compared(self) -> bool:
-        """Whether there is more than one network."""
+        """Whether there is more than one network to compare."""
         return len(self.accuracies) > 1
 
     @property
@@ -75,18 +75,18 @@ class Standing(NamedTuple):
 
     @property
     def tied(self) -> list[ArchitectureId]:
-        """The networks that these images do not tell from the best, without the best itself."""
-        return [one for one in self.accuracies.index[1:] if self.p_values[one] > LEVEL]
+        """The networks that do not differ significantly from the best, without the best itself."""
+        return [network for network in self.accuracies.index[1:] if self.p_values[network] > LEVEL]
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """Networks by some evaluations.
+    """Networks ranked by several evaluations.
 
     Attributes:
-        results: of the networks.
-        networks: those shown, the best first.
-        standings: of all networks, one per evaluation.
+        results: results of the networks.
+        networks: the networks to show, the best first.
+        standings: one ranking of all networks per evaluation.
     """
 
     results: DatasetResults
@@ -97,45 +97,48 @@ class Leaderboard:
         """Return one row per network and evaluation.
 
         Returns:
-            `network`, `evaluation` (as it was asked for), `rank`, `accuracy`, `low` and `high` (its 95% interval),
-            `p_value` (of the difference from the best, adjusted by Holm) and `tied` (with the best, the best itself
-            included; never of a single network); where some accuracies are estimates, `estimated`.
+            `network`, `evaluation` (as the user wrote it), `rank`, `accuracy`, `low` and `high` (its 95% interval),
+            `p_value` (of the difference from the best, adjusted with Holm's method) and `tied` (with the best; true for
+            the best itself, unless there is only one network); if some accuracies are estimates, `estimated`.
         """
         parts = []
-        for one in self.standings:
+        for standing in self.standings:
             columns = {
-                "network": one.accuracies.index,
-                "evaluation": one.name,
-                "rank": one.accuracies.rank(ascending=False, method="min").astype(int),
-                "accuracy": one.accuracies,
-                "low": one.low,
-                "high": one.high,
-                "p_value": one.p_values,
-                "tied": [one.is_compared and network in (one.best, *one.tied) for network in one.accuracies.index],
+                "network": standing.accuracies.index,
+                "evaluation": standing.name,
+                "rank": standing.accuracies.rank(ascending=False, method="min").astype(int),
+                "accuracy": standing.accuracies,
+                "low": standing.low,
+                "high": standing.high,
+                "p_value": standing.p_values,
+                "tied": [
+                    standing.is_compared and network in (standing.best, *standing.tied)
+                    for network in standing.accuracies.index
+                ],
             }
-            if any(standing.estimated for standing in self.standings):
-                columns["estimated"] = [network in one.estimated for network in one.accuracies.index]
-            frame = pd.DataFrame(columns, index=one.accuracies.index)
+            if any(ranking.estimated for ranking in self.standings):
+                columns["estimated"] = [network in standing.estimated for network in standing.accuracies.index]
+            frame = pd.DataFrame(columns, index=standing.accuracies.index)
             parts.append(frame.loc[[network for network in self.networks if network in frame.index]])
         return pd.concat(parts, ignore_index=True)
 
     @property
     def latex(self) -> str:
-        """A LaTeX table in percent with 95% intervals; what is best, or tied with the best, is bold."""
-        labels = {one.name: one.label for one in self.standings}
+        """A LaTeX table in percent with 95% intervals; the best and those tied with it are bold."""
+        labels = {standing.name: standing.label for standing in self.standings}
         names = {network: self.results.network_label(network) for network in self.networks}
         return leaderboard_latex(self.to_frame().replace({"network": names}), labels)
 
     @property
     def answer(self) -> str:
-        """Which network is best under each attack and under corruptions, and what is tied with it, in two sentences.
+        """Two sentences: the best network under each attack and under corruptions, with the networks tied with it.
 
-        Of a single network its accuracies.
+        For a single network, its accuracies.
         """
         if len(self.results.accuracies) == 1:
-            return _describe_one(self.standings, self.results)
-        attacked = [one for one in self.standings if one.name not in (CLEAN, CORRUPTION)]
-        corrupted = [one for one in self.standings if one.name == CORRUPTION]
+            return _describe_single(self.standings, self.results)
+        attacked = [standing for standing in self.standings if standing.name not in (CLEAN, CORRUPTION)]
+        corrupted = [standing for standing in self.standings if standing.name == CORRUPTION]
         sentences = [_describe_attacks(attacked, self.results)] if attacked else []
         for standing in corrupted:
             where = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
@@ -146,25 +149,27 @@ class Leaderboard:
 
     @property
     def basis(self) -> str:
-        """What ties and intervals rest on."""
+        """A note on the number of images and the tests behind ties and intervals."""
         if not self.standings:
             return ""
         first = self.standings[0]
         if first.n_images is None:
-            return "The folder does not tell how many images there were, so intervals and ties are unknown."
-        if not any(one.is_compared for one in self.standings) and not any(one.estimated for one in self.standings):
+            return "The folder does not record the number of images, so intervals and ties are unknown."
+        if not any(standing.is_compared for standing in self.standings) and not any(
+            standing.estimated for standing in self.standings
+        ):
             return f"Intervals are 95% intervals over {first.n_images:,} images."
-        counted = [one for one in self.standings if not one.estimated]
+        counted = [standing for standing in self.standings if not standing.estimated]
         if len(counted) < len(self.standings):
-            sampled = [one for one in self.standings if one.estimated]
-            n_counted = [len(one.accuracies) - len(one.estimated) for one in sampled]
-            note = describe_estimates(self.results, [one.label for one in sampled], n_counted)
+            sampled = [standing for standing in self.standings if standing.estimated]
+            n_counted = [len(standing.accuracies) - len(standing.estimated) for standing in sampled]
+            note = describe_estimates(self.results, [standing.label for standing in sampled], n_counted)
             return f"{note} {self._describe_counts(counted)}" if counted else note
         return self._describe_counts(self.standings)
 
     def _describe_counts(self, standings: Sequence[Standing]) -> str:
         first = standings[0]
-        paired = {one.paired for one in standings}
+        paired = {standing.paired for standing in standings}
         tests = "tests of the same images" if paired == {True} else "tests of accuracies alone, which find less"
         if paired == {True, False}:
             tests = "tests of the same images where their outcomes are stored"
@@ -182,33 +187,37 @@ def make_leaderboard(
     by: str | None = None,
     most: int | None = None,
 ) -> Leaderboard:
-    """Compare networks under some evaluations.
+    """Rank networks under several evaluations.
 
     Args:
-        results: of the networks.
+        results: results of the networks.
         names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``; by default clean
             images, every attack at the strength nearest to `epsilon`, and the mean over corruptions.
-        epsilon: in units of 1/255 in an Linf ball, in pixels in others.
-        by: what networks are sorted by; by default the first evaluation that is not of clean images.
-        most: networks shown; all if None.
+        epsilon: in units of 1/255 for Linf balls, in pixel units for others.
+        by: evaluation to sort the networks by; by default the first one that is not clean.
+        most: maximum number of networks to show; None shows all.
 
     Raises:
-        ConfigError: a name stands for no evaluation.
+        ConfigError: a name does not match any evaluation.
     """
-    chosen = list(names) if names is not None else default_names(results, epsilon)
-    held = StoredResults(results.reader.files, results.name, {})
-    standings = [standing for name in chosen if len((standing := _find_standing(results, held, name)).accuracies)]
+    chosen_names = list(names) if names is not None else default_names(results, epsilon)
+    stored = StoredResults(results.reader.files, results.name, {})
+    standings = [
+        standing for name in chosen_names if len((standing := _rank_networks(results, stored, name)).accuracies)
+    ]
     first: Standing | None
     if by is not None:
-        first = next((one for one in standings if one.name == by), None) or _find_standing(results, held, by)
+        matches = (standing for standing in standings if standing.name == by)
+        first = next(matches, None) or _rank_networks(results, stored, by)
     else:
-        first = next((one for one in standings if one.name != CLEAN), standings[0] if standings else None)
+        attacked = (standing for standing in standings if standing.name != CLEAN)
+        first = next(attacked, standings[0] if standings else None)
     networks = list(results.architectures) if first is None else list(first.accuracies.index)
     return Leaderboard(results, networks if most is None else networks[:most], standings)
 
 
 def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_255) -> list[str]:
-    """Name what a leaderboard shows by default (see `make_leaderboard`)."""
+    """Return the names of a leaderboard's default evaluations (see `make_leaderboard`)."""
     names = [CLEAN] if results.keys(CLEAN) else []
     for key in (*results.keys("attack"), *results.keys("other")):
         strength = nearest_strength(key, results.strengths(key), epsilon)
@@ -217,12 +226,12 @@ def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_25
 
 
 def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFERENCE_EPSILON_255) -> float:
-    """Return the strength nearest to an epsilon in its units, or to severity 3; the lower of two."""
-    wanted = REFERENCE_SEVERITY if kind_of(key) == "corruption" else epsilon
-    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
+    """Return the strength nearest to an epsilon in the key's units, or to severity 3; the lower one if tied."""
+    target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else epsilon
+    return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
-def _find_standing(results: DatasetResults, held: StoredResults, name: str) -> Standing:
+def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) -> Standing:
     evaluations = evaluations_named(results, name)
     single = evaluations[0] if len(evaluations) == 1 else None
     if single is not None:
@@ -237,29 +246,29 @@ def _find_standing(results: DatasetResults, held: StoredResults, name: str) -> S
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     counts = {images_behind(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = counts.pop() if len(counts) == 1 else None
-    outcomes = _stored_outcomes(held, evaluations, accuracies)
+    outcomes = _stored_outcomes(stored, evaluations, accuracies)
     if n_images is None:
         unknown = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown, unknown, unknown, False, None)
-    weighs_evaluations = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
-    if single is None and outcomes is not None and weighs_evaluations:
-        counted = _count_by_image(outcomes)
-        ties = mean_ties_with_best(counted, len(evaluations), level=LEVEL)
-        low, high = image_mean_intervals(counted, len(evaluations))
+    weights_evaluations = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
+    if single is None and outcomes is not None and weights_evaluations:
+        n_correct = _count_by_image(outcomes)
+        ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
+        low, high = image_mean_intervals(n_correct, len(evaluations))
     else:
-        only = outcomes[0] if single is not None and outcomes is not None else None
-        ties, _ = find_ties(accuracies, n_images, only, level=LEVEL, what=f"{results.name} {name}")
+        single_outcomes = outcomes[0] if single is not None and outcomes is not None else None
+        ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, what=f"{results.name} {name}")
         low, high = accuracy_intervals(accuracies, n_images)
     lows, highs, p_values = (pd.Series(np.asarray(part), accuracies.index) for part in (low, high, ties.p_values))
     return Standing(name, label, accuracies, lows, highs, p_values, ties.paired, n_images)
 
 
 def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", sampled: EstimatedAccuracies) -> Standing:
-    """Rank counts and estimates together, by what both say of accuracies on all images.
+    """Rank counts and estimates together by the accuracy on all images.
 
-    Each is compared with the best by a test of two normal estimates, as if their errors were independent. They share
-    their images: in replays on `benchmark_data/cells-cifar10`, variances of differences were .66 to 1.2 times the sum
-    of both variances, near 1 in the median.
+    Each accuracy is compared with the best by a test of two normal estimates, as if their errors were independent. In
+    fact they share images: in replays on `benchmark_data/cells-cifar10`, variances of differences were 0.66 to 1.2
+    times the sum of both variances, with a median near 1.
     """
     value = pd.concat([counted.dropna(), sampled.value[~sampled.value.index.isin(counted.dropna().index)]])
     value = value.sort_values(ascending=False, kind="stable")
@@ -276,23 +285,23 @@ def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", samp
 
 
 def _stored_outcomes(
-    held: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
+    stored: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
 ) -> list[Outcomes] | None:
-    """Read the outcomes of evaluations, of the networks in their order; None unless all have them."""
-    several = []
+    """Return the networks' outcomes of each evaluation, in the networks' order; None if any of them are missing."""
+    all_outcomes = []
     for key, strength in evaluations:
-        outcomes = held.outcomes(key, strength)
+        outcomes = stored.outcomes(key, strength)
         if outcomes is None or not accuracies.index.isin(outcomes.architectures).all():
             return None
-        several.append(outcomes.of(accuracies.index))
-    return several
+        all_outcomes.append(outcomes.of(accuracies.index))
+    return all_outcomes
 
 
-def _count_by_image(several: Sequence[Outcomes]) -> NDArray[np.uint16]:
-    """Count, for each network and image, the evaluations in which it was classified correctly: (A, N)."""
-    first = several[0]
+def _count_by_image(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
+    """Return, for each network and image, the number of evaluations with a correct classification: (A, N)."""
+    first = all_outcomes[0]
     counts = np.zeros((len(first.architectures), first.n_images), np.uint16)
-    for outcomes in several:
+    for outcomes in all_outcomes:
         for start in range(0, len(counts), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             counts[rows] += unpack_outcomes(outcomes.packed[rows], first.n_images)
@@ -300,8 +309,8 @@ def _count_by_image(several: Sequence[Outcomes]) -> NDArray[np.uint16]:
 
 
 def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Say which network is the most accurate under each attack, grouped by network; one sentence."""
-    attacks = [_label_parts(one, results) for one in standings]
+    """Describe the most accurate network under each attack in one sentence, grouped by network."""
+    attacks = [_label_parts(standing, results) for standing in standings]
     strengths = {strength for _, strength in attacks}
     shared = strengths.pop() if len(strengths) == 1 else ""
     groups: dict[str, list[str]] = {}
@@ -318,11 +327,11 @@ def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) ->
     return f"{text}; {none}." if text else f"On {dataset_label(results.name)}{at}, {none}."
 
 
-def _describe_one(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Say how accurate the only network is, in one sentence."""
+def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> str:
+    """Describe the only network's accuracies in one sentence."""
     if not standings:
         return ""
-    parts = [f"{_describe_numbers(one, results)} ({one.label})" for one in standings]
+    parts = [f"{_describe_numbers(standing, results)} ({standing.label})" for standing in standings]
     network = results.network_label(standings[0].best)
     return (
         f"On {dataset_label(results.name)}, the accuracy of {network} is {_join(parts, '; ')}. It is the only network."
@@ -330,7 +339,7 @@ def _describe_one(standings: Sequence[Standing], results: DatasetResults) -> str
 
 
 def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]:
-    """Return the words for the key of a standing, and for its strength if it is of one evaluation."""
+    """Return the labels of a standing's key and strength; the strength's is empty for several evaluations."""
     evaluations = evaluations_named(results, standing.name)
     if len(evaluations) > 1:
         return standing.label, ""
@@ -365,7 +374,7 @@ def _join(parts: Sequence[str], comma: str = ", ") -> str:
 
 
 def _describe_ties(standing: Standing, results: DatasetResults) -> str:
-    names = [results.network_label(one) for one in standing.tied]
+    names = [results.network_label(network) for network in standing.tied]
     n_others = len(standing.accuracies) - 1
     if not names:
         return "ahead of the other" if n_others == 1 else "ahead of all others"

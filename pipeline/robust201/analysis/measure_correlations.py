@@ -1,7 +1,7 @@
-"""How well measures of a network rank architectures: their rank correlations with accuracies under every key.
+"""Rank correlations of measures of a network with its accuracies under every key.
 
-The baseline is counting parameters: a measure that does not correlate better says nothing that the size of a network
-does not say. Partial correlations hold sizes and clean accuracies fixed.
+The baseline is the number of parameters: a measure that does not correlate better adds nothing to the network's size.
+Partial correlations control for size and clean accuracy.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
 FEWEST = 8
-"""Architectures that a correlation needs at least."""
+"""Minimum number of architectures for a correlation."""
 
 COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
 
@@ -34,34 +34,34 @@ def correlate_measures(
     tables: Sequence[pd.DataFrame] = (),
     *,
     keys: Sequence[str] | None = None,
-    with_own: bool = True,
+    with_result_measures: bool = True,
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
-    Architectures that lack a measure or an accuracy under a key are left out of the rows of both; where fewer than
-    `FEWEST` are left, there are no rows. Intervals are over architectures, at 95 % (see `statistics.rank_correlation`).
+    Each measure is correlated over the architectures that have it and the accuracy; with fewer than `FEWEST`, there is
+    no row. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
 
     Args:
-        results: of a dataset.
+        results: results of a dataset.
         tables: joined tables (see `collect_measures`).
-        keys: only the accuracies under these scores, keys and keys at strengths (see `terms.find_evaluations`).
-        with_own: whether the measures of the results are correlated, beside those of the tables.
+        keys: scores, keys and keys at strengths to restrict the accuracies to (see `terms.find_evaluations`).
+        with_result_measures: whether to include the measures of the results, in addition to those of the tables.
 
     Returns:
-        One row per measure, key and strength: the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b; `partial` is
-        tau with the number of parameters and the clean accuracy held fixed, where they are known and not a side;
-        `gain` is by how much the absolute tau exceeds that of the number of parameters, and `beats_parameters` whether
-        its interval lies above 0. Each of the four has its interval in `_low` and `_high`; NaN where a side is the same
-        for all architectures.
+        One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
+        is tau controlled for the number of parameters and the clean accuracy, if known and not correlated themselves.
+        `gain` is the difference between the absolute tau and that of the number of parameters, and `beats_parameters`
+        is whether its interval lies above 0. Each of the four has its interval in `_low` and `_high`; all are NaN if
+        the measure or the accuracy is constant.
     """
-    measures = collect_measures(results, tables, with_own=with_own)
-    wanted = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
-    chosen = [column for column in results.columns if wanted is None or column in wanted]
+    measures = collect_measures(results, tables, with_result_measures=with_result_measures)
+    selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
+    evaluations = [column for column in results.columns if selected is None or column in selected]
     rows = []
-    # Key by key: memory grows with the square of the columns. Columns are known by their places, as measures may have
-    # any name.
-    for (names, group), key in product(_by_presence(measures), dict.fromkeys(key for key, _ in chosen)):
-        strengths = [strength for name, strength in chosen if name == key]
+    # Process key by key, since memory grows with the square of the number of columns. Columns are addressed by index,
+    # because measures may have any name.
+    for (names, group), key in product(_by_presence(measures), dict.fromkeys(key for key, _ in evaluations)):
+        strengths = [strength for name, strength in evaluations if name == key]
         columns = [*group.items(), *((key, results.column(key, strength)) for strength in strengths)]
         size = clean = None
         if PARAMETERS in measures:
@@ -74,13 +74,13 @@ def correlate_measures(
         numbers = numbers[~np.isnan(numbers).any(axis=1)]
         if len(numbers) < FEWEST:
             continue
-        found = correlate_ranks(numbers)
-        for place, measure in enumerate(names):
-            given = [control for control in (None if measure == PARAMETERS else size, clean) if control is not None]
+        correlations = correlate_ranks(numbers)
+        for index, measure in enumerate(names):
+            controls = [control for control in (None if measure == PARAMETERS else size, clean) if control is not None]
             for target, strength in enumerate(strengths, start=len(names)):
                 rows.append(
                     {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(numbers)}
-                    | _row(found.kendall, found.spearman, (place, target), given, size)
+                    | _row(correlations.kendall, correlations.spearman, (index, target), controls, size)
                 )
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
     order = {name: number for number, name in enumerate(measures.columns)}
@@ -88,7 +88,7 @@ def correlate_measures(
 
 
 def _by_presence(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]:
-    """Group measures that the same architectures have, so that each group is ranked once."""
+    """Group measures that are known for the same architectures, so that each group is ranked once."""
     groups: dict[bytes, list[str]] = {}
     for name in measures:
         groups.setdefault(measures[name].isna().to_numpy().tobytes(), []).append(str(name))
@@ -96,16 +96,16 @@ def _by_presence(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]
 
 
 def _row(
-    kendall: Coefficients, spearman: Coefficients, pair: tuple[int, int], given: Sequence[int], baseline: int | None
+    kendall: Coefficients, spearman: Coefficients, pair: tuple[int, int], controls: Sequence[int], baseline: int | None
 ) -> dict[str, object]:
-    found = {
+    intervals = {
         "kendall": kendall.interval(*pair),
         "spearman": spearman.interval(*pair),
-        "partial": kendall.partial(*pair, given),
+        "partial": kendall.partial(*pair, controls),
         "gain": None if baseline is None else kendall.gain(pair[0], baseline, pair[1]),
     }
-    row: dict[str, object] = {"beats_parameters": found["gain"] is not None and found["gain"].low > 0}
-    for name, interval in found.items():
+    row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}
+    for name, interval in intervals.items():
         ends = (np.nan,) * 3 if interval is None else interval
         row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
     return row

@@ -1,4 +1,4 @@
-"""Measures of several folders side by side, each named with the split, mode and weights that it was taken with."""
+"""Measures from several folders side by side, each named with its split, mode and weights."""
 
 from collections.abc import Sequence
 
@@ -10,30 +10,30 @@ from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 
 UNNAMED_WEIGHTS = "trained"
-"""Name of weights that have none: these come from files, whereas random ones are named by their seed."""
+"""Name shown for weights without a name, which come from files (random weights are named by their seed)."""
 
 
 def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> pd.DataFrame:
-    """Read the measures of a dataset from every folder, for all weights that the folder has.
+    """Read a dataset's measures from every folder, for all weights in the folder.
 
     Returns:
         `architecture`, and a float64 column per measure, folder and weights, such as ``Jacobian norm (train,
-        random-s0)``; its name ends with that of the folder where two columns would have the same.
+        random-s0)``; a name that would occur twice ends with its folder's name instead of the weights.
     """
     columns: dict[str, pd.Series] = {}
     for folder in folders:
         choices: list[str | None] = [*folder.weights] or [None]
         for weights in choices:
-            for place, values in read_measures(folder, dataset, weights).items():
-                label = measure_label(*place)  # type: ignore[misc]
-                details = [*_describe_protocol(folder, dataset, str(place[0])), weights or UNNAMED_WEIGHTS]  # type: ignore[index]
+            for column, values in read_measures(folder, dataset, weights).items():
+                label = measure_label(*column)  # type: ignore[misc]
+                details = [*_describe_protocol(folder, dataset, str(column[0])), weights or UNNAMED_WEIGHTS]  # type: ignore[index]
                 name = f"{label} ({', '.join(details)})"
                 if name in columns:
                     name = f"{label} ({', '.join([*details, folder.path.name])})"
                 if name in columns:
                     raise ConfigError(
-                        f"Reading measures failed for {folder.path}: expected measures that differ from those of the "
-                        f"others in split, mode, weights or folder name, got {name} twice. Name each folder once."
+                        f"Reading measures failed for {folder.path}: {name} occurs twice; measures must differ in "
+                        f"split, mode, weights or folder name. Name each folder once."
                     )
                 columns[name] = values
     frame = pd.DataFrame(columns)
@@ -41,7 +41,7 @@ def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> 
 
 
 def _describe_protocol(folder: RobustnessDataset, dataset: str, key: str) -> list[str]:
-    """Describe the split of a measure and, where it is not evaluation, its mode, as far as sweep.json says."""
+    """Return a measure's split and its mode, unless that is evaluation, as far as sweep.json records them."""
     protocols = folder.files.protocols_of(dataset, key)
     if len(protocols) != 1:
         return []

@@ -1,4 +1,4 @@
-"""What networks cost, as it is known without evaluating them: parameters and multiply-accumulates."""
+"""Costs of networks that are known without an evaluation: numbers of parameters and of multiply-accumulates."""
 
 from collections.abc import Iterable
 
@@ -12,33 +12,36 @@ from robust201.reader.networks import trained_architecture
 PARAMETERS, FLOPS = "parameters", "flops"
 
 _IMAGE_SIZE = 32
-"""For datasets whose images are unknown; the order by multiply-accumulates does not depend on it."""
+"""Image size of unknown datasets; the order by multiply-accumulates does not depend on it."""
 
 
 def network_costs(
     reader: RobustnessDataset, dataset: str, architectures: Iterable[ArchitectureId], *, n_classes: int | None = None
 ) -> pd.DataFrame:
-    """Count parameters and multiply-accumulates of the networks of a dataset, in the size that its sweep gives them.
+    """Count the parameters and multiply-accumulates of networks, in the size that the dataset's sweep configures.
 
     Args:
-        reader: the folder.
+        reader: reader of the folder.
         dataset: one of its datasets.
-        architectures: ids; a training of an architecture costs what the architecture does.
-        n_classes: where the dataset is not a known one.
+        architectures: ids; a training run's costs are its architecture's.
+        n_classes: number of classes, needed if the dataset is unknown.
 
     Returns:
-        Columns `PARAMETERS` and `FLOPS` by architecture; no column where the architectures are no cells or the number
-        of classes is unknown.
+        Columns `PARAMETERS` and `FLOPS` by architecture; no columns if the architectures are not cells or the number of
+        classes is unknown.
     """
-    names, space, row = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
-    classes = n_classes if row is None else row.n_classes
-    if space is None or classes is None:
+    names, space, known_dataset = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
+    class_count = n_classes if known_dataset is None else known_dataset.n_classes
+    if space is None or class_count is None:
         return pd.DataFrame(index=pd.Index(names))
-    size = ({} if reader.sweep is None else reader.sweep.get("sweep", {})).get("network")
-    sized = space if size is None else space.sized(**size)
-    image_size = _IMAGE_SIZE if row is None else row.image_size
-    counted = [
-        (sized.parameter_count(cell, n_classes=classes), sized.macs(cell, n_classes=classes, image_size=image_size))
+    network_size = ({} if reader.sweep is None else reader.sweep.get("sweep", {})).get("network")
+    sized_space = space if network_size is None else space.sized(**network_size)
+    image_size = _IMAGE_SIZE if known_dataset is None else known_dataset.image_size
+    costs = [
+        (
+            sized_space.parameter_count(cell, n_classes=class_count),
+            sized_space.macs(cell, n_classes=class_count, image_size=image_size),
+        )
         for cell in map(trained_architecture, names)
     ]
-    return pd.DataFrame(counted, index=pd.Index(names), columns=[PARAMETERS, FLOPS], dtype="float64")
+    return pd.DataFrame(costs, index=pd.Index(names), columns=[PARAMETERS, FLOPS], dtype="float64")

@@ -1,4 +1,4 @@
-"""Precision of estimates from a sample of images, expected from outcomes by image that are known already."""
+"""Expected precision of estimates from a sample of images, computed from known per-image outcomes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from robust201.reader.result_files import paper_key
 from robust201.runtime.pilot import OutcomeReader
 from robust201.shards import Inventory, ShardStore
 from robust201.statistics.expected_precision import (
-    FEWEST_NETWORKS,
+    MIN_NETWORKS,
     Fold,
-    leave_out,
+    leave_out_folds,
     sampled_precision,
     simple_precision,
 )
 
-MOST_NETWORKS = 20
-"""Networks of a dataset that precision is expected from, as many as a pilot has: more would take long, and flatter."""
+MAX_NETWORKS = 20
+"""Maximum number of a dataset's networks to use, as many as in a pilot: more take long and flatter the precision."""
 
 _Bools = NDArray[np.bool_]
 
@@ -39,58 +39,58 @@ class KnownOutcomes(NamedTuple):
 
 
 class PilotPrecision:
-    """Expected precision by key, from known outcomes; of keys without them that of the worst case.
+    """Expected precision by key, computed from known outcomes; for keys without outcomes, the worst case.
 
-    `sampled` and `simple` take and return what `planning.designs.Precision` says.
+    `sampled` and `simple` have the parameters and results that `planning.designs.Precision` documents.
     """
 
     def __init__(self, read: Callable[[str, str], KnownOutcomes | None]) -> None:
-        """Expect precision from what `read` returns for a dataset and a key: None if it has too few networks."""
+        """Use `read`, which returns the outcomes of a dataset and a key, or None if it has too few networks."""
         self._read = read
         self._known: dict[tuple[str, str], KnownOutcomes | None] = {}
         self._folds: dict[tuple[str, str], list[Fold]] = {}
         self._precision: dict[tuple[str, str, int, int], tuple[float, float | None]] = {}
 
     def sampled(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-        """Return half-width and tau for estimates from a stratified sample, with predictions."""
+        """Return the half-width and tau of estimates from a stratified sample, with predictions."""
         known = self._outcomes(dataset, key)
         if known is None:
             return worst_case(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
             return 0.0, 1.0
-        place = dataset, key, n_seen, n_images
-        if place not in self._precision:
+        cache_key = dataset, key, n_seen, n_images
+        if cache_key not in self._precision:
             if (dataset, key) not in self._folds:
-                self._folds[dataset, key] = leave_out(*known)
+                self._folds[dataset, key] = leave_out_folds(*known)
             size = max(n_seen, smallest_sample(n_images))
-            self._precision[place] = sampled_precision(
+            self._precision[cache_key] = sampled_precision(
                 self._folds[dataset, key], size, n_images, n_strata=N_STRATA, name=f"{dataset} {key}"
             )
-        return self._precision[place]
+        return self._precision[cache_key]
 
     def simple(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-        """Return half-width and tau for accuracies on images chosen at random."""
+        """Return the half-width and tau of accuracies on a simple random sample of images."""
         known = self._outcomes(dataset, key)
         if known is None:
             return worst_case(dataset, key, n_seen, n_images)
         return simple_precision(known.outcomes, n_seen, n_images)
 
     def _outcomes(self, dataset: str, key: str) -> KnownOutcomes | None:
-        place = dataset, key
-        if place not in self._known:
-            self._known[place] = self._read(dataset, key)
-        return self._known[place]
+        cache_key = dataset, key
+        if cache_key not in self._known:
+            self._known[cache_key] = self._read(dataset, key)
+        return self._known[cache_key]
 
 
 class LikeDataset:
-    """Outcomes of the first of a dataset folder's datasets that has some, whichever dataset is asked for."""
+    """Outcomes of a folder's first dataset that has any, used for every requested dataset."""
 
     def __init__(self, reader: RobustnessDataset, cheap: Sequence[str] = DEFAULT_CHEAP) -> None:
-        """Find the keys with outcomes.
+        """Index the keys that have outcomes.
 
         Args:
-            reader: the folder.
-            cheap: keys that all networks of the sweep are evaluated under on all images.
+            reader: reader of the folder.
+            cheap: keys under which the sweep evaluates all networks on all images.
 
         Raises:
             ConfigError: no key has outcomes.
@@ -99,7 +99,7 @@ class LikeDataset:
         with_outcomes = [dataset for dataset in reader.data if any(self._has(dataset, key) for key in reader.keys_all)]
         if not with_outcomes:
             raise ConfigError(
-                f"Planning failed for --like {reader.path}: expected a dataset with outcomes by image, got none. "
+                f"Planning failed for --like {reader.path}: it has no dataset with per-image outcomes. "
                 "Measure `predictions`, and export with --parquet --outcomes bits, or leave --like out."
             )
         self._dataset = with_outcomes[0]
@@ -110,23 +110,23 @@ class LikeDataset:
         return has_outcomes_of(self._reader.files, dataset, key)
 
     def read(self, _dataset: str, key: str) -> KnownOutcomes | None:
-        """Read the outcomes of networks that have all strengths and cheap keys; of many networks, of some at random."""
-        wanted = paper_key(key)
-        if wanted not in self._keys:
+        """Return the outcomes of networks that have all strengths and cheap keys, or of a random sample if many."""
+        target = paper_key(key)
+        if target not in self._keys:
             return None
-        cheap = [name for name in self._cheap if name in self._keys and name != wanted]
+        cheap = [name for name in self._cheap if name in self._keys and name != target]
         files, dataset = self._reader.files, self._dataset
         tables = {
-            name: [read_outcomes(files, dataset, self._keys[name], one) for one in self._strengths(name)]
-            for name in (wanted, *cheap)
+            name: [read_outcomes(files, dataset, self._keys[name], strength) for strength in self._strengths(name)]
+            for name in (target, *cheap)
         }
-        shared = set.intersection(*({*one.architectures} for several in tables.values() for one in several))
-        names = [name for name in tables[wanted][0].architectures if name in shared]
-        if len(names) < FEWEST_NETWORKS:
+        common = set.intersection(*({*item.architectures} for outcomes in tables.values() for item in outcomes))
+        names = [name for name in tables[target][0].architectures if name in common]
+        if len(names) < MIN_NETWORKS:
             return None
-        chosen = choose_pilot(names, MOST_NETWORKS, 0)
-        arrays = {name: np.stack([one.of(chosen).correct for one in tables[name]], axis=1) for name in tables}
-        outcomes = arrays.pop(wanted)
+        sampled = choose_pilot(names, MAX_NETWORKS, 0)
+        arrays = {name: np.stack([item.of(sampled).correct for item in tables[name]], axis=1) for name in tables}
+        outcomes = arrays.pop(target)
         return KnownOutcomes(outcomes, np.concatenate([outcomes[:, :0], *arrays.values()], axis=1))
 
     def _strengths(self, key: str) -> list[float]:
@@ -136,23 +136,23 @@ class LikeDataset:
 def read_pilots(
     plan: Plan, store: ShardStore, inventory: Inventory, labels_of: Callable[[Plan, str], NDArray[np.int64]]
 ) -> Mapping[tuple[str, str], KnownOutcomes]:
-    """Read the outcomes of a sampled sweep's pilot, by dataset and key; of keys whose pilot is complete.
+    """Return the outcomes of a sampled sweep's pilot, by dataset and key, for keys whose pilot is complete.
 
     Args:
-        plan: as the results folder keeps it, of a sweep with `sampling`.
-        store: its results.
-        inventory: of the store.
-        labels_of: (plan, dataset) to the labels of the images.
+        plan: plan of a sweep with `sampling`, as stored in the results folder.
+        store: store of the sweep.
+        inventory: inventory of the store.
+        labels_of: function of the plan and a dataset that returns the images' labels.
     """
-    wanted: dict[str, dict[str, None]] = {}
+    keys_by_dataset: dict[str, dict[str, None]] = {}
     for planned in plan.planned_keys:
         if is_sampled(plan, planned):
-            wanted.setdefault(planned.dataset, {})[planned.key] = None
+            keys_by_dataset.setdefault(planned.dataset, {})[planned.key] = None
     known = {}
-    for dataset, keys in wanted.items():
+    for dataset, keys in keys_by_dataset.items():
         outcomes = OutcomeReader(plan, store, inventory, dataset, labels_of(plan, dataset))
         for key in keys:
             pilot = outcomes.pilot(key)
-            if pilot is not None and len(pilot.outcomes) >= FEWEST_NETWORKS:
+            if pilot is not None and len(pilot.outcomes) >= MIN_NETWORKS:
                 known[dataset, key] = KnownOutcomes(pilot.outcomes, pilot.cheap)
     return known

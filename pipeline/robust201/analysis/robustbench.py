@@ -1,4 +1,4 @@
-"""The protocols of RobustBench's CIFAR-10 leaderboards by name, and their results as a row of its `model_info` files.
+"""The evaluation protocols of RobustBench's CIFAR-10 leaderboards, and the fields of its `model_info` files.
 
 Source: Croce et al., "RobustBench: a standardized adversarial robustness benchmark", NeurIPS Datasets and Benchmarks
 2021; https://github.com/RobustBench/robustbench (the fields of `model_info/cifar10/*/*.json`).
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DATASET = "cifar10"
 N_CLASSES = 10
 N_IMAGES = 10_000
-"""Images of a leaderboard's evaluation: the whole test split."""
+"""Number of images of a leaderboard evaluation: the whole test split."""
 
 _TO_FILL_IN = (
     *("link", "name", "authors", "additional_data", "number_forward_passes"),
@@ -28,12 +28,12 @@ _TO_FILL_IN = (
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A leaderboard's protocol.
+    """Evaluation protocol of a leaderboard.
 
     Attributes:
         name: the name on the command line.
-        keys: evaluated keys with their parameters.
-        eps: radius of the ball as the leaderboard writes it; None for corruptions.
+        keys: keys to evaluate, with their parameters.
+        eps: radius of the norm ball as the leaderboard writes it; None for corruptions.
         accuracy_field: field of the accuracy under the attack, or the mean accuracy over all corruptions and
             severities.
     """
@@ -51,33 +51,33 @@ class Benchmark:
     def model_info(self, table: "pd.DataFrame", n_images: int) -> dict[str, Any]:
         """Return the results as a JSON object with the fields of a `model_info` file.
 
-        Accuracies are texts in percent. Fields that describe the network are null. `n_examples`, which these files do
-        not have, is added if fewer than all test images were evaluated, so that no partial result passes for a row of
-        the leaderboard.
+        Accuracies are strings in percent. Fields that describe the network are null. `n_examples`, which these files do
+        not have, is added if fewer than all test images were evaluated, so that a partial result cannot be mistaken for
+        a leaderboard entry.
         """
         is_clean = table["key"] == "clean"
         accuracies = {"clean_acc": table[is_clean]["accuracy"], self.accuracy_field: table[~is_clean]["accuracy"]}
-        row = dict.fromkeys(_TO_FILL_IN) | {"dataset": DATASET, "eps": self.eps}
-        row |= {name: f"{100 * float(values.mean()):.2f}" for name, values in accuracies.items()}
-        return row if n_images == N_IMAGES else row | {"n_examples": n_images}
+        info = dict.fromkeys(_TO_FILL_IN) | {"dataset": DATASET, "eps": self.eps}
+        info |= {name: f"{100 * float(values.mean()):.2f}" for name, values in accuracies.items()}
+        return info if n_images == N_IMAGES else info | {"n_examples": n_images}
 
 
 BENCHMARKS = {
-    row.name: row
-    for row in (
+    benchmark.name: benchmark
+    for benchmark in (
         Benchmark("robustbench-linf", {"clean": {}, "aa_standard": {"epsilons": ["8/255"]}}, "8/255", "autoattack_acc"),
         Benchmark("robustbench-l2", {"clean": {}, "aa_standard_l2": {"epsilons": [0.5]}}, "0.5", "autoattack_acc"),
         Benchmark("robustbench-corruptions", {key: {} for key in ("clean", *CORRUPTIONS)}, None, "corruptions_acc"),
     )
 }
-"""Name to row."""
+"""Benchmarks by name."""
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """Look up a benchmark; a ConfigError names the closest if there is none of this name."""
+    """Return the benchmark of this name; the ConfigError for an unknown name suggests the closest."""
     if name not in BENCHMARKS:
         raise ConfigError(
-            f"Looking up a benchmark failed for {name!r}: expected one of {', '.join(BENCHMARKS)}, got {name!r}."
+            f"Looking up a benchmark failed for {name!r}: it must be one of {', '.join(BENCHMARKS)}."
             f"{closest(name, BENCHMARKS)}"
         )
     return BENCHMARKS[name]

@@ -1,4 +1,4 @@
-"""Networks of a dataset as evaluations to compare: outcomes by image that an export has stored."""
+"""Networks of a dataset as evaluations to compare, read from the per-image outcomes that an export stores."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,40 +18,40 @@ from robust201.statistics.intervals import accuracy_intervals
 
 _COLUMNS = ("key", "strength", "accuracy", "low", "high", "n_images")
 
-_OF_NETWORK = ("network", "images", "dataset", "key")
-"""Fields of a protocol that are no parameters of its key; images are compared by their pixels."""
+_NOT_PARAMETERS = ("network", "images", "dataset", "key")
+"""Fields of a protocol that are not parameters of its key; images are compared by their pixels."""
 
 
 def split_network(text: str) -> tuple[Path, str] | None:
-    """Divide ``DATASET:NETWORK`` into a dataset's folder and the name of a network; None for any other text."""
-    for place in (place for place, letter in enumerate(text) if letter == ":"):
-        folder, name = Path(text[:place]), text[place + 1 :]
+    """Split ``DATASET:NETWORK`` into a dataset's folder and a network's name; return None for any other text."""
+    for index in (index for index, letter in enumerate(text) if letter == ":"):
+        folder, name = Path(text[:index]), text[index + 1 :]
         if name and folder.is_dir() and is_dataset(folder):
             return folder, name
     return None
 
 
 def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str | None = None) -> dict[str, Evaluation]:
-    """Read the outcomes of ``DATASET:NETWORK``, by the name of the network.
+    """Read the outcomes of the networks that ``DATASET:NETWORK`` names, by network.
 
     Args:
-        text: a dataset's folder, and an architecture, which stands for all its trainings, or a training as
+        text: a dataset's folder, and an architecture, which stands for all its training runs, or a single run as
             ``ARCHITECTURE@WEIGHTS``.
-        keys: keys, or keys at a strength, such as ``pgd:8``; by default every key at the strength nearest to 1/255 (of
-            other norms, to 1), corruptions at severity 3.
-        data: which of the folder's datasets; may be left out where there is one.
+        keys: keys, or keys at a strength, such as ``pgd:8``; by default every key at the strength nearest to 1/255 (for
+            norms other than Linf, to 1), corruptions at severity 3.
+        data: name of the dataset; may be left out if the folder has only one.
 
     Raises:
-        ConfigError: the text names no network of a dataset, or a key was not evaluated.
+        ConfigError: the text does not name a network of a dataset, or a key was not evaluated.
         ResultsError: outcomes are not stored.
     """
-    divided = split_network(text)
-    if divided is None:
+    parts = split_network(text)
+    if parts is None:
         raise ConfigError(
-            f"Comparing networks failed for {text!r}: expected DATASET:ARCHITECTURE, the folder of a dataset and one "
-            "of its networks, got another form. Correct it."
+            f"Comparing networks failed for {text!r}: it is not of the form DATASET:ARCHITECTURE. Name the folder of a "
+            "dataset and one of its networks."
         )
-    folder, name = divided
+    folder, name = parts
     reader = RobustnessDataset(folder).select([name])
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
     if keys is None:
@@ -64,7 +64,7 @@ def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str 
 def _default_columns(results: DatasetResults) -> list[tuple[str, float]]:
     keys = dict.fromkeys(key for key, _ in results.columns)
     stored = [key for key in keys if has_outcomes_of(results.reader.files, results.name, key)]
-    # Without any, reading the first says what is missing.
+    # If no key has stored outcomes, reading the first one raises an error that explains what is missing.
     return [(key, nearest_strength(key, results.strengths(key))) for key in stored or keys]
 
 
@@ -89,6 +89,6 @@ def _read_evaluation(
 
 
 def _parameters(results: DatasetResults, key: str) -> dict[str, Any]:
-    """Return what decides the numbers of a key, apart from network and images; empty where the folder does not tell."""
-    recorded = results.reader.files.protocols_of(results.name, key)
-    return {name: value for payload in recorded for name, value in payload.items() if name not in _OF_NETWORK}
+    """Return everything that decides a key's numbers, except network and images; empty if the folder lacks it."""
+    payloads = results.reader.files.protocols_of(results.name, key)
+    return {name: value for payload in payloads for name, value in payload.items() if name not in _NOT_PARAMETERS}

@@ -1,1 +1,1 @@
-"""Figures of a dataset, as files and on the page of the report."""
+"""A dataset's figures, as files and on the report's page."""

@@ -1,7 +1,7 @@
-"""The numbers behind the figures, as DataFrames; whatever draws them computes nothing.
+"""The numbers behind the figures, as DataFrames. Drawing code only draws them.
 
-Each function takes the results of one dataset, which also know the folder's others, and gives an empty frame where
-these are not enough.
+Each function takes the results of one dataset (which link to the folder's other datasets), and returns an empty frame
+if these do not suffice.
 """
 
 import math
@@ -32,27 +32,27 @@ from robust201.statistics.robustness import robustness_r
 from robust201.statistics.steps import accuracies_after, falling_steps
 
 FENCE = 1.5
-"""Whiskers end at the furthest accuracy within this many times the distance of the quartiles (Tukey)."""
+"""Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
 
 SHOWN_OUTLIERS = 15
-"""Outliers shown at either end of a box."""
+"""Maximum number of outliers shown at either end of a box."""
 
 FAR_FENCE = 3.0
-"""Beyond this many times the distance of the quartiles a point is far from the others (Tukey)."""
+"""A point is far from the others beyond this many interquartile ranges from the quartiles (Tukey)."""
 
 MAX_FAR_SHARE = 0.1
-"""Where more of the points are far from the others, they are none that an axis may leave out."""
+"""Maximum fraction of far points that an axis may leave out; if more points are far, the axis shows all."""
 
 MIN_GAIN = 1.25
-"""An axis leaves numbers out only where it would otherwise be longer by this factor."""
+"""Minimum factor by which leaving out far points must shorten an axis."""
 
 AXIS_STEP = 0.05
-"""Axes of boxes end at multiples of this."""
+"""Axes of boxes end at multiples of this accuracy."""
 
 TOP_CELLS = 20
 
 FAR_STRENGTH = 4.0
-"""A strength that is larger than the one before by more than this factor is far from it."""
+"""Minimum factor between a strength and the previous one that makes it far from the others."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -63,10 +63,10 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
     Returns:
-        One row per box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy, but for
-        those evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a
-        tuple of different accuracies beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and
-        `n_above` (architectures outside of `box_range`).
+        One row per box: `key`, `strength` (0 is clean: it precedes every key that was not itself evaluated at 0, if
+        there is a clean accuracy), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`,
+        `outliers` (a tuple of distinct accuracies beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`,
+        `n_below` and `n_above` (architectures outside `box_range`).
     """
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups: dict[tuple[object, ...], pd.Series] = {
@@ -79,12 +79,12 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """List the accuracies of a few networks over the strengths of each key.
+    """Return the accuracies of a few networks over the strengths of each key.
 
     Returns:
-        One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 is clean, in front of
-        every key where there is a clean accuracy, but for those evaluated at 0), `accuracy`, and the ends `low` and
-        `high` of its 95% interval (see `accuracy_intervals`), NaN where the number of images is unknown.
+        One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 is clean: it precedes
+        every key that was not itself evaluated at 0, if there is a clean accuracy), `accuracy`, and the ends `low` and
+        `high` of its 95% interval (see `accuracy_intervals`), NaN if the number of images is unknown.
     """
     has_clean = bool(results.keys("clean"))
     columns = [
@@ -110,10 +110,10 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """List the accuracies of a few networks over the steps, or queries, of each attack that has them recorded.
+    """Return the accuracies of a few networks over the steps, or queries, of each attack that records them.
 
-    Every attack is shown at one strength, that nearest to 1/255 (of other norms, nearest to 1). All points of an attack
-    are of one run with all steps.
+    Every attack is shown at one strength, the nearest to 1/255 (for norms other than Linf, to 1). All points of an
+    attack come from one run with all steps.
 
     Returns:
         One row per point: `network`, `key`, `strength`, `step` (0 is clean), `accuracy`, and the ends `low` and `high`
@@ -138,11 +138,11 @@ def step_curves(results: DatasetResults) -> pd.DataFrame:
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
-    """Summarise mean adversarial accuracies by the kernel parameters of the cell, for box plots.
+    """Summarise mean adversarial accuracies by the cell's number of kernel parameters, for box plots.
 
     Returns:
-        One row per box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength, and
-        the mean over the cells with the ends of its 95 % interval by Student's t: `mean`, `mean_low`, `mean_high`.
+        One row per box as in `accuracy_boxes`, with `kernel_parameters` (ascending) instead of key and strength, and
+        the mean over the cells with the ends of its 95% interval by Student's t: `mean`, `mean_low`, `mean_high`.
     """
     names = ["kernel_parameters"]
     if results.space is None or ADVERSARIAL not in results.scores:
@@ -150,17 +150,17 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     sizes = np.array([results.space.kernel_parameters(results.spec(index)) for index in results.architectures])
     means = results.scores[ADVERSARIAL]
     boxes = _boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
-    ends = [mean_intervals(means[sizes == size].dropna()) for size in boxes["kernel_parameters"]]
+    intervals = [mean_intervals(means[sizes == size].dropna()) for size in boxes["kernel_parameters"]]
     return boxes.assign(
-        **dict(zip(("mean", "mean_low", "mean_high"), np.array(ends, np.float64).reshape(-1, 3).T, strict=True))
+        **dict(zip(("mean", "mean_low", "mean_high"), np.array(intervals, np.float64).reshape(-1, 3).T, strict=True))
     )
 
 
 def effects_by_score(results: DatasetResults) -> pd.DataFrame:
-    """Compute what each operation on each edge adds to the scores, over all cells of the space.
+    """Compute the effect of each operation on each edge on the scores, over all cells of the space.
 
     Returns:
-        One row per score that all isomorphism classes have, edge and operation: `score` (of `SCORES`), `edge`,
+        One row per edge, operation and score that all isomorphism classes have: `score` (of `SCORES`), `edge`,
         `operation`, `mean`, `effect`, `low` and `high` (see `design.Effects`).
     """
     names = ["score", "edge", "operation", "mean", "effect", "low", "high"]
@@ -168,31 +168,31 @@ def effects_by_score(results: DatasetResults) -> pd.DataFrame:
     parts = [
         design.operation_effects(results, scores[score]).operations.assign(score=str(score))[names]
         for score in scores
-        if not len(design.lacking_classes(results, scores[score]))
+        if not len(design.classes_without_accuracy(results, scores[score]))
     ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
-    """Choose the ends of the axis of some boxes (see `accuracy_boxes`): all whiskers, outliers where these are near.
+    """Return the axis limits of boxes (see `accuracy_boxes`), which include all whiskers and, if near, the outliers.
 
     Returns:
         (low, high) in [0, 1], multiples of `AXIS_STEP`.
     """
     low, high = float(boxes["low"].min()), float(boxes["high"].max())
-    dots = [value for outliers in boxes["outliers"] for value in outliers]
-    lowest, highest = min([low, *dots]), max([high, *dots])
+    outliers = [value for box_outliers in boxes["outliers"] for value in box_outliers]
+    lowest, highest = min([low, *outliers]), max([high, *outliers])
     if highest - lowest < MIN_GAIN * (high - low):
         low, high = lowest, highest
-    # A step's own rounding error must not add a step.
-    ends = math.floor(low / AXIS_STEP + 1e-9), math.ceil(high / AXIS_STEP - 1e-9)
-    if ends[0] == ends[1]:
-        ends = ends[0] - 1, ends[1] + 1
-    return max(0.0, round(ends[0] * AXIS_STEP, 6)), min(1.0, round(ends[1] * AXIS_STEP, 6))
+    # A limit's rounding error must not add a step.
+    step_limits = math.floor(low / AXIS_STEP + 1e-9), math.ceil(high / AXIS_STEP - 1e-9)
+    if step_limits[0] == step_limits[1]:
+        step_limits = step_limits[0] - 1, step_limits[1] + 1
+    return max(0.0, round(step_limits[0] * AXIS_STEP, 6)), min(1.0, round(step_limits[1] * AXIS_STEP, 6))
 
 
 def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
-    """Choose the ends of the axis of some curves (see `accuracy_curves`), multiples of `AXIS_STEP` around all."""
+    """Return the axis limits of curves (see `accuracy_curves`): the multiples of `AXIS_STEP` around all points."""
     low, high = float(curves["low"].min()), float(curves["high"].max())
     return max(0.0, round(math.floor(low / AXIS_STEP) * AXIS_STEP, 6)), min(
         1.0, round(math.ceil(high / AXIS_STEP) * AXIS_STEP, 6)
@@ -200,29 +200,29 @@ def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
 
 
 def has_far_strength(strengths: Sequence[float]) -> bool:
-    """Whether the largest strength is so far from the others that these would have no room on an axis of numbers."""
+    """Return whether the largest strength is so far from the others that a linear axis would crowd these together."""
     return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
-    """Choose the ends of the axis of some points: all of them, or without few that are far from the others."""
+    """Return the axis limits of points: the range of all, or without a few that are far from the others."""
     numbers = np.asarray(values, np.float64)
     scaled = np.log(numbers) if logarithmic else numbers
     q1, _, q3 = quartiles(scaled)
-    if q1 == q3:  # few different numbers
+    if q1 == q3:  # few distinct numbers
         q1, q3 = np.quantile(scaled, (0.1, 0.9))
-    near = (scaled >= q1 - FAR_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_FENCE * (q3 - q1))
-    kept = scaled[near]
-    enough = (~near).mean() <= MAX_FAR_SHARE and np.ptp(scaled) > MIN_GAIN * np.ptp(kept) > 0
-    shown = numbers[near] if enough else numbers
+    is_near = (scaled >= q1 - FAR_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_FENCE * (q3 - q1))
+    near_values = scaled[is_near]
+    leaves_out = (~is_near).mean() <= MAX_FAR_SHARE and np.ptp(scaled) > MIN_GAIN * np.ptp(near_values) > 0
+    shown = numbers[is_near] if leaves_out else numbers
     return float(shown.min()), float(shown.max())
 
 
 def pareto_front(first: pd.Series, second: pd.Series) -> NDArray[np.bool_]:
-    """Mark what no other is better than in one number and as good in the other; what lacks a number is not marked.
+    """Mark the architectures on the Pareto front of two numbers; those that lack a number are not marked.
 
     Returns:
-        (N) bool; of architectures that are equal in both numbers all or none.
+        (N) bool; architectures that are equal in both numbers are marked alike.
     """
     return on_front(np.stack([first.to_numpy(np.float64), second.to_numpy(np.float64)], axis=1))
 
@@ -231,40 +231,40 @@ def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
     """Compute Kendall's tau-b between every two columns.
 
     Returns:
-        (K, K) float64 in [-1, 1], NaN where a side has the same accuracy for all architectures.
+        (K, K) float64 in [-1, 1]; NaN if a column is constant.
     """
     names = accuracies.columns
     return pd.DataFrame(kendall_taus(accuracies), index=names, columns=names)
 
 
 def key_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the ranks under all keys, each at one strength: that nearest to 1/255, or to severity 3.
+    """Correlate the rankings under all keys, each at the strength nearest to 1/255, or to severity 3.
 
     Returns:
-        Square frame (see `rank_correlations`), rows and columns named by key and strength; `view` in the index is one
-        empty text.
+        Square frame (see `rank_correlations`), with rows and columns labelled by key and strength; `view` in the index
+        is always the empty string.
     """
     return _correlate(results, [("", reference_columns(results.columns))])
 
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the ranks on clean images and under every attack at every epsilon (see `key_correlations`)."""
+    """Correlate the rankings on clean images and under every attack at every epsilon (see `key_correlations`)."""
     columns = [column for column in results.columns if results.reader.files.kind_of(column[0]) in ("clean", "attack")]
     return _correlate(results, [("", columns)] if results.keys("attack") else [])
 
 
 def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the ranks on clean images and under every attack at every epsilon on all datasets of the folder.
+    """Correlate the rankings on clean images and under every attack at every epsilon, on all datasets of the folder.
 
     Returns:
-        Square frame (see `rank_correlations`), rows and columns named by dataset, key and strength.
+        Square frame (see `rank_correlations`), with rows and columns labelled by dataset, key and strength.
     """
     parts = {}
-    for held in results.folder:
-        kinds = {key: held.reader.files.kind_of(key) for key, _ in held.columns}
-        columns = [column for column in held.columns if kinds[column[0]] in ("clean", "attack")]
+    for other_results in results.folder:
+        kinds = {key: other_results.reader.files.kind_of(key) for key, _ in other_results.columns}
+        columns = [column for column in other_results.columns if kinds[column[0]] in ("clean", "attack")]
         if columns:
-            parts[held.name] = held.accuracies[columns]
+            parts[other_results.name] = other_results.accuracies[columns]
     if len(parts) < 2:
         return pd.DataFrame()
     tau = rank_correlations(pd.concat(parts, axis=1, names=["dataset"]))
@@ -272,7 +272,7 @@ def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def dataset_column_names(columns: Sequence[tuple[str, str, float]]) -> list[str]:
-    """Name the columns of `dataset_correlations` for people."""
+    """Return labels for the columns of `dataset_correlations`."""
     strengths: dict[tuple[str, str], list[float]] = {}
     for dataset, key, strength in columns:
         strengths.setdefault((dataset, key), []).append(strength)
@@ -283,10 +283,10 @@ def dataset_column_names(columns: Sequence[tuple[str, str, float]]) -> list[str]
 
 
 def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the ranks on clean images and under all corruptions, one severity at a time.
+    """Correlate the rankings on clean images and under all corruptions, one severity at a time.
 
     Returns:
-        As `key_correlations` does; `view` in the index names the severity.
+        Frame as from `key_correlations`; `view` in the index is the severity's label.
     """
     keys = results.keys("corruption")
     severities = sorted({strength for key in keys for strength in results.strengths(key)})
@@ -299,13 +299,13 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the ranks on clean images, by the mean accuracy under each attack, and by robustness R under it.
+    """Correlate the rankings by clean accuracy, by the mean accuracy under each attack, and by its robustness R.
 
-    R is the area under the accuracy curve, relative to the clean accuracy (see `statistics.robustness.robustness_r`);
-    attacks at fewer than two strengths, and architectures that lack one, are left out.
+    R is the area under the accuracy curve relative to the clean accuracy (see `statistics.robustness.robustness_r`).
+    Attacks at fewer than two strengths and architectures that lack a strength are left out.
 
     Returns:
-        As `key_correlations` does.
+        Frame as from `key_correlations`.
     """
     if not results.keys("clean"):
         return pd.DataFrame()
@@ -324,8 +324,8 @@ def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
     return pd.DataFrame() if tau.isna().to_numpy().all() else pd.concat({"": tau}, names=["view", "key"])
 
 
-def square(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
-    """Take one heat map out of a frame of several (see `corruption_correlations`)."""
+def correlation_view(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
+    """Return one view's square heat map from a frame with several (see `corruption_correlations`)."""
     rows = correlations[correlations.index.get_level_values("view") == view].droplevel("view")
     return rows[[column for column in correlations.columns if column in rows.index]]
 
@@ -334,9 +334,8 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
     """Summarise confidences over the architectures.
 
     Returns:
-        One row per point: `key`, `strength`, `confidence` (of `CONFIDENCES`; the true class's is the mean over
-        classes of the confidence that images of a class get in it), `q1`, `median`, `q3`, `n` (architectures with
-        such images).
+        One row per point: `key`, `strength`, `confidence` (of `CONFIDENCES`; for the true class, the mean over classes
+        of the confidence that a class's images get in it), `q1`, `median`, `q3`, `n` (architectures with such images).
     """
     rows = results.confidences
     return rows[rows["confidence"].isin(CONFIDENCES)].drop(columns="class").reset_index(drop=True)
@@ -359,20 +358,20 @@ def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
     """Summarise the confidences of one class (`DatasetResults.shown_class`) over the architectures.
 
     Returns:
-        Rows as those of `class_confidences`, at all strengths.
+        Rows as in `class_confidences`, at all strengths.
     """
     rows = results.confidences
     return rows[rows["class"] == results.shown_class].reset_index(drop=True)
 
 
-def curves_of(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Take the rows of a key out of a frame of confidences, behind those of clean images if 0 means these."""
-    in_front = [CLEAN] if results.begins_clean(key) else []
-    return frame[frame["key"].isin([*in_front, key])].sort_values("strength", kind="stable")
+def curves_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
+    """Return a key's rows of a frame of confidences, after those of clean images if these are its strength 0."""
+    clean_keys = [CLEAN] if results.begins_clean(key) else []
+    return frame[frame["key"].isin([*clean_keys, key])].sort_values("strength", kind="stable")
 
 
 def confusion_sums(results: DatasetResults) -> pd.DataFrame:
-    """Add up the confusion matrices of all architectures.
+    """Sum the confusion matrices of all architectures.
 
     Returns:
         Counts by (key, strength, true class) and predicted class.
@@ -385,41 +384,41 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
 
 
 def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
-    """List the keys and strengths that a frame of summed matrices holds."""
+    """Return the keys and strengths in a frame of summed matrices."""
     return list(dict.fromkeys((str(key), float(strength)) for key, strength, _ in sums.index))
 
 
 def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
-    """Choose one strength a key: that nearest to ε = 1/255 (in other norms to 1), or to severity 3."""
+    """Choose one strength per key: the nearest to ε = 1/255 (for norms other than Linf, to 1), or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
-    return [(key, nearest_strength(key, [held for name, held in columns if name == key])) for key in keys]
+    return [(key, nearest_strength(key, [strength for name, strength in columns if name == key])) for key in keys]
 
 
 def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
-    """Take one summed matrix and divide each row by its sum; rows without a count become 0."""
-    chosen = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
-    matrix = sums[chosen].droplevel(["key", "strength"])
+    """Return a summed matrix with each row divided by its sum; rows without a count are 0."""
+    is_evaluation = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
+    matrix = sums[is_evaluation].droplevel(["key", "strength"])
     totals = matrix.sum(axis=1)
     return matrix.div(totals.where(totals > 0, 1.0), axis=0)
 
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Pair clean accuracies with the mean over a kind of keys and with those under every key of it.
+    """Pair clean accuracies with the mean accuracy over a kind of keys, and with the accuracy under each of them.
 
     Returns:
-        One row per architecture, key and strength, the mean first under its label of `SCORES` and strength 0:
-        `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` (of the mean, whether the architecture is on
-        the Pareto front with its clean accuracy) and, where architectures are cells, `kernel_parameters` (see
-        `CellSpace`); those that lack a number are left out.
+        One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` and,
+        if architectures are cells, `kernel_parameters` (see `CellSpace`). The mean comes first, with its label of
+        `SCORES` as the key and strength 0; only its rows can have a true `front`: whether the architecture is on the
+        Pareto front of the mean and the clean accuracy. Rows that lack a number are left out.
     """
     names = ["architecture", "clean", "key", "strength", "accuracy", "front"]
     parts = []
     if results.keys("clean"):
-        base: dict[str, object] = {"architecture": results.architectures}
+        shared_columns: dict[str, object] = {"architecture": results.architectures}
         if results.space is not None:
             size = results.space.kernel_parameters
-            base["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
-        base["clean"] = results.column(CLEAN).to_numpy()
+            shared_columns["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
+        shared_columns["clean"] = results.column(CLEAN).to_numpy()
         columns: list[tuple[str, float, pd.Series, Any]] = [
             (key, strength, results.column(key, strength), False)
             for key in results.keys(kind)
@@ -430,19 +429,21 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
             front = pareto_front(results.column(CLEAN), results.scores[score])
             columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], front))
         parts = [
-            pd.DataFrame(base | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": marked})
-            for key, strength, values, marked in columns
+            pd.DataFrame(
+                shared_columns | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": on_front}
+            )
+            for key, strength, values, on_front in columns
         ]
     return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
 
 
 def measures_against(results: DatasetResults) -> pd.DataFrame:
-    """Pair the numbers of measures with clean accuracies and those under every attack at its reference strength.
+    """Pair the values of measures with clean accuracies, and with accuracies under every attack at one strength.
 
     Returns:
         One row per architecture, measure and key: `architecture`, `measure` (see `labels.measure_label`), `value`,
-        `key`, `strength`, `accuracy`, and of all rows of the measure and key `spearman` (rank correlation) and
-        `kendall` (tau-b), NaN where a side is equal for all.
+        `key`, `strength` (the reference strength), `accuracy`, and the measure's rank correlations with the key,
+        `spearman` and `kendall` (tau-b), NaN if a side is constant.
     """
     names = ["architecture", "measure", "value", "key", "strength", "accuracy", "spearman", "kendall"]
     keys = [key for kind in ("clean", "attack") for key in results.keys(kind)]
@@ -455,7 +456,7 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
                 continue
             tau = rho = np.nan
             if (pairs.min() < pairs.max()).all():
-                from scipy.stats import spearmanr  # takes a second, and most folders have no measure
+                from scipy.stats import spearmanr  # a slow import, and most folders have no measures
 
                 tau = kendall_taus(pairs)[0, 1]
                 rho = spearmanr(pairs["value"], pairs["accuracy"]).statistic
@@ -466,36 +467,36 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
 
 
 def measure_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the measures, and the sizes of networks, with the accuracies (see `correlate_measures`).
+    """Correlate the measures and the sizes of networks with the accuracies (see `correlate_measures`).
 
     Returns:
-        Its rows, `measure` in words; none without a measure or with too few architectures.
+        Rows of `correlate_measures` with labels in `measure`; empty without a measure or with too few architectures.
     """
     if results.measure_folders:
         table = read_measure_folders([results.reader, *results.measure_folders], results.name)
-        found = correlate_measures(results, [table], with_own=False)
-        return found.replace({"measure": {FLOPS: "FLOPs"}})
-    found = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
-    if "kendall" not in found or found["kendall"].isna().all():
+        correlations = correlate_measures(results, [table], with_result_measures=False)
+        return correlations.replace({"measure": {FLOPS: "FLOPs"}})
+    correlations = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
+    if "kendall" not in correlations or correlations["kendall"].isna().all():
         return pd.DataFrame()
-    labels = {measure_name(*place): measure_label(*place) for place in results.measures}  # type: ignore[misc]
-    return found.replace({"measure": labels | {FLOPS: "FLOPs"}})
+    labels = {measure_name(*column): measure_label(*column) for column in results.measures}  # type: ignore[misc]
+    return correlations.replace({"measure": labels | {FLOPS: "FLOPs"}})
 
 
 def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:
-    """Arrange Kendall's tau of `correlate_measures`: a row per measure, a column per key and strength, in order."""
+    """Arrange Kendall's tau of `correlate_measures`: one row per measure, one column per key and strength, in order."""
     labels = [column_label(key, at) for key, at in zip(rows["key"], rows["strength"], strict=True)]
     wide = rows.assign(column=labels).set_index(["measure", "column"])["kendall"].unstack()
     return wide.loc[list(dict.fromkeys(rows["measure"])), list(dict.fromkeys(labels))]
 
 
 def top_cells(results: DatasetResults) -> pd.DataFrame:
-    """List the operations of the best architectures.
+    """Return the operations of the best architectures.
 
     Returns:
-        One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
-        `CellSpace.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
-        `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
+        One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
+        `CellSpace.reference_kernel_parameters`), `rank` among these (ties share a rank), `tied` (number of cells
+        that share it, see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
         `accuracy_ends`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
@@ -503,28 +504,28 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     if space is None:
         return pd.DataFrame(columns=names)
     size = space.reference_kernel_parameters
-    fixed = [index for index in results.architectures if space.kernel_parameters(results.spec(index)) == size]
+    reference_cells = [index for index in results.architectures if space.kernel_parameters(results.spec(index)) == size]
     rows: list[tuple[object, ...]] = []
     for score in results.scores:
         values = results.scores[score]
         for among, members in (
             (ALL_CELLS, values),
-            (f"cells with {size} kernel parameters", values[values.index.isin(fixed)]),
+            (f"cells with {size} kernel parameters", values[values.index.isin(reference_cells)]),
         ):
             for top in results.ranked(members)[:TOP_CELLS]:
-                ends = accuracy_ends(results, top.accuracy)
-                head = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *ends)
-                rows += [(*head, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
+                interval = accuracy_ends(results, top.accuracy)
+                cell_columns = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *interval)
+                rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
 
 
 def best_cells(results: DatasetResults) -> pd.DataFrame:
-    """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
+    """Find the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy` with
-        `low` and `high` (see `accuracy_ends`), `tied`, how many are as accurate, and one column per criterion with the
-        edit distance to its best architecture.
+        One row per criterion (the index): `architecture` (the first by `DatasetResults.ranked`), `spec`, `accuracy`
+        with `low` and `high` (see `accuracy_ends`), `tied` (number of equally accurate architectures), and one column
+        per criterion with the edit distance to its best architecture.
     """
     space = results.space
     if space is None:
@@ -549,14 +550,15 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
 
 
 def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
-    """Compute what changing one edge of the best architectures gains or loses.
+    """Compute the gain or loss from changing one edge of the best architectures.
 
     Returns:
-        One row per evaluated neighbour and score: `best` (the score that the architecture is best by), `tied`,
-        how many are as accurate by it (see `DatasetResults.ranked`), `architecture`, `edge`, `operation`, `neighbour`
-        (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's, with
-        the ends `low` and `high` of a 95 % interval as if both had been evaluated on images of their own, which is
-        wider than needed where they fail on the same ones; NaN where the number of images is unknown.
+        One row per evaluated neighbour and score: `best` (the score that the architecture is best by), `tied` (number
+        of architectures that are equally accurate by it, see `DatasetResults.ranked`), `architecture`, `edge`,
+        `operation`, `neighbour` (the representative of its class), `score` and `change` (the neighbour's accuracy minus
+        the architecture's). The ends `low` and `high` of its 95% interval assume that both were evaluated on
+        independent images, so it is wider than necessary if they fail on the same ones; NaN if the number of images is
+        unknown.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change", "low", "high"]
     space = results.space
@@ -568,78 +570,78 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     for best in scores:
         for top in results.ranked(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
-                other = int(results.reader.get_uid(spec))
-                if other in evaluated:
-                    head = (best, top.tied, top.architecture, edge, operation, other)
+                neighbour = int(results.reader.get_uid(spec))
+                if neighbour in evaluated:
+                    neighbour_columns = (best, top.tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
-                        pair = float(values[top.architecture]), float(values[other])
+                        pair = float(values[top.architecture]), float(values[neighbour])
                         if not np.isnan(change := pair[1] - pair[0]):
-                            reach = NORMAL_QUANTILE * math.sqrt(
+                            half_width = NORMAL_QUANTILE * math.sqrt(
                                 sum(p * (1 - p) for p in pair) / (results.n_images or math.nan)
                             )
-                            rows.append((*head, score, change, change - reach, change + reach))
+                            rows.append((*neighbour_columns, score, change, change - half_width, change + half_width))
     return pd.DataFrame(rows, columns=names)
 
 
 def accuracy_ends(results: DatasetResults, accuracy: float) -> tuple[float, float]:
-    """Give the ends of an accuracy's 95 % interval for the sampling of images; NaN where their number is unknown.
+    """Return the ends of an accuracy's 95% interval for the sampling of images; NaN if their number is unknown.
 
-    Of a mean over evaluations of the same images it is wider than needed: an image's share of evaluations that it
-    withstands varies less between images than right and wrong do.
+    For a mean over evaluations of the same images, the interval is wider than necessary: the fraction of evaluations
+    that an image withstands varies less between images than a single outcome.
     """
     low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
     return float(low), float(high)
 
 
 def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange rows of `top_cells` as positions of operations: a row per edge, a column per cell, the best first."""
+    """Arrange rows of `top_cells` as indices of operations: one row per edge, one column per cell, the best first."""
     codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
     wide = codes.set_index(["edge", "architecture"])["code"].unstack()
     return wide[list(dict.fromkeys(rows["architecture"]))]
 
 
 def n_unseen_ties(rows: pd.DataFrame) -> int:
-    """Count the architectures beyond those of some rows of `top_cells` that are as accurate as the last of them."""
+    """Return the number of architectures that are not in these rows of `top_cells`, but tied with the last of them."""
     last = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
     return int(last.sum()) - 1 - rows["architecture"].nunique()
 
 
 def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange the changes of an architecture and score in percentage points: a row per edge, a column per operation."""
+    """Arrange an architecture's changes of a score in percentage points: one row per edge, one column per operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
     return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
 
 
 def operation_names(space: CellSpace) -> list[str]:
-    """Name the operations of a space for people, in their order."""
+    """Return the labels of a space's operations, in order."""
     return [space.operation_labels[operation] for operation in space.operations]
 
 
 def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
-    """Return for rows of one changed architecture its id, its operations by number, and how many are as accurate."""
+    """Return a changed architecture's id, the indices of its operations, and the number of equally accurate ones."""
     index = int(rows["architecture"].iloc[0])
-    own = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
-    return index, own, int(rows["tied"].iloc[0])
+    operations = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
+    return index, operations, int(rows["tied"].iloc[0])
 
 
 def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str]) -> pd.DataFrame:
     rows = []
-    held = {place: column.dropna().to_numpy(np.float64) for place, column in groups.items()}
-    held = {place: values for place, values in held.items() if len(values)}
-    for place, values in held.items():
+    values_by_group = {group: column.dropna().to_numpy(np.float64) for group, column in groups.items()}
+    values_by_group = {group: values for group, values in values_by_group.items() if len(values)}
+    for group, values in values_by_group.items():
         q1, median, q3 = quartiles(values)
-        reach = FENCE * (q3 - q1)
-        inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+        fence = FENCE * (q3 - q1)
+        inside = values[(values >= q1 - fence) & (values <= q3 + fence)]
         low, high = min(q1, inside.min()), max(q3, inside.max())
-        rows.append((*place, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
+        rows.append((*group, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
     frame = pd.DataFrame(rows, columns=[*names, "low", "q1", "median", "q3", "high", "outliers", "n"])
     if frame.empty:
         return frame.assign(n_below=[], n_above=[])
     floor, ceiling = box_range(frame)
     return frame.assign(
-        n_below=[int((values < floor).sum()) for values in held.values()],
-        n_above=[int((values > ceiling).sum()) for values in held.values()],
+        n_below=[int((values < floor).sum()) for values in values_by_group.values()],
+        n_above=[int((values > ceiling).sum()) for values in values_by_group.values()],
     )
 
 
@@ -652,14 +654,14 @@ def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Key
     parts = {}
     for view, columns in groups:
         if len(columns) > 1 and len(results.accuracies) > 1:
-            chosen = results.accuracies[list(columns)]
-            chosen.columns = [
-                # The severity goes without saying where all have the same.
+            accuracies = results.accuracies[list(columns)]
+            accuracies.columns = [
+                # Omit the severity if all columns have the same.
                 column_label(key, strength, results.strengths(key)) if view == "" else key_label(key)
                 for key, strength in columns
             ]
-            tau = rank_correlations(chosen)
-            # Where every column has one accuracy for all architectures there is nothing to draw, and Plotly refuses to.
+            tau = rank_correlations(accuracies)
+            # If every column is constant there is nothing to draw, and Plotly raises an error.
             if not tau.isna().to_numpy().all():
                 parts[view] = tau
     return pd.concat(parts, names=["view", "key"]) if parts else pd.DataFrame()

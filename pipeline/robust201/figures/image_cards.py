@@ -1,4 +1,4 @@
-"""The report's gallery of single images: which are broken most and least often, and by what."""
+"""The report's gallery of single images: those broken most and least often, and the evaluations that break them."""
 
 import base64
 import hashlib
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.core.records import ImageSet
 
-ENLARGED = 96
-"""Pixels of a thumbnail's longer side on the page, at least."""
+MIN_THUMBNAIL_SIZE = 96
+"""Minimum length of a thumbnail's longer side, in pixels of the page."""
 
 
 def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
-    """Show the images that are broken most and least often; nothing where outcomes by image are not stored.
+    """Return the HTML of the images that are broken most and least often; empty without stored per-image outcomes.
 
     Args:
-        results: of a dataset.
-        images: its test images, for thumbnails; None shows rows and labels only.
+        results: results of a dataset.
+        images: the dataset's test images, for thumbnails; None shows rows and labels only.
 
     Raises:
-        DatasetError: the images are not those that were evaluated.
+        DatasetError: the images are not the evaluated ones.
     """
-    found = find_broken_images(results)
-    if found is None or found.images.empty:
+    broken = find_broken_images(results)
+    if broken is None or broken.images.empty:
         return ""
     intro = (
-        f"Images that at least half of {found.n_networks:,} networks classify correctly, by the share of evaluations "
+        f"Images that at least half of {broken.n_networks:,} networks classify correctly, by the share of evaluations "
         "under attacks and corruptions that break them (right on the clean image, wrong on the other). "
         "Below each, the weakest strengths that break it for half of these networks."
     )
@@ -46,11 +46,11 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
         intro += " Exports hold no pixels; `robust201 report --images DATA` adds thumbnails."
     intro += " `robust201 show FILE:FUNCTION --data DATA --images ROW` draws one before and after an attack."
     groups = [
-        ("Most often broken", found.most_broken),
-        ("Least often broken", found.least_broken),
+        ("Most often broken", broken.most_broken),
+        ("Least often broken", broken.least_broken),
     ]
     parts = "".join(
-        f'<h4>{title}</h4><ul class="cards images">{"".join(_cards(rows, found, results, images))}</ul>'
+        f'<h4>{title}</h4><ul class="cards images">{"".join(_cards(rows, broken, results, images))}</ul>'
         for title, rows in groups
         if len(rows)
     )
@@ -58,60 +58,64 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
 
 
 def _cards(
-    rows: "pd.DataFrame", found: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
+    rows: "pd.DataFrame", broken: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
 ) -> list[str]:
-    names = results.class_names(results.n_classes or int(found.images["label"].max()) + 1)
+    names = results.class_names(results.n_classes or int(broken.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        counts = found.counts_of(int(str(position)))
+        counts = broken.counts_of(int(str(position)))
         label = html.escape(names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["share"]:.0%}, right '
-            f"in {row['n_right']:,} of {found.n_networks:,}</p>{_breaking(counts, int(row['n_right']), results)}</li>"
+            f"in {row['n_right']:,} of {broken.n_networks:,}</p>{_breaking(counts, int(row['n_right']), results)}</li>"
         )
     return cards
 
 
 def _breaking(counts: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults") -> str:
-    """List what breaks an image for half of the networks, and, folded, how many networks each evaluation breaks."""
+    """List the weakest evaluations that break an image for half of the networks, and the counts in a foldable table."""
     weakest = weakest_breaking(counts, n_right)
     attacks = [key for key in results.keys("attack") if key in weakest]
-    words = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
+    descriptions = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
     corruptions = results.keys("corruption")
     by_severity = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
     if by_severity:
         severity, first = by_severity[0]
-        words.append(f"{len(by_severity)} of {len(corruptions)} corruptions, first {first} (severity {severity:g})")
-    shown = html.escape("; ".join(words) or "nothing that was evaluated")
-    by_key: dict[str, list[str]] = {}
+        descriptions.append(
+            f"{len(by_severity)} of {len(corruptions)} corruptions, first {first} (severity {severity:g})"
+        )
+    summary = html.escape("; ".join(descriptions) or "nothing that was evaluated")
+    counts_by_key: dict[str, list[str]] = {}
     for (key, strength), count in counts.items():
-        by_key.setdefault(key, []).append(f"{strength:g}: {count}")
+        counts_by_key.setdefault(key, []).append(f"{strength:g}: {count}")
     lines = [
         f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(numbers)}</td></tr>"
-        for key, numbers in by_key.items()
+        for key, numbers in counts_by_key.items()
     ]
     return (
-        f'<p class="muted">{shown}</p><details><summary>Networks by strength</summary>'
+        f'<p class="muted">{summary}</p><details><summary>Networks by strength</summary>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Networks by strength">'
         f'<table class="numbers"><tbody>{"".join(lines)}</tbody></table></div></details>'
     )
 
 
 def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
-    """Draw one image, after a check of its pixels."""
+    """Return the HTML of one image, after checking the hash of its pixels."""
     from PIL import Image
 
-    places = np.flatnonzero(images.indices == row)
-    pixels = images.images[places[0]] if len(places) else None
+    matches = np.flatnonzero(images.indices == row)
+    pixels = images.images[matches[0]] if len(matches) else None
     if pixels is None or hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() != sha256:
         raise DatasetError(
-            f"Showing images failed for row {row:,}: expected the pixels that were evaluated ({sha256[:16]}…), got "
-            f"{'none' if pixels is None else 'others'}. Name the images of the dataset's test split."
+            f"Showing images failed for row {row:,}: its pixels are not the evaluated ones ({sha256[:16]}…). Name the "
+            "images of the dataset's test split."
         )
-    factor = -(-ENLARGED // max(pixels.shape[1:]))
-    shown = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)  # Pillow takes grey images without channels
-    picture = Image.fromarray(np.ascontiguousarray(shown))
+    factor = -(-MIN_THUMBNAIL_SIZE // max(pixels.shape[1:]))
+    array = (
+        pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    )  # Pillow expects grey images without a channel axis
+    picture = Image.fromarray(np.ascontiguousarray(array))
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)

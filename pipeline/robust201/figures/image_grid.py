@@ -1,4 +1,4 @@
-"""Grids of enlarged images with words, by Matplotlib."""
+"""Grids of enlarged images with captions, drawn with Matplotlib."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from robust201.figures.panels import SMALL
 from robust201.spaces.cell_space import INK
 
 _LINE = 0.16
-"""Height of a line of words, in inches."""
+"""Height of a line of text, in inches."""
 
 
 class Tile(NamedTuple):
-    """An image of a grid.
+    """An image in a grid.
 
     Attributes:
-        pixels: (C, H, W) in [0, 1], C of 1 or 3.
-        caption: words below it.
+        pixels: (C, H, W) in [0, 1], with C of 1 or 3.
+        caption: text below the image.
     """
 
     pixels: NDArray[np.float32]
@@ -33,15 +33,15 @@ def draw_image_grid(
     """Draw rows of images.
 
     Args:
-        rows: of equal length.
-        columns: words above each column.
-        row_labels: words left of each row; empty where several rows belong together.
-        width: of the figure, in inches.
+        rows: rows of equal length.
+        columns: text above each column.
+        row_labels: text left of each row; empty if a row belongs to the one above.
+        width: width of the figure, in inches.
     """
     n_columns = len(columns)
-    captions = any(tile.caption for row in rows for tile in row)
+    has_captions = any(tile.caption for row in rows for tile in row)
     side = width / (n_columns + 1)
-    height = len(rows) * (side + (2 * _LINE if captions else 0)) + 2 * _LINE
+    height = len(rows) * (side + (2 * _LINE if has_captions else 0)) + 2 * _LINE
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = iter(parts.make_panels(figure, len(rows) * n_columns, n_columns))
     for row_number, (row, label) in enumerate(zip(rows, row_labels, strict=True)):
@@ -64,6 +64,6 @@ def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def show_change(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
-    """Return a change of pixels around grey, on the scale of the largest change."""
-    shown: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
-    return shown
+    """Return a pixel difference as an image around grey, scaled to the largest difference."""
+    scaled: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
+    return scaled

@@ -1,7 +1,7 @@
-"""The plain parts that figures of studies and searches are made of, by Matplotlib: panels and their legend.
+"""The basic Matplotlib elements of figures of studies and searches: panels and their legend.
 
-Widths are in inches and text is in points, of the same size at every width: a file is made to be printed as wide as it
-is.
+Widths are in inches and text sizes in points, independent of the figure's width: a file is meant to be printed at its
+original size.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""By format: what would make equal results give unequal bytes, taken out."""
+"""Metadata fields per file format that would make files of equal results differ; None removes them."""
 
 
 def make_axes_grid(
@@ -33,16 +33,16 @@ def make_axes_grid(
     limits: tuple[float, float] = (0, 1),
     below: float = 0.25,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a grid of panels that share the axis of a fraction.
+    """Create a grid of panels that share a vertical axis of fractions.
 
     Args:
-        n: panels.
-        width: of the figure, in inches.
-        least: width of a panel, in inches, below which fewer stand side by side.
-        height: of a panel.
-        label: of the axis.
-        limits: of the axis.
-        below: height of what stands below or above the panels.
+        n: number of panels.
+        width: width of the figure, in inches.
+        least: minimum width of a panel, in inches, which limits the number of columns.
+        height: height of a panel, in inches.
+        label: label of the axis.
+        limits: limits of the axis.
+        below: height of the elements below or above the panels, in inches.
     """
     n_columns = count_columns(n, width, least)
     figure = Figure(figsize=(width, height * -(-n // n_columns) + below), layout="constrained")
@@ -59,7 +59,7 @@ def make_axes_grid(
 
 
 def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = False) -> list[Axes]:
-    """Divide a figure into panels, some side by side; what is left over of the last row is hidden."""
+    """Divide a figure into panels in rows of `n_columns`, and hide the unused ones of the last row."""
     grid: list[Axes] = list(figure.subplots(-(-n // n_columns), n_columns, sharey=sharey, squeeze=False).flat)
     for axes in grid[n:]:
         axes.set_visible(False)
@@ -67,7 +67,7 @@ def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = Fa
 
 
 def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
-    """Draw a legend above all panels, in as many columns as there is room for."""
+    """Draw a legend above all panels, in as many columns as fit."""
     widest = max(len(handle.get_label()) for handle in handles)
     n_columns = count_columns(len(handles), figure.get_figwidth(), inches(widest, SMALL) + 0.55)
     return figure.legend(
@@ -81,7 +81,7 @@ def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
 
 
 def style(axes: Axes) -> None:
-    """Give axes the colours and size of the text, and no frame."""
+    """Set the text's colour and size, and remove the frame."""
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelcolor=INK, labelsize=SMALL, length=2, width=0.6, pad=2)
     for spine in axes.spines.values():

@@ -1,7 +1,7 @@
-"""Figures on the page: their views as specifications that the page completes and draws.
+"""Figures on the page: their views as specifications, which the page completes and draws.
 
-A view's specification may hold the texts `LABEL` and so on, which stand for values of the view; so views that differ in
-nothing else share one.
+A view's specification may contain the placeholders `LABEL` and so on for values of the view, so that views that differ
+in nothing else share a specification.
 """
 
 import json
@@ -11,32 +11,32 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.figures.figure_data import operation_names
-from robust201.figures.panels import VEGA_LITE, Figure, Panel, PanelPlace, Spec, arrange, configure
+from robust201.figures.panels import VEGA_LITE, Figure, Panel, PanelLayout, Spec, arrange, configure
 from robust201.figures.specifications import change_map
 from robust201.spaces.cell_space import CellSpace
 
 PAGE_WIDTH = 690.0
-"""Of figures as wide as the page, in points."""
+"""Width of figures that are as wide as the page, in points."""
 
 SPARE = 60.0
-"""What axes take of it, about."""
+"""Approximate width of the axes, in points."""
 
 
 def page_config() -> Spec:
-    """Give text and lines of the page's figures their sizes; the page replaces their colours."""
+    """Return text and line sizes of the page's figures; the page replaces their colours."""
     return configure(None) | {"font": "system-ui, sans-serif"}
 
 
 def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
-    """Specify what the page shows of a figure.
+    """Return the page's specifications of a figure.
 
     Returns:
-        `figures`, specifications without a configuration, and `views`, each with its `label`, the position of its
-        `figure`, and, where the page has the points, the `column` of these: a position of `DatasetResults.columns` or
-        the name of a score, with the `limits` of the vertical axis.
+        `figures`, specifications without a configuration, and `views`. Each view has its `label`, the index of its
+        `figure` and, if the page holds the points, their `column` (an index into `DatasetResults.columns`, or the name
+        of a score) and the `limits` of the vertical axis.
     """
     groups = [[panel] for panel in figure.panels] if figure.menu else [list(figure.panels)]
-    columns = {column: place for place, column in enumerate(results.columns)}
+    columns = {column: index for index, column in enumerate(results.columns)}
     figures: dict[str, int] = {}
     views = []
     for panels in groups:
@@ -66,9 +66,9 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
 
 
 def empty_changes(space: CellSpace) -> Spec:
-    """Specify the map of changes that the page's explorer fills: the dataset ``changes`` and the end of its colours."""
+    """Return the map of changes that the explorer fills, with the dataset ``changes`` and placeholder colour limits."""
     blank = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
     hovers = [[""] * blank.shape[1]] * len(blank)
-    spec = change_map(PanelPlace(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)
+    spec = change_map(PanelLayout(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)
     spec["layer"][0]["encoding"]["color"]["scale"]["domain"] = ["@low", "@high"]
     return {"$schema": VEGA_LITE} | spec | {"data": {"name": "changes"}}

@@ -1,7 +1,7 @@
-"""Figures as specifications in Vega-Lite: panels, how they are arranged, and how text and lines look.
+"""Figures as Vega-Lite specifications: panels, their arrangement, and the style of text and lines.
 
 A specification is plain JSON (https://vega.github.io/vega-lite/docs/, schema version 6). Files and the page draw the
-same panels; they differ in how many stand side by side and in the pixels a point.
+same panels; only the number of columns and the number of pixels per point differ.
 """
 
 import textwrap
@@ -21,27 +21,27 @@ TITLE = 8.0
 TEXT = 7.5
 SMALL = 6.5
 NUMBER = 6.0
-LEAST_NUMBER = 5.0
-"""Sizes of text in points: titles of panels, axes, ticks, numbers in fields and the smallest of these."""
+MIN_NUMBER = 5.0
+"""Text sizes in points: titles of panels, axes, ticks, numbers in fields, and the minimum of these."""
 
 POINTS = 72.0
-"""Points an inch."""
+"""Points per inch."""
 
 _LETTER = 0.58
-"""Width of a letter over its height, about."""
+"""Approximate width of a letter, relative to its height."""
 
 _GAP = 7.0
-"""Points between panels."""
+"""Space between panels, in points."""
 
 
-class PanelPlace(NamedTuple):
-    """Where a panel stands.
+class PanelLayout(NamedTuple):
+    """Layout of a panel in its figure.
 
     Attributes:
-        width: of what is inside its axes, in points.
-        left: whether no panel is at its left, so that it names the vertical axis.
-        bottom: whether no panel is below.
-        page: whether it is drawn on the page, which shows texts under the pointer and has the numbers of points.
+        width: width inside the axes, in points.
+        left: whether it is the leftmost panel of its row, which labels the vertical axis.
+        bottom: whether no panel is below it.
+        page: whether it is drawn on the page, which has tooltips and holds the points' numbers.
     """
 
     width: float
@@ -52,21 +52,21 @@ class PanelPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a figure.
+    """A panel of a figure.
 
     Attributes:
-        label: what it shows: its entry in the page's menu, and its title where `title` is None.
-        draw: makes it, in points, for a place.
-        title: lines above it.
-        in_file: whether files show it; the page shows all.
+        label: the panel's entry in the page's menu, and its title if `title` is None.
+        draw: function that returns the specification for a layout, in points.
+        title: lines above the panel.
+        in_file: whether files show it; the page shows all panels.
         first: whether the page's menu opens with it.
-        column: (key, strength), or a name of `SCORES`, of the accuracies that the page puts on the vertical axis, from
-            the numbers it holds for the explorer anyway; None where the panel holds its own.
-        limits: with a column, the ends of the vertical axis.
+        column: the accuracies on the vertical axis, as (key, strength) or a name of `SCORES`, if the page takes them
+            from the explorer's numbers; None if the panel holds its own numbers.
+        limits: limits of the vertical axis, if `column` is set.
     """
 
     label: str
-    draw: Callable[[PanelPlace], Spec]
+    draw: Callable[[PanelLayout], Spec]
     title: tuple[str, ...] | None = None
     in_file: bool = True
     first: bool = False
@@ -76,16 +76,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels of a figure, side by side in rows.
+    """A figure: panels side by side in rows.
 
     Attributes:
-        panels: at least one.
-        least: width of a panel in points below which fewer stand side by side.
+        panels: the panels, at least one.
+        least: minimum width of a panel in points, which limits the number of columns.
         menu: whether the page shows one panel at a time.
-        page_width: of a panel on the page, in points; as wide as the page if None.
-        label: below all panels.
-        notes: below that, in files.
-        above: a figure of cells that stands above these panels in files; the page draws cells itself.
+        page_width: width of a panel on the page, in points; None is as wide as the page.
+        label: text below all panels.
+        notes: text below the label, in files.
+        above: a figure of cells drawn above these panels in files; the page draws cells itself.
     """
 
     panels: Sequence[Panel]
@@ -98,17 +98,17 @@ class Figure:
 
 
 def inches(n_letters: int, size: float) -> float:
-    """Estimate the width of a text of some points."""
+    """Estimate the width of a text in inches, from its font size in points."""
     return text_width(n_letters, size) / POINTS
 
 
 def text_width(n_letters: int, size: float) -> float:
-    """Estimate the width of a text of some points, in points."""
+    """Estimate the width of a text in points, from its font size in points."""
     return n_letters * _LETTER * size
 
 
 def count_columns(n: int, width: float, least: float) -> int:
-    """Return how many panels stand side by side: as many as are at least so wide, in rows of about equal length."""
+    """Return the number of columns: as many as are at least `least` wide, in rows of about equal length."""
     most = max(1, min(n, int(width / least)))
     n_rows = -(-n // most)
     return -(-n // n_rows)
@@ -119,43 +119,44 @@ def arrange(figure: Figure, panels: Sequence[Panel], width: float, spare: float,
 
     Args:
         figure: the figure.
-        panels: those of it to show.
-        width: of all, in points.
-        spare: of this, what axes and gaps take.
-        page: see `PanelPlace`.
+        panels: the panels to show.
+        width: total width, in points.
+        spare: width of axes and gaps, in points.
+        page: see `PanelLayout`.
     """
     n_columns = count_columns(len(panels), width, figure.least)
     inner = (width - spare) / n_columns
     drawn = []
-    for place, panel in enumerate(panels):
-        where = PanelPlace(inner, place % n_columns == 0, place + n_columns >= len(panels), page)
+    for index, panel in enumerate(panels):
+        layout = PanelLayout(inner, index % n_columns == 0, index + n_columns >= len(panels), page)
         lines = panel.title if panel.title is not None else (panel.label,)
-        size = max(LEAST_NUMBER, min(TITLE, inner / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
-        titled = {"title": {"text": list(lines), "fontSize": size}} if any(lines) and not (page and figure.menu) else {}
-        drawn.append(titled | panel.draw(where))
+        size = max(MIN_NUMBER, min(TITLE, inner / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
+        has_title = any(lines) and not (page and figure.menu)
+        title = {"title": {"text": list(lines), "fontSize": size}} if has_title else {}
+        drawn.append(title | panel.draw(layout))
     _fold_legends(drawn, width)
     return {"concat": drawn, "columns": n_columns, "spacing": {"row": 6, "column": _GAP}}
 
 
 def _fold_legends(part: object, width: float) -> None:
-    """Let legends above panels have only as many columns, and their titles as long lines, as there is room for."""
+    """Limit the columns of legends above panels, and the length of lines in their titles, to the available width."""
     if isinstance(part, dict):
         legend = part.get("legend")
         if isinstance(legend, dict) and legend.get("orient") == "top":
             names = legend.get("values", part["scale"]["domain"])
             widest = text_width(max(map(len, names)), SMALL) + 25
             legend["columns"] = count_columns(len(names), width, widest)
-            legend["title"] = [line for one in legend["title"] or () for line in wrap(one, width)] or None
+            legend["title"] = [line for text in legend["title"] or () for line in wrap(text, width)] or None
         part = list(part.values())
     if isinstance(part, list):
-        for one in part:
-            _fold_legends(one, width)
+        for child in part:
+            _fold_legends(child, width)
 
 
 def write_spec(
     bodies: Sequence[Spec], config: Spec, *, label: str = "", notes: Sequence[str] = (), title: str = ""
 ) -> Spec:
-    """Complete arranged panels by texts above and below, and by how text and lines look."""
+    """Return the complete specification of arranged panels, with text above and below and the configured style."""
     spec: Spec = {"$schema": VEGA_LITE, "config": config, "vconcat": list(bodies), "spacing": 10, "center": True}
     if label or notes:
         below: Spec = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
@@ -168,12 +169,12 @@ def write_spec(
 
 
 def wrap(text: str, width: float) -> list[str]:
-    """Cut a note into lines that are at most so many points wide."""
+    """Break a note into lines that are at most `width` points wide."""
     return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER))))
 
 
 def configure(background: str | None) -> Spec:
-    """Give text and lines their colours and sizes, in points."""
+    """Return the colours and sizes of text and lines, in points."""
     plain = {"fontWeight": "normal", "color": INK}
     return {
         "font": FONT,

@@ -1,4 +1,4 @@
-"""Figures as files, in PNG, SVG and PDF, or their numbers as CSV: byte for byte the same for the same results."""
+"""Figures as PNG, SVG and PDF files, or their numbers as CSV; equal results give equal bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +15,9 @@ from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
-"""Inches: a column and the text of a page in two-column templates such as ICML's and CVPR's."""
+"""Widths in inches: a column and the text block of a page in two-column templates such as ICML's and CVPR's."""
 
-LEAST_WIDTH, LARGEST_WIDTH = 2.5, 40.0
+MIN_WIDTH, MAX_WIDTH = 2.5, 40.0
 
 DRAWN_FORMATS = ("png", "svg", "pdf")
 
@@ -31,17 +31,17 @@ FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def parse_width(text: str | float) -> float:
-    """Understand a width: ``column``, ``page``, or inches."""
+    """Return a width in inches from ``column``, ``page``, or a number of inches."""
     if text in FIGURE_WIDTHS:
         return FIGURE_WIDTHS[str(text)]
     try:
         width = float(text)
     except ValueError:
         width = 0.0
-    if not LEAST_WIDTH <= width <= LARGEST_WIDTH:
+    if not MIN_WIDTH <= width <= MAX_WIDTH:
         raise ConfigError(
             f"Drawing failed for the width: expected column ({FIGURE_WIDTHS['column']} in), page "
-            f"({FIGURE_WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got {str(text)[:40]!r}."
+            f"({FIGURE_WIDTHS['page']} in) or inches from {MIN_WIDTH:g} to {MAX_WIDTH:g}, got {str(text)[:40]!r}."
             f"{closest(str(text), FIGURE_WIDTHS)}"
         )
     return width
@@ -59,24 +59,24 @@ def save_plots(
     mean: str = OVER_EVALUATIONS,
     shown_class: int = 0,
 ) -> list[Path]:
-    """Draw figures as files, as far as the results are enough for them.
+    """Save the figures that the results suffice for.
 
     Args:
         dataset: the results.
         out: folder for the files.
         figures: names of `FIGURES`; all if None.
-        data: the one dataset to draw; all, and figures across them, if None.
+        data: name of the dataset to draw; None draws all, and figures across them.
         file_format: one of `FIGURE_FORMATS`.
-        width: as for `parse_width`.
-        title: whether a title stands above a figure.
-        mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+        width: see `parse_width`.
+        title: whether to draw a title above each figure.
+        mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
         shown_class: number of the class that `one-class-confidence` shows.
 
-    Every training is a network of its own where the folder has several and none was chosen (see
-    `RobustnessDataset.select`, which also chooses networks and keys).
+    If the folder has several training runs per architecture and none was selected, each one is a network of its own
+    (see `RobustnessDataset.select`, which also selects networks and keys).
 
     Returns:
-        The files, ``<dataset>-<figure>.<format>``, of figures across datasets ``<figure>.<format>``.
+        The files ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.
     """
     if file_format not in FIGURE_FORMATS:
         raise ConfigError(
@@ -85,11 +85,11 @@ def save_plots(
         )
     inches = parse_width(width)
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
-    held = read_results(dataset.select(), mean=mean)
-    chosen = held if data is None else [choose_results(held, data, dataset.path)]
-    chosen = [_showing_class(results, shown_class) for results in chosen]
+    all_results = read_results(dataset.select(), mean=mean)
+    selected = all_results if data is None else [choose_results(all_results, data, dataset.path)]
+    selected = [_with_shown_class(results, shown_class) for results in selected]
     jobs = [
-        (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(chosen, rows, data is None)
+        (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(selected, rows, data is None)
     ]
     for _, _, path in jobs:
         check_output_file(path)
@@ -97,8 +97,8 @@ def save_plots(
     if not paths:
         needs = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
         raise ResultsError(
-            f"Drawing failed for {dataset.path}: expected enough results for a figure, got too few ({needs}). "
-            "Export more keys or measurements."
+            f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({needs}). Export more "
+            "keys or measurements."
         )
     return paths
 
@@ -115,10 +115,10 @@ def save_plot(
     measures: Sequence[RobustnessDataset] = (),
     shown_class: int | None = None,
 ) -> Path:
-    """Draw one figure; see `save_plots`.
+    """Save one figure; see `save_plots`.
 
-    With `measures`, the figure `measure-correlations` has a row per measure of the dataset and of each of these
-    folders, such as those of other splits or weights.
+    With `measures`, the figure `measure-correlations` has a row for each measure of the dataset and of these folders,
+    which may be of other splits or weights.
     """
     row = figure_row(name)
     if measures and name != _MEASURES_FIGURE:
@@ -132,29 +132,28 @@ def save_plot(
         )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing {name} failed for {out}: expected a name that ends in .{', .'.join(FIGURE_FORMATS)}, "
-            f"got {out.suffix or 'none'}. Name the file otherwise."
+            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Name another "
+            "file."
         )
     inches = parse_width(width)
     check_output_file(out)
-    held = read_results(dataset.select(), mean=mean)
+    all_results = read_results(dataset.select(), mean=mean)
     if row.across and data is not None:
         raise ConfigError(
-            f"Drawing {name} failed for dataset {data!r}: expected no dataset, as the figure is of all, got one. "
-            "Leave out --dataset."
+            f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Leave out --dataset."
         )
-    results = held[0] if row.across and held else choose_results(held, data, dataset.path)
-    results = _showing_class(replace(results, measure_folders=measures), shown_class or 0)
+    results = all_results[0] if row.across and all_results else choose_results(all_results, data, dataset.path)
+    results = _with_shown_class(replace(results, measure_folders=measures), shown_class or 0)
     if not _save(results, row, out, inches, title):
-        whose = "" if row.across else f"{results.name} of "
+        subject_prefix = "" if row.across else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {whose}{dataset.path}: expected {row.requirement}, got results of "
-            f"{_describe(results)}. {_advise(row, results)}"
+            f"Drawing {name} failed for {subject_prefix}{dataset.path}: it needs {row.requirement}, and the results "
+            f"are of {_describe(results)}. {_advise(row, results)}"
         )
     return out
 
 
-def _showing_class(results: DatasetResults, number: int) -> DatasetResults:
+def _with_shown_class(results: DatasetResults, number: int) -> DatasetResults:
     n_classes = results.n_classes
     if number < 0 or (n_classes is not None and number >= n_classes):
         numbers = "a number from 0 on" if n_classes is None else f"a number from 0 to {n_classes - 1}"
@@ -174,15 +173,15 @@ def _advise(row: FigureRow, results: DatasetResults) -> str:
 
 
 def _list_jobs(
-    chosen: Sequence[DatasetResults], rows: Sequence[FigureRow], everything: bool
+    selected: Sequence[DatasetResults], rows: Sequence[FigureRow], all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureRow, str]]:
-    for results in chosen:
+    for results in selected:
         for row in rows:
             if not row.across:
                 yield results, row, f"{results.name}-{row.name}"
     for row in rows:
-        if row.across and everything and chosen:
-            yield chosen[0], row, row.name
+        if row.across and all_datasets and selected:
+            yield selected[0], row, row.name
 
 
 def _describe(results: DatasetResults) -> str:
@@ -191,8 +190,8 @@ def _describe(results: DatasetResults) -> str:
     return f"{count:,} architecture{'' if count == 1 else 's'} under {', '.join(keys)}"
 
 
-def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, titled: bool) -> bool:
-    """Draw a figure into a file; False where the results are not enough."""
+def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, with_title: bool) -> bool:
+    """Draw a figure into a file; return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
     frame = row.numbers(results)
@@ -200,18 +199,22 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, tit
         return False
     format_name = path.suffix.lstrip(".")
     if format_name == CSV:
-        # Frames of heat maps name their rows in the index, tables number theirs.
+        # Frames of heat maps have named rows; tables have a RangeIndex.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
     notes = (MEANS[results.mean],) if row.averages else ()
-    title = _title(row, results, width) if titled else ""
-    drawn = draw_file(row.specify(frame, results), width, format_name, notes=notes, title=title)
+    title = _title(row, results, width) if with_title else ""
+    content = draw_file(row.specify(frame, results), width, format_name, notes=notes, title=title)
     with atomic_write(path) as stream:
-        stream.write(drawn)
+        stream.write(content)
     return True
 
 
 def _title(row: FigureRow, results: DatasetResults, width: float) -> str:
-    whose = ", ".join(held.label for held in results.folder) if row.across else f"{results.label}, {results.extent}"
-    title = f"{row.title}: {whose}"
-    return title if inches(len(title), TITLE + 1) <= width else f"{row.title}\n{whose}"
+    subject = (
+        ", ".join(other_results.label for other_results in results.folder)
+        if row.across
+        else f"{results.label}, {results.extent}"
+    )
+    title = f"{row.title}: {subject}"
+    return title if inches(len(title), TITLE + 1) <= width else f"{row.title}\n{subject}"

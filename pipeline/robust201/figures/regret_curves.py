@@ -1,4 +1,4 @@
-"""Regret by query of searches, as a figure in a file."""
+"""A figure of searches: regret by number of queries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,17 +25,16 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
 
 
 def check_figure_file(out: Path) -> None:
-    """Refuse a file that no figure can be written to, before anything is computed."""
+    """Reject a file that no figure can be written to, before anything is computed."""
     if out.suffix.lstrip(".") not in METADATA:
         raise ConfigError(
-            f"Drawing regret failed for {out}: expected a name that ends in .{', .'.join(METADATA)}, got "
-            f"{out.suffix or 'none'}. Name the file otherwise."
+            f"Drawing regret failed for {out}: the file name must end in .{', .'.join(METADATA)}. Name another file."
         )
     check_output_file(out)
 
 
 def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: str | float = "page") -> Path:
-    """Draw a panel per objective: mean regret over runs by query, with its 95 % interval, on a logarithmic axis."""
+    """Draw one panel per objective: mean regret over runs by query with its 95% interval, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     check_figure_file(out)
@@ -51,19 +50,19 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             queries = np.arange(1, search.n_queries + 1)
             in_points = not search.is_front and search.in_percent[search.objective]
             scale = 100 if in_points else 1
-            lowest = min((float(np.nanmin(one.regret[one.regret > 0], initial=1)) for one in search.results), default=1)
+            lowest = min((float(np.nanmin(run.regret[run.regret > 0], initial=1)) for run in search.results), default=1)
             floor = scale * lowest / 2
             for result in search.results:
                 colour = COLOURS.get(result.method, INK)
-                # A logarithmic axis has no zero: a line ends where all runs have found the optimum.
+                # A logarithmic axis has no zero: a line ends once all runs have found the optimum.
                 mean = np.where(result.regret > 0, scale * result.regret, np.nan)
                 low, high = (
-                    np.where(result.regret > 0, np.maximum(scale * one, floor), np.nan)
-                    for one in (result.low, result.high)
+                    np.where(result.regret > 0, np.maximum(scale * end, floor), np.nan)
+                    for end in (result.low, result.high)
                 )
                 (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
-            if any((result.regret > 0).any() for result in search.results):  # else there is nothing to draw
+            if any((result.regret > 0).any() for result in search.results):  # otherwise there is nothing to draw
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)

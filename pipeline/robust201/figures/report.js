@@ -1,4 +1,4 @@
-// The page's behaviour. Charts are drawn by Vega, cells are the drawing in #cell-drawing; here they are filled and shown.
+// Behaviour of the page. Vega draws the charts; cells are copies of the drawing in #cell-drawing.
 "use strict";
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -30,15 +30,15 @@ const datasets = page.datasets.map((packed) => {
     ids,
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
     kernelParameters: space ? unpack(packed.kernelParameters, Uint8Array) : null,
-    columns: packed.columns.map((column, place) => ({
-      ...column, values: all.subarray(place * ids.length, (place + 1) * ids.length),
+    columns: packed.columns.map((column, index) => ({
+      ...column, values: all.subarray(index * ids.length, (index + 1) * ids.length),
     })),
     scores: packed.scores.map((score) => ({ ...score, values: unpack(score.values, Float32Array) })),
   };
 });
 let dataset = datasets[0];
 
-// A figure may be drawn when another dataset has been chosen.
+// Return the dataset of a figure, which may be drawn while another dataset is selected.
 function datasetOf(block) {
   const { dataset: name } = block.closest("section").dataset;
   return datasets.find((other) => other.name === name);
@@ -49,32 +49,32 @@ function fractions(column) {
 }
 
 function rank(values, row, missing) {
-  let better = 0, tied = 0, held = 0;
+  let better = 0, tied = 0, total = 0;
   for (const value of values) {
     if (value === missing || Number.isNaN(value)) continue;
-    held += 1;
+    total += 1;
     if (value > values[row]) better += 1;
     if (value === values[row]) tied += 1;
   }
-  return { rank: better + 1, tied, of: held };
+  return { rank: better + 1, tied, of: total };
 }
 
-// The 95% interval of a share of the images, in percent, as `statistics.intervals.accuracy_intervals`: Wilson's, but of
-// few right or few wrong images an exact one, whose ends the page has.
+// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` does: Wilson's, or, for
+// few right or few wrong images, the exact one, whose ends are in the page's data.
 function interval(value, { images, fewCorrect }) {
   const nCorrect = Math.round(value * images), nWrong = images - nCorrect;
-  const written = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
-  if (nCorrect < fewCorrect.length) return written(...fewCorrect[nCorrect]);
-  if (nWrong < fewCorrect.length) return written(1 - fewCorrect[nWrong][1], 1 - fewCorrect[nWrong][0]);
+  const format = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
+  if (nCorrect < fewCorrect.length) return format(...fewCorrect[nCorrect]);
+  if (nWrong < fewCorrect.length) return format(1 - fewCorrect[nWrong][1], 1 - fewCorrect[nWrong][0]);
   const z = 1.959963984540054, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
   const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));
-  return written(Math.max(0, middle - half), Math.min(1, middle + half));
+  return format(Math.max(0, middle - half), Math.min(1, middle + half));
 }
 
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
 const count = (value) => value.toLocaleString("en");
 
-// As `change_texts` of the figures: gains with a plus sign, none as zero without a sign.
+// Format a change like `change_texts` in figures: gains have a plus sign, and zero has no sign.
 function signed(value) {
   const text = value.toFixed(2);
   return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text;
@@ -84,7 +84,7 @@ function signed(value) {
 
 const systemDark = matchMedia("(prefers-color-scheme: dark)");
 
-function recall() {
+function storedTheme() {
   try { return localStorage.getItem("robust201-theme") || "auto"; } catch { return "auto"; }
 }
 
@@ -94,24 +94,24 @@ function setTheme(choice) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
-// Paper is light.
-function prepareForPaper() {
+// Use the light theme on paper, and draw all visible figures.
+function prepareForPrint() {
   document.documentElement.dataset.theme = "light";
   document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach((block) => { if (block.dataset.drawn !== "true") drawFigure(block); });
 }
 
 // ---- figures -------------------------------------------------------------------------------------------------------
 
-const PIXELS = 1.6;  // a point
-const views = new Map();  // promises of views, by what holds them
+const PIXELS = 1.6;  // per point
+const views = new Map();  // promises of views, by chart element
 
-// Draw a specification; texts in it such as "@low" stand for values.
+// Draw a specification, replacing placeholders such as "@low" by values.
 function draw(chart, spec, values = {}, datasets = {}) {
-  const named = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
-  const filled = JSON.parse(JSON.stringify(spec), (_, value) => (named.has(value) ? named.get(value) : value));
+  const placeholders = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
+  const filled = JSON.parse(JSON.stringify(spec), (_, value) => (placeholders.has(value) ? placeholders.get(value) : value));
   const actions = { export: true, source: false, compiled: false, editor: false };
-  const before = views.get(chart);
-  const view = Promise.resolve(before).then(async (drawn) => {
+  const previous = views.get(chart);
+  const view = Promise.resolve(previous).then(async (drawn) => {
     drawn?.finalize();
     const result = await vegaEmbed(chart, { ...filled, datasets }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
     const svg = chart.querySelector("svg.marks");
@@ -125,13 +125,13 @@ function draw(chart, spec, values = {}, datasets = {}) {
 function drawFigure(block) {
   const content = JSON.parse(block.querySelector("script").textContent);
   const menu = block.querySelector("select");
-  const shown = content.views[menu ? menu.selectedIndex : 0], own = datasetOf(block);
+  const selected = content.views[menu ? menu.selectedIndex : 0], figureDataset = datasetOf(block);
   const chart = block.querySelector(".chart");
-  const [low, high] = shown.limits || [];
-  const values = { label: shown.label, title: `accuracy, ${shown.label}`, low, high, chosen: space ? isomorphById[cell] : null };
-  const tables = shown.column === null ? {} : { points: pointsOf(own, shown.column) };
-  chart.setAttribute("aria-label", [block.querySelector("h3").textContent, shown.label].filter(Boolean).join(": "));
-  return draw(chart, content.figures[shown.figure], values, tables).then(({ view }) => {
+  const [low, high] = selected.limits || [];
+  const values = { label: selected.label, title: `accuracy, ${selected.label}`, low, high, chosen: space ? isomorphById[cell] : null };
+  const tables = selected.column === null ? {} : { points: pointsOf(figureDataset, selected.column) };
+  chart.setAttribute("aria-label", [block.querySelector("h3").textContent, selected.label].filter(Boolean).join(": "));
+  return draw(chart, content.figures[selected.figure], values, tables).then(({ view }) => {
     block.dataset.drawn = "true";
     if (!space) return;
     view.addEventListener("click", (_, item) => {
@@ -140,18 +140,18 @@ function drawFigure(block) {
   });
 }
 
-// Points of the page's own numbers, with their texts.
-function pointsOf(own, column) {
-  const clean = fractions(own.columns.find((other) => other.key === "clean")), single = typeof column === "number";
-  const y = single ? fractions(own.columns[column]) :
-    Array.from(own.scores.find((other) => other.name === column).values, (value) => (Number.isNaN(value) ? null : value));
-  const written = (value, one) => percent(value) + (own.images && one ? ` ${interval(value, own)}` : "");
-  return Array.from(own.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
-    kernel_parameters: space ? own.kernelParameters[row] : null, clean_text: written(clean[row], true), accuracy_text: written(y[row], single),
+// Return points from the explorer's numbers, with texts for tooltips.
+function pointsOf(figureDataset, column) {
+  const clean = fractions(figureDataset.columns.find((other) => other.key === "clean")), single = typeof column === "number";
+  const y = single ? fractions(figureDataset.columns[column]) :
+    Array.from(figureDataset.scores.find((other) => other.name === column).values, (value) => (Number.isNaN(value) ? null : value));
+  const describe = (value, hasInterval) => percent(value) + (figureDataset.images && hasInterval ? ` ${interval(value, figureDataset)}` : "");
+  return Array.from(figureDataset.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
+    kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], single),
   })).filter((point) => point.clean !== null && point.accuracy !== null);
 }
 
-// Mark the explorer's cell in the figures of points.
+// Mark the explorer's cell in scatter plots.
 function markChosen() {
   for (const drawn of views.values()) {
     drawn.then(({ view, spec }) => {
@@ -160,7 +160,7 @@ function markChosen() {
   }
 }
 
-// Figures are drawn when they come near the window, one at a time, so that the page answers in between.
+// Figures are drawn one at a time when they come near the window, so that the page remains responsive.
 const waiting = new Set();
 
 function drawNext() {
@@ -209,17 +209,17 @@ function specOf(id) {
     .map(([name, edge]) => `${name}~${edge[0]}`).join("|")}|`).join("+");
 }
 
-function drawCell(place, id) {
-  if (!place.firstElementChild) {
-    place.append($("cell-drawing").content.cloneNode(true));
+function drawCell(container, id) {
+  if (!container.firstElementChild) {
+    container.append($("cell-drawing").content.cloneNode(true));
   }
   const operations = operationsOf(id);
-  for (const part of place.querySelectorAll("[data-edge]")) {
-    const shown = space.operations[operations[part.dataset.edge]] === part.dataset.operation;
-    part.style.display = shown ? "" : "none";
+  for (const part of container.querySelectorAll("[data-edge]")) {
+    const isCurrent = space.operations[operations[part.dataset.edge]] === part.dataset.operation;
+    part.style.display = isCurrent ? "" : "none";
   }
-  const words = operations.map((operation, edge) => `${space.edgeLabels[edge]} ${space.labels[operation]}`);
-  place.querySelector("svg").setAttribute("aria-label", `Cell ${id}: ${words.join(", ")}`);
+  const descriptions = operations.map((operation, edge) => `${space.edgeLabels[edge]} ${space.labels[operation]}`);
+  container.querySelector("svg").setAttribute("aria-label", `Cell ${id}: ${descriptions.join(", ")}`);
 }
 
 // ---- explorer ------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ let cell = 0;
 let other = null;
 
 function parseCell(text) {
-  // In an address a plus sign that is not encoded means a space.
+  // In an address, a plus sign that is not encoded is decoded as a space.
   const trimmed = text.trim();
   if (/^[0-9]{1,5}$/.test(trimmed) && Number(trimmed) < idByCode.length) return Number(trimmed);
   const names = trimmed.replace(/[+\s]/g, "").split("|").filter(Boolean).map((part) => part.split("~")[0]);
@@ -241,20 +241,20 @@ function chooseCell(id, { scroll = true } = {}) {
   cell = id;
   operationsOf(id).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });
   showCell();
-  tellAddress();
+  updateAddress();
   if (scroll) $("explorer").scrollIntoView({ block: "start" });
 }
 
-function tellAddress() {
+function updateAddress() {
   const state = { dataset: dataset.name, ...(space && { cell: String(cell) }), ...(other !== null && { other: String(other) }) };
   history.replaceState(null, "", `#${new URLSearchParams(state)}`);
 }
 
 function element(tag, text = "", attributes = {}) {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElement(tag);
+  node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
 function showCell() {
@@ -270,7 +270,7 @@ function showCell() {
   else {
     same.append("Isomorphic to ");
     const link = element("a", `#${isomorph}`, { href: `#cell=${isomorph}`, "data-cell": isomorph });
-    same.append(link, ", which was evaluated in its stead.");
+    same.append(link, ", which was evaluated instead.");
   }
   showNumbers($("cell-numbers"), row);
   showOther();
@@ -278,16 +278,16 @@ function showCell() {
   markChosen();
 }
 
-function showNumbers(place, row, base) {
+function showNumbers(container, row, base) {
   if (row === undefined) {
-    place.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
+    container.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
     return;
   }
   const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
-  place.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
+  container.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
 }
 
-// The second cell, next to the first, with its differences from it.
+// Show the second cell next to the first, with the differences from it.
 function showOther() {
   $("other").hidden = $("other-end").hidden = other === null;
   $("explorers").classList.toggle("two", other !== null);
@@ -295,11 +295,11 @@ function showOther() {
   drawCell($("other-cell"), other);
   $("other-id").textContent = `#${other}`;
   $("other-spec").textContent = specOf(other);
-  const [one, two] = [operationsOf(cell), operationsOf(other)];
-  const changes = one.map((operation, edge) => (operation === two[edge] ? "" :
-    `${space.edgeLabels[edge]} ${space.labels[two[edge]]} instead of ${space.labels[operation]}`)).filter(Boolean);
+  const [first, second] = [operationsOf(cell), operationsOf(other)];
+  const changes = first.map((operation, edge) => (operation === second[edge] ? "" :
+    `${space.edgeLabels[edge]} ${space.labels[second[edge]]} instead of ${space.labels[operation]}`)).filter(Boolean);
   const isomorph = isomorphById[other];
-  $("other-difference").textContent = `Differs on ${changes.length} of ${one.length} edges from #${cell}${
+  $("other-difference").textContent = `Differs on ${changes.length} of ${first.length} edges from #${cell}${
     changes.length ? `: ${changes.join(", ")}` : ""}.${isomorph === other ? "" : ` Isomorphic to #${isomorph}, which was evaluated.`}`;
   showNumbers($("other-numbers"), dataset.rowById.get(isomorph), dataset.rowById.get(isomorphById[cell]));
 }
@@ -310,10 +310,10 @@ function scoreList(row, base) {
   kernel.append(element("dt", "kernel parameters"), element("dd", String(dataset.kernelParameters[row])));
   for (const score of dataset.scores) {
     const item = element("div"), value = score.values[row];
-    const place = rank(score.values, row);
+    const standing = rank(score.values, row);
     item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
-    const shared = place.tied > 1 ? `, shared by ${count(place.tied)}` : "";
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}${shared}`));
+    const shared = standing.tied > 1 ? `, shared by ${count(standing.tied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(standing.rank)} of ${count(standing.of)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
       item.append(element("dd", `95%: ${interval(value, dataset)}`));
     }
@@ -329,8 +329,8 @@ function table(axis, row, base) {
   const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
-  const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
-  made.append(element("caption", `Accuracy in %, ${
+  const tableElement = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
+  tableElement.append(element("caption", `Accuracy in %, ${
     dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= where others share it)${
     base === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
@@ -339,52 +339,52 @@ function table(axis, row, base) {
     line.append(element("th", columns.find((other) => other.key === key).name, { scope: "row" }));
     for (const strength of strengths) {
       const column = columns.find((other) => other.key === key && other.strength === strength);
-      const box = element("td");
+      const field = element("td");
       if (column && column.values[row] !== page.missing) {
-        box.append((100 * column.values[row] / page.resolution).toFixed(2));
-        const place = rank(column.values, row, page.missing);
+        field.append((100 * column.values[row] / page.resolution).toFixed(2));
+        const standing = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
-        if (dataset.images) box.append(element("small", interval(value, dataset), { class: "interval" }));
-        box.append(element("small", `${place.tied > 1 ? "=" : ""}${count(place.rank)}`, { class: "rank" }));
+        if (dataset.images) field.append(element("small", interval(value, dataset), { class: "interval" }));
+        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${count(standing.rank)}`, { class: "rank" }));
         if (base !== undefined && column.values[base] !== page.missing) {
-          box.append(element("small", signed(100 * (value - column.values[base] / page.resolution))));
+          field.append(element("small", signed(100 * (value - column.values[base] / page.resolution))));
         }
       }
-      line.append(box);
+      line.append(field);
     }
     body.append(line);
   }
   const header = element("thead");
   header.append(head);
-  made.append(header, body);
+  tableElement.append(header, body);
   const frame = element("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Accuracy by ${axis}` });
-  frame.append(made);
+  frame.append(tableElement);
   return frame;
 }
 
 function showNeighbours() {
   const score = dataset.scores[$("neighbour-score").selectedIndex];
-  const own = operationsOf(cell), row = dataset.rowById.get(isomorphById[cell]);
+  const operations = operationsOf(cell), row = dataset.rowById.get(isomorphById[cell]);
   const changes = [];
-  let reach = 1;
-  own.forEach((kept, edge) => {
+  let largest = 1;
+  operations.forEach((current, edge) => {
     for (let operation = 0; operation < nOperations; operation += 1) {
-      const id = isomorphById[idOf(own.map((other, place) => (place === edge ? operation : other)))];
+      const id = isomorphById[idOf(operations.map((other, index) => (index === edge ? operation : other)))];
       const other = dataset.rowById.get(id);
       const known = row !== undefined && other !== undefined && score !== undefined;
-      const change = operation === kept ? 0 : known ? 100 * (score.values[other] - score.values[row]) : NaN;
+      const change = operation === current ? 0 : known ? 100 * (score.values[other] - score.values[row]) : NaN;
       if (Number.isNaN(change)) continue;
-      reach = Math.max(reach, Math.abs(change));
-      const [text, hover] = operation === kept ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
+      largest = Math.max(largest, Math.abs(change));
+      const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
       changes.push({ r: edge, c: operation, value: change, text, hover });
     }
   });
-  draw($("neighbour-chart"), page.neighbours, { low: -reach, high: reach }, { changes });
+  draw($("neighbour-chart"), page.neighbours, { low: -largest, high: largest }, { changes });
 }
 
 // ---- table of architectures ----------------------------------------------------------------------------------------
 
-const ROWS_A_PAGE = 50;
+const ROWS_PER_PAGE = 50;
 const listing = { by: null, down: true, page: 0, rows: [] };
 
 function allRanks(score) {
@@ -392,15 +392,15 @@ function allRanks(score) {
   const order = Array.from(score.values.keys()).filter((row) => !Number.isNaN(score.values[row]));
   order.sort((a, b) => score.values[b] - score.values[a]);
   score.ranks = new Array(score.values.length).fill(null);
-  order.forEach((row, place) => {
-    const above = order[place - 1];
-    const tied = place > 0 && score.values[above] === score.values[row];
-    score.ranks[row] = tied ? score.ranks[above] : place + 1;
+  order.forEach((row, index) => {
+    const above = order[index - 1];
+    const tied = index > 0 && score.values[above] === score.values[row];
+    score.ranks[row] = tied ? score.ranks[above] : index + 1;
   });
   return score.ranks;
 }
 
-// What the table shows and a file holds: name, number or text of a row (null where there is none), and how it is written.
+// Columns of the table and of its file: name, a row's value (null if missing), and the format of values in the table.
 function tableColumns() {
   const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const plain = (value) => String(value);
@@ -411,13 +411,13 @@ function tableColumns() {
       { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, rising: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: plain }] : []),
-    ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (held) => (held ? "yes" : "") }] : []),
+    ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
     ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: plain }] : []),
   ];
 }
 
 function listRows() {
-  const wanted = $("filter-text").value.trim().toLowerCase().replace(/^#/, "");
+  const search = $("filter-text").value.trim().toLowerCase().replace(/^#/, "");
   const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
     .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
   const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
@@ -426,20 +426,20 @@ function listRows() {
     if (front && !(dataset.front && dataset.front[row])) return false;
     if (least !== null && dataset.kernelParameters[row] < least) return false;
     if (most !== null && dataset.kernelParameters[row] > most) return false;
-    // A bound in whole digits holds for an accuracy that is equal to it but for the rounding of 32 bits.
+    // Accept an accuracy that equals the bound up to the rounding of 32 bits.
     if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
-    if (wanted === "") return true;
+    if (search === "") return true;
     const id = String(dataset.ids[row]).toLowerCase();
-    return id.includes(wanted) || (space && specOf(dataset.ids[row]).includes(wanted));
+    return id.includes(search) || (space && specOf(dataset.ids[row]).includes(search));
   });
   const columns = tableColumns(), column = columns.find(({ name }) => name === listing.by);
   if (column) {
     const values = new Map(rows.map((row) => [row, column.value(row)]));
     const sign = listing.down ? -1 : 1;
     rows.sort((a, b) => {
-      const one = values.get(a), two = values.get(b);
-      if (one === null || two === null) return (one === null) - (two === null) || a - b;
-      return one === two ? a - b : sign * (one < two ? -1 : 1);
+      const first = values.get(a), second = values.get(b);
+      if (first === null || second === null) return (first === null) - (second === null) || a - b;
+      return first === second ? a - b : sign * (first < second ? -1 : 1);
     });
   }
   listing.rows = rows;
@@ -448,43 +448,43 @@ function listRows() {
 }
 
 function showTable() {
-  const columns = tableColumns(), { rows } = listing, shown = $("architecture-table");
-  const n = Math.max(1, Math.ceil(rows.length / ROWS_A_PAGE)), first = listing.page * ROWS_A_PAGE;
+  const columns = tableColumns(), { rows } = listing, tableElement = $("architecture-table");
+  const n = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
     const sorted = column.name === listing.by;
-    const cellOfHead = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.down ? "descending" : "ascending") : "none" });
+    const headerCell = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.down ? "descending" : "ascending") : "none" });
     const button = element("button", `${column.name}${sorted ? (listing.down ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
       listing.down = sorted ? !listing.down : !column.rising && typeof column.value(0) === "number" && column.name !== "architecture";
       listing.by = column.name;
       listRows();
-      shown.querySelectorAll("thead button")[columns.indexOf(column)].focus();
+      tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
     });
-    cellOfHead.append(button);
-    head.append(cellOfHead);
+    headerCell.append(button);
+    head.append(headerCell);
   }
-  const lines = rows.slice(first, first + ROWS_A_PAGE).map((row) => {
+  const lines = rows.slice(first, first + ROWS_PER_PAGE).map((row) => {
     const line = element("tr");
     for (const column of columns) {
       const value = column.value(row), text = value === null ? "–" : column.text(value);
-      const box = element(column.name === "architecture" ? "th" : "td", "", column.name === "cell" ? { class: "spec" } : {});
-      if (column.name === "architecture" && space) box.append(element("a", text, { href: `#cell=${value}`, "data-cell": value }));
-      else box.textContent = text;
-      line.append(box);
+      const field = element(column.name === "architecture" ? "th" : "td", "", column.name === "cell" ? { class: "spec" } : {});
+      if (column.name === "architecture" && space) field.append(element("a", text, { href: `#cell=${value}`, "data-cell": value }));
+      else field.textContent = text;
+      line.append(field);
     }
     return line;
   });
-  shown.tHead.replaceChildren(head);
-  shown.tBodies[0].replaceChildren(...lines);
-  const last = Math.min(rows.length, first + ROWS_A_PAGE);
-  $("page-place").textContent = rows.length === 0 ? "No architecture fits." :
-    `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, chosen from ${count(dataset.ids.length)}` : ""}`;
+  tableElement.tHead.replaceChildren(head);
+  tableElement.tBodies[0].replaceChildren(...lines);
+  const last = Math.min(rows.length, first + ROWS_PER_PAGE);
+  $("page-place").textContent = rows.length === 0 ? "No architecture matches." :
+    `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${count(dataset.ids.length)}` : ""}`;
   $("page-back").disabled = listing.page === 0;
   $("page-on").disabled = listing.page + 1 >= n;
 }
 
-// As core/csv_files.py: an apostrophe before text that a spreadsheet would evaluate as a formula.
+// Put an apostrophe before text that a spreadsheet would evaluate as a formula, like core/csv_files.py.
 function withoutFormulas(value) {
   return Number.isNaN(Number(value)) ? String(value).replace(/(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠][^])/g, "$1'") : String(value);
 }
@@ -506,7 +506,7 @@ function downloadTable() {
 function startTable() {
   $("filters").addEventListener("input", listRows);
   $("filters").addEventListener("submit", (event) => event.preventDefault());
-  // Fields are empty after the event.
+  // The fields are cleared only after the event.
   $("filters").addEventListener("reset", () => setTimeout(listRows));
   $("download").addEventListener("click", downloadTable);
   $("page-back").addEventListener("click", () => { listing.page -= 1; showTable(); });
@@ -520,7 +520,7 @@ function sortByBest() {
   listRows();
 }
 
-// ---- what the reader does ------------------------------------------------------------------------------------------
+// ---- navigation ----------------------------------------------------------------------------------------------------
 
 function chooseDataset(name) {
   dataset = datasets.find((other) => other.name === name) || datasets[0];
@@ -528,30 +528,30 @@ function chooseDataset(name) {
   for (const section of document.querySelectorAll("section[data-dataset]")) {
     section.hidden = section.dataset.dataset !== dataset.name;
   }
-  // The observer does not tell of figures that were hidden and shown again within one frame.
+  // The observer does not report figures that were hidden and shown again within one frame.
   waiting.clear();
   for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
   sortByBest();
   if (!space) return;
-  const menu = $("neighbour-score"), kept = menu.value;
+  const menu = $("neighbour-score"), previous = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
-  if (dataset.scores.some((score) => score.label === kept)) menu.value = kept;
+  if (dataset.scores.some((score) => score.label === previous)) menu.value = previous;
   showCell();
 }
 
 function followAddress({ scroll = true } = {}) {
-  const asked = new URLSearchParams(location.hash.slice(1));
+  const parameters = new URLSearchParams(location.hash.slice(1));
   if (location.hash === "#terms") $("terms").open = true;
-  if (asked.has("dataset")) chooseDataset(asked.get("dataset"));
-  const id = space && asked.has("cell") ? parseCell(asked.get("cell")) : null;
-  if (space && asked.has("other")) other = parseCell(asked.get("other"));
+  if (parameters.has("dataset")) chooseDataset(parameters.get("dataset"));
+  const id = space && parameters.has("cell") ? parseCell(parameters.get("cell")) : null;
+  if (space && parameters.has("other")) other = parseCell(parameters.get("other"));
   if (id !== null) chooseCell(id, { scroll });
 }
 
 function compareWith(id) {
   other = id;
   showOther();
-  tellAddress();
+  updateAddress();
 }
 
 function startExplorer() {
@@ -579,7 +579,7 @@ function startExplorer() {
     event.preventDefault();
     chooseCell(Number(link.dataset.cell));
   });
-  for (const place of document.querySelectorAll(".card [data-draw]")) drawCell(place, Number(place.dataset.draw));
+  for (const container of document.querySelectorAll(".card [data-draw]")) drawCell(container, Number(container.dataset.draw));
 }
 
 function showBestCell() {
@@ -591,9 +591,9 @@ function showBestCell() {
 function start() {
   if (space) startExplorer();
   startTable();
-  $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); tellAddress(); });
+  $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); updateAddress(); });
   $("theme").addEventListener("change", (event) => {
-    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* a page without storage forgets */ }
+    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* without storage, the choice is not remembered */ }
     setTheme(event.target.value);
   });
   systemDark.addEventListener("change", () => setTheme($("theme").value));
@@ -603,11 +603,11 @@ function start() {
     observer.observe(block);
   }
   addEventListener("hashchange", () => followAddress());
-  addEventListener("beforeprint", prepareForPaper);
+  addEventListener("beforeprint", prepareForPrint);
   addEventListener("afterprint", () => setTheme($("theme").value));
   chooseDataset(datasets[0].name);
   if (space) showBestCell();
-  setTheme(recall());
+  setTheme(storedTheme());
   followAddress();
 }
 

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page with the numbers, figures and a cell explorer of a dataset."""
+"""The report: a self-contained HTML page with a dataset's numbers, figures and cell explorer."""
 
 import functools
 import html
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 
 PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
-"""What the page's script uses of Vega, Vega-Lite and Vega-Embed."""
+"""Script for the bundler: the page uses Vega-Embed, which includes Vega and Vega-Lite."""
 
-_MOST_NAMED = 20
-"""Networks that the page names where weights are in doubt."""
+_MAX_NAMED = 20
+"""Maximum number of networks that a warning on the page names."""
 
-_MOST_ROWS = 20
-"""Networks on a leaderboard."""
+_MAX_ROWS = 20
+"""Maximum number of networks on a leaderboard."""
 
 _MAX_CARD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """Accuracies of all architectures, fractions, under one key at one strength, also with its unit (``ε = 8/255``)."""
+    """Accuracies (fractions) over all architectures under one key and strength, with a label such as ``ε = 8/255``."""
 
     dataset: str
     key: str
@@ -56,7 +56,7 @@ class SummaryRow:
 
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
-    """Summarise accuracies, in the order of the folder's datasets and keys, strengths ascending."""
+    """Summarise accuracies in the order of the folder's datasets and keys, with ascending strengths."""
     from robust201.analysis.dataset_results import read_results
 
     return [row for results in read_results(dataset) for row in _summarise(results)]
@@ -70,17 +70,17 @@ def write_report(
     epsilon: str | None = None,
     images: "ImageSet | None" = None,
 ) -> Path:
-    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
+    """Write an HTML page with the figures of every dataset and an explorer, which needs no other file and no network.
 
     Args:
         dataset: the results.
-        out: the file.
-        mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
-        epsilon: the answer and the leaderboard show the attacks that were run at this (see `names_at_epsilon`).
-        images: the test images of the folder's one dataset, for thumbnails in the gallery of single images.
+        out: file to write.
+        mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
+        epsilon: epsilon of the attacks in the answer and the leaderboard (see `names_at_epsilon`).
+        images: test images of the folder's only dataset, for thumbnails in the gallery of single images.
 
     Raises:
-        DatasetError: the images are not those that were evaluated, or the folder has several datasets.
+        DatasetError: the images are not the evaluated ones, or the folder has several datasets.
     """
     check_output_file(out)
     import vl_convert
@@ -90,39 +90,39 @@ def write_report(
     from robust201.analysis.leaderboard import make_leaderboard
 
     dataset = dataset.select()
-    held = read_results(dataset, mean=mean)
-    if not held:
+    all_results = read_results(dataset, mean=mean)
+    if not all_results:
         raise ResultsError(
-            f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
+            f"Writing a report failed for {dataset.path}: it has no accuracies. Export some, or download them."
         )
     space = dataset.files.space
-    named = "networks" if space is None else space.title
-    title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
-    if images is not None and len(held) > 1:
+    kind_of_networks = "networks" if space is None else space.title
+    title = f"Robustness of {kind_of_networks}: {', '.join(results.name for results in all_results)}"
+    if images is not None and len(all_results) > 1:
         raise DatasetError(
-            f"Writing a report failed for {dataset.path}: expected one dataset with images for its gallery, got "
-            f"{', '.join(results.name for results in held)}. Leave the images out."
+            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, and the folder "
+            f"has {', '.join(results.name for results in all_results)}. Leave the images out."
         )
-    boards = [make_leaderboard(results, names_at_epsilon(results, epsilon), most=_MOST_ROWS) for results in held]
-    sections = [_section(results, board, images) for results, board in zip(held, boards, strict=True)]
+    boards = [make_leaderboard(results, names_at_epsilon(results, epsilon), most=_MAX_ROWS) for results in all_results]
+    sections = [_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
     write_text(
         out,
         _fill(
             _page_template(space),
             title=html.escape(title),
             style=_resource("report.css"),
-            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
+            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_answer(boards),
-            overview=_overview(dataset, held),
+            overview=_overview(dataset, all_results),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
-            filters=_score_filters(held),
+            filters=_score_filters(all_results),
             sections="\n".join(sections),
-            across=_across_section(held),
+            across=_across_section(all_results),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
             card=_card(dataset),
             protocol=_protocol(dataset),
-            page_data=_embedded_figures(_page_data(held, space)),
+            page_data=_embedded_figures(_page_data(all_results, space)),
             vega=vl_convert.javascript_bundle(PAGE_NEEDS),
             script=_resource("report.js"),
         ),
@@ -135,14 +135,14 @@ def _resource(name: str) -> str:
 
 
 def _page_template(space: CellSpace | None) -> str:
-    """Read the page; where architectures are no cells, without what it has of cells."""
+    """Return the page's template; without the parts about cells if architectures are not cells."""
     template = _resource("report_page.html")
-    kept = "" if space is None else r"\1"
-    return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", kept, template, flags=re.DOTALL)
+    replacement = "" if space is None else r"\1"
+    return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", replacement, template, flags=re.DOTALL)
 
 
 def _cell_parts(space: CellSpace | None) -> dict[str, str]:
-    """Make what the page has of cells, by name in the template."""
+    """Return the page's parts about cells, by name in the template."""
     if space is None:
         return {}
     return {
@@ -155,27 +155,27 @@ def _cell_parts(space: CellSpace | None) -> dict[str, str]:
 
 
 def _fill(template: str, **parts: str) -> str:
-    """Put parts in the place of their names in braces, once: braces inside a part stay."""
+    """Replace names in braces by their parts, in one pass: braces inside a part are kept."""
     return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
 
 
 def _embedded_json(value: Any) -> str:
-    """Write a JSON value that no text in it can end the script element of."""
+    """Serialise a JSON value in which no text can close the surrounding script element."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def _embedded_figures(value: Any) -> str:
-    """Write specifications likewise, in the colours of the page around them."""
+    """Serialise specifications like `_embedded_json`, with colours of the surrounding page."""
     return _embedded_json(value).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
 
 
-def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
+def _page_data(all_results: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
     from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
     from robust201.figures.page_figures import empty_changes, page_config
 
     return {
         "space": None if space is None else pack_space(space),
-        "datasets": [pack_results(results) for results in held],
+        "datasets": [pack_results(results) for results in all_results],
         "missing": MISSING,
         "resolution": RESOLUTION,
         "config": page_config(),
@@ -192,40 +192,42 @@ def _summarise(results: "DatasetResults") -> list[SummaryRow]:
         for strength in results.strengths(paper_key(key)):
             values = results.column(paper_key(key), strength)
             label = strength_label(key, strength, results.reader.strengths(results.name, key))
-            low, middle, high = float(values.min()), float(values.median()), float(values.max())
-            rows.append(SummaryRow(results.name, key, strength, label, low, middle, high, int(values.count())))
+            low, median, high = float(values.min()), float(values.median()), float(values.max())
+            rows.append(SummaryRow(results.name, key, strength, label, low, median, high, int(values.count())))
     return rows
 
 
-def _overview(dataset: RobustnessDataset, held: "Sequence[DatasetResults]") -> str:
-    n_datasets, keys = len(held), {key for results in held for key, _ in results.columns}
-    architectures = {architecture for results in held for architecture in results.architectures}
-    words = "networks" if dataset.files.space is None else "non-isomorphic architectures"
-    facts = [
-        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {words}",
+def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
+    n_datasets, keys = len(all_results), {key for results in all_results for key, _ in results.columns}
+    architectures = {architecture for results in all_results for architecture in results.architectures}
+    kind_of_networks = "networks" if dataset.files.space is None else "non-isomorphic architectures"
+    details = [
+        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {kind_of_networks}",
         f"{len(keys)} keys",
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
-        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get("images")  # an import has none
+        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get(
+            "images"
+        )  # imported results do not record it
         if images is not None:
             count = images.get("count")
-            facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
-        facts.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
-    text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
+            details.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+        details.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
+    text = f"<p>{html.escape('; '.join(details))}. Accuracy is the share of images classified correctly.</p>"
     text += _weights_check(dataset)
     if dataset.missing:
-        lacking = sum(
+        n_missing = sum(
             len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
         )
         text += (
-            f'<p class="warning">A partial export: {lacking:,} evaluations are missing (missing.json names them).</p>'
+            f'<p class="warning">A partial export: {n_missing:,} evaluations are missing (missing.json names them).</p>'
         )
     return text
 
 
 def _weights_check(dataset: RobustnessDataset) -> str:
-    """Say whether clean accuracies are those recorded with the weights; nothing where none were."""
+    """Return the result of comparing clean accuracies with those recorded with the weights; empty if none were."""
     check = check_recorded(dataset)
     n_expected = check.n_checked - len(check.unexpected)
     if not check.unexpected:
@@ -234,8 +236,8 @@ def _weights_check(dataset: RobustnessDataset) -> str:
             if n_expected
             else ""
         )
-    lines = "".join(f"<li>{html.escape(one.message)}</li>" for one in check.unexpected[:_MOST_NAMED])
-    more = len(check.unexpected) - _MOST_NAMED
+    lines = "".join(f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_NAMED])
+    more = len(check.unexpected) - _MAX_NAMED
     lines += f"<li>and {more:,} more</li>" if more > 0 else ""
     return (
         f'<div class="warning">Clean accuracy differs from what was recorded with the weights, for '
@@ -244,7 +246,7 @@ def _weights_check(dataset: RobustnessDataset) -> str:
 
 
 def _attack_flags(results: "DatasetResults") -> str:
-    """Name the signs of weak attacks; nothing where none can be looked for, as without the number of images."""
+    """Return the warning signs of weak attacks; empty without the number of images or classes, which they need."""
     from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, transfers_of
 
     n_classes = results.reader.files.count_classes(results.name)
@@ -253,28 +255,28 @@ def _attack_flags(results: "DatasetResults") -> str:
     accuracies: dict[Any, Any] = {
         (key, strength): results.column(key, strength).dropna().to_dict()
         for key, strength in results.columns
-        if results.reader.files.kind_of(key) != "corruption"  # no sign is looked for there
+        if results.reader.files.kind_of(key) != "corruption"  # these have no warning signs
     }
     key, strength = ZERO_GRADIENTS
-    if (measured := (*key.split(), strength)) in results.measures:
-        accuracies[ZERO_GRADIENTS] = results.measures[measured].dropna().to_dict()
+    if (column := (*key.split(), strength)) in results.measures:
+        accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
     transfers = transfers_of(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:
         return ""
-    lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MOST_NAMED])
+    lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_NAMED])
     return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
 
 
 def _answer(boards: "Sequence[Leaderboard]") -> str:
-    """Say which networks are best, before anything else; nothing where there is no attack and no corruption."""
+    """Return the answer, which names the best networks; empty without attacks and corruptions."""
     answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
     basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 
 def _leaderboard(board: "Leaderboard") -> str:
-    """Show networks by evaluations; what is best, or tied with the best, is bold."""
+    """Return the leaderboard as a table; the best and those tied with it are bold."""
     if not board.standings:
         return ""
     frame = board.to_frame()
@@ -289,14 +291,14 @@ def _leaderboard(board: "Leaderboard") -> str:
         name = html.escape(board.results.network_label(network))
         if board.results.space is not None:
             name = f'<a href="#cell={network}" data-cell="{network}">{name}</a>'
-        columns = "".join(f"<td>{cells.get((network, one.name), '–')}</td>" for one in board.standings)
+        columns = "".join(f"<td>{cells.get((network, standing.name), '–')}</td>" for standing in board.standings)
         lines.append(f"<tr><th>{name}</th>{columns}</tr>")
-    head = "".join(f"<th>{html.escape(one.label)}</th>" for one in board.standings)
+    head = "".join(f"<th>{html.escape(standing.label)}</th>" for standing in board.standings)
     n_all = len(board.results.accuracies)
-    shown = "" if len(lines) == n_all else f"The first {len(lines)} of {n_all:,} networks, by the first attack. "
+    extent = "" if len(lines) == n_all else f"The first {len(lines)} of {n_all:,} networks, by the first attack. "
     label = f"Leaderboard of {html.escape(board.results.name)}"
     return (
-        f'<h3>Leaderboard</h3><p class="muted">{shown}Accuracy in % with its 95% interval; bold is best or tied with '
+        f'<h3>Leaderboard</h3><p class="muted">{extent}Accuracy in % with its 95% interval; bold is best or tied with '
         f'the best.</p><div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
         f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
@@ -312,14 +314,14 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
     from robust201.figures.image_cards import image_section
     from robust201.figures.table import FIGURES
 
-    blocks, links, lacking = [], [], []
+    blocks, links, left_out_figures = [], [], []
     for row in FIGURES.values():
         if row.across:
             continue
         frame = row.numbers(results)
         if frame.empty and row.most is None:
-            lacking.append(f"{row.title} (needs {row.requirement.replace('`', '')})")
-        elif frame.empty:  # others show as many networks
+            left_out_figures.append(f"{row.title} (needs {row.requirement.replace('`', '')})")
+        elif frame.empty:  # other figures show this number of networks
             continue
         else:
             identifier = html.escape(f"{results.name}-{row.name}")
@@ -327,7 +329,11 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
             links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
     name = html.escape(results.name)
     count = f"<p>{results.extent}.</p>"
-    left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
+    left_out = (
+        html.escape(f"Left out, because the results are not enough: {'; '.join(left_out_figures)}.")
+        if left_out_figures
+        else ""
+    )
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
@@ -337,26 +343,28 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
     )
 
 
-def _across_section(held: "Sequence[DatasetResults]") -> str:
-    """The figures of all datasets at once; nothing where there is none."""
+def _across_section(all_results: "Sequence[DatasetResults]") -> str:
+    """Return the figures across datasets; empty if there are none."""
     from robust201.figures.table import FIGURES
 
-    frames = {row: row.numbers(held[0]) for row in FIGURES.values() if row.across}
+    frames = {row: row.numbers(all_results[0]) for row in FIGURES.values() if row.across}
     blocks = [
-        _figure_block(row, frame, held[0], f"across-{row.name}") for row, frame in frames.items() if not frame.empty
+        _figure_block(row, frame, all_results[0], f"across-{row.name}")
+        for row, frame in frames.items()
+        if not frame.empty
     ]
     if not blocks:
         return ""
     return f'<section id="across"><h2>Across datasets</h2>{"".join(blocks)}</section>'
 
 
-def _score_filters(held: "Sequence[DatasetResults]") -> str:
+def _score_filters(all_results: "Sequence[DatasetResults]") -> str:
     from robust201.analysis.dataset_results import SCORES
 
     return "".join(
         f'<label>{label} ≥ <input type="number" min="0" max="100" step="any" data-score="{score}">%</label>'
         for score, label in SCORES.items()
-        if any(score in results.scores for results in held)
+        if any(score in results.scores for results in all_results)
     )
 
 
@@ -383,7 +391,7 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
 
 def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
     from robust201.analysis.dataset_results import SCORES
-    from robust201.figures.palette import tie_words
+    from robust201.figures.palette import tie_note
     from robust201.reader.value_checks import CLEAN
     from robust201.statistics.intervals import accuracy_intervals
 
@@ -394,7 +402,7 @@ def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
         if n_images is not None and row.Index == SCORES[CLEAN]:
             low, high = accuracy_intervals(float(str(row.accuracy)), n_images)
             text += f" [{100 * float(low):.1f}, {100 * float(high):.1f}]"
-        link += tie_words(int(str(row.tied)))
+        link += tie_note(int(str(row.tied)))
         cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
     return f'<ul class="cards">{"".join(cards)}</ul>'
 
@@ -407,35 +415,35 @@ def _edge_menus(space: CellSpace) -> str:
     )
 
 
-@functools.cache  # it takes longer than all else of a small page, and follows from the space alone
+@functools.cache  # slower than the rest of a small page, and depends only on the space
 def _cell_drawing(space: CellSpace) -> str:
-    """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
+    """Return an SVG of a cell with all operations on every edge, in the colours of the surrounding page."""
     parts = space.every_edge()
     left, right, bottom, top = parts.bounds
     lines = []
-    for one in parts.edges:
-        path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in one.curve)
-        dashes = ' stroke-dasharray=".04 .05"' if one.operation == "none" else ""
-        (x, y), (at_x, at_y) = one.curve[-1], one.label
+    for edge in parts.edges:
+        path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in edge.curve)
+        dashes = ' stroke-dasharray=".04 .05"' if edge.operation == "none" else ""
+        (x, y), (at_x, at_y) = edge.curve[-1], edge.label
         lines.append(
-            f'<g data-edge="{one.edge}" data-operation="{one.operation}">'
-            f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width=".03"{dashes}/>'
-            f'<path d="M0 0L-.16 .07V-.07Z" fill="{one.colour}" transform="translate({x:.3f},{-y:.3f}) '
-            f'rotate({-one.angle:.1f})"/><text x="{at_x:.3f}" y="{-at_y:.3f}" fill="{one.colour}" '
-            f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(one.text)}</text></g>'
+            f'<g data-edge="{edge.edge}" data-operation="{edge.operation}">'
+            f'<polyline points="{path}" fill="none" stroke="{edge.colour}" stroke-width=".03"{dashes}/>'
+            f'<path d="M0 0L-.16 .07V-.07Z" fill="{edge.colour}" transform="translate({x:.3f},{-y:.3f}) '
+            f'rotate({-edge.angle:.1f})"/><text x="{at_x:.3f}" y="{-at_y:.3f}" fill="{edge.colour}" '
+            f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(edge.text)}</text></g>'
         )
     for name, (x, y) in parts.nodes.items():
         lines.append(
             f'<circle cx="{x}" cy="{-y}" r="{parts.radius}" fill="var(--card)" stroke="currentColor" '
             f'stroke-width=".03"/><text x="{x}" y="{-y}" fill="currentColor">{name}</text>'
         )
-    look = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
+    style = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
     box = f"{left} {-top} {right - left} {top - bottom}"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{look}">{"".join(lines)}</svg>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(lines)}</svg>'
 
 
 def _card(dataset: RobustnessDataset) -> str:
-    """Render the dataset's card, without its metadata; HTML in it is escaped. Empty where there is none."""
+    """Return the dataset's card as HTML without its metadata, with HTML in it escaped; empty if there is none."""
     from markdown_it import MarkdownIt
 
     path = dataset.path / "README.md"
@@ -471,15 +479,17 @@ def _table(rows: Iterable[SummaryRow]) -> str:
 
 
 def _measure_table(results: "DatasetResults") -> str:
-    """Summarise what was measured of the networks themselves, and under keys that are in no table."""
+    """Return a summary of the measures, and of values under unknown keys."""
     from robust201.analysis.labels import measure_label
 
     lines = []
     for measure, values in results.measures.items():
-        held = values.dropna()
-        cells = "".join(f"<td>{number:.4g}</td>" for number in (held.min(), held.median(), held.max()))
+        all_results = values.dropna()
+        cells = "".join(
+            f"<td>{number:.4g}</td>" for number in (all_results.min(), all_results.median(), all_results.max())
+        )
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        lines.append(f"<tr><th>{label}</th>{cells}<td>{len(held):,}</td></tr>")
+        lines.append(f"<tr><th>{label}</th>{cells}<td>{len(all_results):,}</td></tr>")
     return _folded_table("Measures", ("measure",), lines) if lines else ""
 
 

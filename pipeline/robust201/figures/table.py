@@ -1,7 +1,7 @@
-"""The table of figures: what each shows, what it needs, and how its numbers and its drawings are made.
+"""The table of figures: their captions and requirements, and the functions that compute and draw them.
 
-To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `specifications` that says
-how they are drawn, and a row here. The command line, the report and the table-wide tests then have it.
+To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and one in `specifications`
+that draws them, and add a row here. The command line, the report and the table-wide tests then include it.
 """
 
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from robust201.figures.panels import Figure
 
 
 class FigureRow(NamedTuple):
-    """One row of the table.
+    """A figure in the table.
 
     Attributes:
-        name: for the command line, file names and addresses in the page.
-        title: short.
-        caption: what is shown, in a sentence or two.
-        source: the figures of Jung, Lukasik and Keuper (ICLR 2023) that show the same, or ``""``.
-        needs: what results must hold for it.
-        compute: its numbers; an empty frame where the results are not enough.
-        specify: says how a frame is drawn, in files and on the page.
+        name: name on the command line, in file names and in addresses of the page.
+        title: short title.
+        caption: description in a sentence or two.
+        source: the corresponding figures of Jung, Lukasik and Keuper (ICLR 2023), or ``""``.
+        needs: what the results must contain.
+        compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
+        specify: function that returns the drawing of a frame, for files and the page.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
-        across: whether it shows all datasets of a folder at once, of whichever it is computed.
-        averages: whether it shows means over attacks or corruptions, so that it must say how these are weighted.
-        least: number of networks from which on it says something: a distribution or a rank correlation needs several.
-        most: number of networks up to which it can tell them apart.
+        across: whether it shows all datasets of a folder together, whichever dataset it is computed from.
+        averages: whether it shows means over attacks or corruptions, whose weighting it must then state.
+        least: minimum number of networks; distributions and rank correlations need several.
+        most: maximum number of networks that the figure can show individually.
     """
 
     name: str
@@ -49,7 +49,7 @@ class FigureRow(NamedTuple):
     most: int | None = None
 
     def numbers(self, results: DatasetResults) -> pd.DataFrame:
-        """Return its numbers; an empty frame where the results are not enough, or of too many networks."""
+        """Return the figure's numbers; an empty frame if the results do not suffice or have too many networks."""
         n_networks = len(results.accuracies)
         if n_networks < self.least or (self.most is not None and n_networks > self.most):
             return pd.DataFrame()
@@ -57,18 +57,18 @@ class FigureRow(NamedTuple):
 
     @property
     def requirement(self) -> str:
-        """What results must hold for it, the number of networks included."""
+        """What the results must contain, including the number of networks."""
         count = f", of {self.least} networks or more" if self.least > 1 else ""
         return f"{self.needs}{count if self.most is None else f', of at most {self.most} networks'}"
 
     def describe(self, results: DatasetResults) -> str:
-        """Say what is shown, and of what figures of the paper it is like."""
+        """Return the caption, with the weighting of means and the paper's corresponding figures."""
         averaged = f" {MEANS[results.mean]}" if self.averages else ""
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
 
-_SUMMARY = FEW_NETWORKS + 1
-"""Networks from which on box plots and rank correlations are drawn."""
+_MIN_SUMMARISED = FEW_NETWORKS + 1
+"""Minimum number of networks for box plots and rank correlations."""
 
 FIGURES: dict[str, FigureRow] = {
     row.name: row
@@ -78,7 +78,7 @@ FIGURES: dict[str, FigureRow] = {
             "Accuracy over epsilon, network by network",
             "Accuracy of each network over the epsilons of each attack, from clean images on; bands are 95% intervals "
             "over images, the dashed line is the accuracy of guessing (chance). Where one epsilon is far beyond the "
-            "others, they stand at equal distances.",
+            "others, all are drawn at equal distances.",
             "",
             "an attack",
             partial(figure_data.accuracy_curves, kind="attack"),
@@ -111,14 +111,14 @@ FIGURES: dict[str, FigureRow] = {
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
-            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
-            "dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
+            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (if many, only the furthest); "
+            "the dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
             "before them, and an arrow at its end says how many architectures are beyond.",
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "corruptions",
@@ -129,19 +129,19 @@ FIGURES: dict[str, FigureRow] = {
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
             specifications.specify_boxes,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation",
             "Rank correlation between keys",
             "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
             "the epsilon nearest to 1/255 (of other norms, nearest to 1), corruptions at the severity nearest to 3; "
-            "“–” where all accuracies of a side are equal.",
+            "“–” if all accuracies under one of the keys are equal.",
             "",
             "two keys",
             figure_data.key_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-attacks",
@@ -151,7 +151,7 @@ FIGURES: dict[str, FigureRow] = {
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-datasets",
@@ -163,7 +163,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.dataset_correlations,
             specifications.specify_dataset_correlation,
             across=True,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-corruptions",
@@ -173,28 +173,28 @@ FIGURES: dict[str, FigureRow] = {
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-robustness",
             "Does robustness R rank architectures differently?",
             "Kendall's tau-b between clean accuracies, mean accuracies under an attack, and robustness R under it: the "
-            "area under its accuracies from strength 0 to the largest, divided by that of the clean accuracy "
-            "throughout. R does not reward a high clean accuracy.",
+            "area under the accuracies from strength 0 to the largest, divided by the area for an unchanged clean "
+            "accuracy. R does not reward a high clean accuracy.",
             "",
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
-            "it is wrong, and in the true class: the median over architectures and the span of the quartiles. "
-            "AutoAttack (aa_) gives back the clean image where it fails: its “where right” is of the clean images that "
-            "resist, fewer and surer ones at larger ε, while under fgsm and pgd all images are perturbed. Where few "
-            "images are classified wrongly, “where wrong” rests on those few.",
+            "it is wrong, and in the true class: the median over architectures and the range between the quartiles. "
+            "AutoAttack (aa_) returns the clean image where it fails: its “where right” covers the clean images that "
+            "withstood the attack, fewer and more confident ones at larger ε, while fgsm and pgd perturb all images. "
+            "If few images are misclassified, “where wrong” is based on those few.",
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -204,9 +204,9 @@ FIGURES: dict[str, FigureRow] = {
             "class-confidence",
             "Confidence, class by class",
             "Mean confidence of an architecture in a class, over the images of this class and over the images that it "
-            "predicts as this class: the median over architectures and the span of the quartiles, of clean images, "
-            "attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the severity "
-            "nearest to 3.",
+            "predicts as this class: the median over architectures and the range between the quartiles, for clean "
+            "images, attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the "
+            "severity nearest to 3.",
             "Fig. 13 (top and middle)",
             "the measurement `confidence`",
             figure_data.class_confidences,
@@ -216,7 +216,7 @@ FIGURES: dict[str, FigureRow] = {
             "one-class-confidence",
             "Confidence in one class",
             "The same for a single class over all strengths. It is class 0 unless `robust201 plot --class` names "
-            "another. Where an attack leaves few images predicted as the class, this confidence rests on those few.",
+            "another. If few images under an attack are predicted as the class, this confidence is based on those few.",
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
@@ -225,8 +225,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "confusion",
             "Confusion matrices",
-            "Confusion matrices added up over the evaluated architectures. A row holds the images of a true class and "
-            "adds up to 100%; fields of less than half a percent have no number.",
+            "Confusion matrices summed over the evaluated architectures. A row contains the images of a true class and "
+            "sums to 100%; fields below half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
@@ -235,11 +235,11 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-robust",
             "Clean against robust accuracy",
-            "One point per architecture, coloured by the kernel parameters of its cell, where it is one: 9 for a 3×3 "
+            "One point per architecture, coloured by the kernel parameters of its cell, if it is one: 9 for a 3×3 "
             "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
-            "the dashed one is the accuracy of guessing (chance). Of the mean, the Pareto front is marked: no other "
-            "architecture is better in one of the two accuracies and as good in the other. If few points are far from "
-            "all others, the axes end before them; arrows at the border show how many there are.",
+            "the dashed one is the accuracy of guessing (chance). For the mean, the Pareto front is marked: no other "
+            "architecture is better in one of the two accuracies and at least as good in the other. If few points are "
+            "far from all others, the axes end before them; arrows at the border show how many there are.",
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
@@ -259,7 +259,7 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "kernel-parameters",
             "Mean adversarial accuracy by kernel parameters",
-            "Mean adversarial accuracies of the cells that have so many kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
+            "Mean adversarial accuracies of the cells by kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
             "convolution that reaches the output; boxes as above, a diamond at the mean over the cells, with its 95% "
             "interval.",
             "Fig. 28",
@@ -267,12 +267,12 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
             averages=True,
-            least=_SUMMARY,
+            least=_MIN_SUMMARISED,
         ),
         FigureRow(
             "measures",
             "Measures against accuracy",
-            "One point per architecture: what was measured of the network itself against its accuracy, clean and under "
+            "One point per architecture: a measure of the network itself against its accuracy, clean and under "
             "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), from 12 "
             "networks on with Spearman's rank correlation and Kendall's tau-b; arrows at the border as above.",
             "",
@@ -317,8 +317,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "best-cells",
             "The best cell by each criterion",
-            "On how many of the six edges the best cells differ. Of "
-            "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
+            "On how many of the six edges the best cells differ. Among equally accurate cells (“one of 9”), the one "
+            "that is better by the other means is shown (see Terms, Tie).",
             "Fig. 26",
             "an accuracy, of architectures that are cells",
             figure_data.best_cells,
@@ -331,8 +331,8 @@ FIGURES: dict[str, FigureRow] = {
             "What one changed edge gains or loses",
             "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
             "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
-            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if both cells had "
-            "been evaluated on images of their own.",
+            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if the two cells "
+            "had been evaluated on different images.",
             "Fig. 30",
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
@@ -341,14 +341,13 @@ FIGURES: dict[str, FigureRow] = {
         ),
     )
 }
-"""Name to figure, in the order of the page."""
+"""Figures by name, in the order of the page."""
 
 
 def figure_row(name: str) -> FigureRow:
-    """Look up a figure."""
+    """Return the figure of this name."""
     if name not in FIGURES:
         raise ConfigError(
-            f"Looking up a figure failed: expected a name of `robust201 plot --list`, got {name!r}."
-            f"{closest(name, FIGURES)}"
+            f"Looking up a figure failed: {name!r} is not in `robust201 plot --list`.{closest(name, FIGURES)}"
         )
     return FIGURES[name]

@@ -1,4 +1,4 @@
-"""Figures as SVG, PDF and PNG: a specification is drawn by vl-convert, as wide as asked for."""
+"""Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert."""
 
 import base64
 import json
@@ -16,13 +16,13 @@ from robust201.spaces.cell_space import PAPER
 PNG_DPI = 300
 
 RASTER_POINTS = 500
-"""So many marks of one kind in a panel become a picture inside an SVG or PDF."""
+"""Number of marks of one kind in a panel from which they become a bitmap inside an SVG or PDF."""
 
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
-_CROWD = re.compile(rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{RASTER_POINTS},}}</g>')
+_MANY_MARKS = re.compile(rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{RASTER_POINTS},}}</g>')
 _ID = re.compile(r'<(?:clipPath|linearGradient)[^>]*? id="([^"]+)"')
-_NAMED = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
-_SPOT = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
+_REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
+_POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
 def draw_file(figure: Figure, width: float, kind: str, *, notes: tuple[str, ...] = (), title: str = "") -> bytes:
@@ -30,31 +30,31 @@ def draw_file(figure: Figure, width: float, kind: str, *, notes: tuple[str, ...]
 
     Args:
         figure: the figure.
-        width: of the file, in inches.
+        width: width of the file, in inches.
         kind: ``svg``, ``pdf`` or ``png``.
-        notes: what stands below it.
-        title: what stands above it.
+        notes: text below the figure.
+        title: text above the figure.
     """
     points = POINTS * width
     svg = draw_svg(specify_file(figure, points, notes=notes, title=title))
     excess = _measure(svg)[0] - points
-    if excess > 0.5:  # two figures above one another are wider than each
+    if excess > 0.5:  # two stacked figures may be wider than each one
         svg = draw_svg(specify_file(figure, points - excess, notes=notes, title=title))
     return convert(_widen(svg, points), kind)
 
 
 def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), title: str = "") -> Spec:
-    """Give the specification of a file of so many points."""
+    """Return the specification of a file that is `width` points wide."""
     bodies = [_fit(figure, width)]
     if figure.above is not None:
         bodies.insert(0, _fit(figure.above, width))
     lines = [line for note in (*figure.notes, *notes) for line in wrap(note, width)]
-    # A label on every mark would double a file; the figure as a whole has one.
+    # A label on every mark would double the size of a file; the figure as a whole has one.
     return write_spec(bodies, configure(PAPER) | {"aria": False}, label=figure.label, notes=lines, title=title)
 
 
 def _fit(figure: Figure, width: float) -> Spec:
-    """Arrange a figure so that it is as wide as asked for, or narrower: what axes take is known once they are drawn."""
+    """Arrange a figure to be at most `width` points wide; the width of the axes is known only after drawing them."""
     panels = [panel for panel in figure.panels if panel.in_file]
     spare = 45.0
     for _ in range(2):
@@ -67,58 +67,58 @@ def _fit(figure: Figure, width: float) -> Spec:
 
 
 def convert(svg: str, kind: str) -> bytes:
-    """Turn a drawing in points into a file's bytes."""
+    """Convert an SVG in points to a file's bytes."""
     if kind == "png":
-        # A pixel that is begun is a pixel.
+        # The size is rounded down to pixels, so enlarge it slightly.
         svg = _SIZE.sub(
-            lambda found: found[0].replace(f'"{found[1]}"', f'"{float(found[1]) + 0.01:g}"', 1), svg, count=1
+            lambda match: match[0].replace(f'"{match[1]}"', f'"{float(match[1]) + 0.01:g}"', 1), svg, count=1
         )
         return vl_convert.svg_to_png(svg, ppi=PNG_DPI)
-    svg = _CROWD.sub(lambda found: _rasterise(found[0]), svg)
+    svg = _MANY_MARKS.sub(lambda match: _rasterise(match[0]), svg)
     if kind == "pdf":
         return vl_convert.svg_to_pdf(svg)
     return _SIZE.sub(r'width="\1pt" height="\2pt" viewBox="0 0 \1 \2"', svg, count=1).encode() + b"\n"
 
 
 def draw_svg(spec: Spec) -> str:
-    """Draw a specification, a pixel for a point."""
+    """Draw a specification with one pixel per point."""
     return _draw_text(json.dumps(spec))
 
 
-@lru_cache(maxsize=1)  # a figure without texts above and below is drawn as it was measured
+@lru_cache(maxsize=1)  # a figure without notes and title is drawn again unchanged after `_fit` has measured it
 def _draw_text(spec: str) -> str:
     _register_fonts()
     svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
-    # Vega numbers clips and gradients through all drawings of a process.
-    numbers = {name: f"part{place}" for place, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
-    return _NAMED.sub(lambda found: f"{found[1]}{numbers.get(found[2], found[2])}{found[3]}", svg)
+    # Vega's ids of clips and gradients depend on earlier drawings of the process, so number them anew.
+    numbers = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
+    return _REFERENCE.sub(lambda match: f"{match[1]}{numbers.get(match[2], match[2])}{match[3]}", svg)
 
 
 def _measure(svg: str) -> tuple[float, float]:
-    found = _SIZE.search(svg)
-    if found is None:
-        raise RobustError("Measuring a drawing failed: expected a width and a height, got none.")
-    return float(found[1]), float(found[2])
+    match = _SIZE.search(svg)
+    if match is None:
+        raise RobustError("Measuring a drawing failed: the SVG has no width and height.")
+    return float(match[1]), float(match[2])
 
 
 def _widen(svg: str, width: float) -> str:
-    """Let a drawing be exactly so wide, in the middle."""
+    """Widen a drawing to exactly `width` points, with its content in the middle."""
     natural, height = _measure(svg)
     shift = (width - natural) / 2
     svg = svg.replace(f'<rect width="{natural:g}"', f'<rect width="{width:g}"', 1)
     start = svg.index(">", svg.index("<rect")) + 1
-    moved = f'{svg[:start]}<g transform="translate({shift:g},0)">{svg[start:].removesuffix("</svg>")}</g></svg>'
-    return _SIZE.sub(f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"', moved, count=1)
+    shifted = f'{svg[:start]}<g transform="translate({shift:g},0)">{svg[start:].removesuffix("</svg>")}</g></svg>'
+    return _SIZE.sub(f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"', shifted, count=1)
 
 
 def _rasterise(group: str) -> str:
-    """Replace many marks by one picture of them."""
-    spots = [(float(x), float(y)) for x, y in _SPOT.findall(group)]
-    if not spots:
+    """Replace many marks by a bitmap of them."""
+    positions = [(float(x), float(y)) for x, y in _POSITION.findall(group)]
+    if not positions:
         return group
     margin = 6
-    left, top = (min(axis) - margin for axis in zip(*spots, strict=True))
-    right, bottom = (max(axis) + margin for axis in zip(*spots, strict=True))
+    left, top = (min(axis) - margin for axis in zip(*positions, strict=True))
+    right, bottom = (max(axis) + margin for axis in zip(*positions, strict=True))
     box = f'width="{right - left:g}" height="{bottom - top:g}"'
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="{left:g} {top:g} {right - left:g} {bottom - top:g}">'
@@ -129,7 +129,7 @@ def _rasterise(group: str) -> str:
 
 @cache
 def _register_fonts() -> None:
-    """Use the font that Matplotlib brings, so that text is the same on machines without fonts."""
-    found = find_spec("matplotlib")
-    if found is not None and found.origin is not None:
-        vl_convert.register_font_directory(str(Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"))
+    """Register Matplotlib's bundled font, so that text looks the same on machines without fonts."""
+    matplotlib = find_spec("matplotlib")
+    if matplotlib is not None and matplotlib.origin is not None:
+        vl_convert.register_font_directory(str(Path(matplotlib.origin).parent / "mpl-data" / "fonts" / "ttf"))

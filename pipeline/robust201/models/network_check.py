@@ -78,9 +78,10 @@ def check_network(
             "defence, evaluate with randomised=True (--randomised)."
         )
     if _are_probabilities(first):
+        images = "the checked image" if len(pixels) == 1 else f"all {len(pixels)} checked images"
         warnings.warn(
-            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for all {len(pixels)} images "
-            "checked. Attacks expect logits; on probabilities their gradients vanish, and accuracies are too high. "
+            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for {images}. "
+            "Attacks expect logits; on probabilities their gradients vanish, and accuracies are too high. "
             "Remove the softmax (log-probabilities are fine).",
             RobustWarning,
             stacklevel=2,

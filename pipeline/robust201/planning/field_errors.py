@@ -62,7 +62,14 @@ def describe_problem(error: ValidationError, model: type[BaseModel], above: tupl
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
     is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
     near = closest(str(problem["input"]), choices) if is_choice else ""
-    return f"{field}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
+    return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{near}"
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a value with NumPy's arrays and numbers as Python's, which messages show as plain numbers."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_numpy, value))
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _expectation(problem: Mapping[str, Any]) -> str:

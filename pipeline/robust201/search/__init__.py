@@ -1,1 +1,1 @@
-"""Neural architecture search on a dataset's results: methods, objectives and tables; NumPy, no torch."""
+"""Neural architecture search on a dataset's results: methods, objectives and tables, without torch."""

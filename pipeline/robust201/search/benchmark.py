@@ -1,4 +1,4 @@
-"""A tabular benchmark: the cells that a search may ask for, and their values in a dataset's results."""
+"""Tabular benchmark: the cells that a search may query, and their values in a dataset's results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class WeightedSum:
-    """One objective: a weighted sum of evaluations.
+    """An objective: a weighted sum of evaluations.
 
     Attributes:
-        name: as it was asked for.
-        columns: (n, E) values of its evaluations by index of the space; NaN where there are none.
-        weights: (E,) of the evaluations.
-        is_accuracy: whether it is made of fractions of images alone, which tables and figures show in percent.
+        name: the objective as the user wrote it.
+        columns: (n, E) values of its evaluations by index of the space; NaN if missing.
+        weights: (E,) weights of the evaluations.
+        is_accuracy: whether it consists of fractions of images only, which tables and figures show in percent.
     """
 
     name: str
@@ -30,7 +30,7 @@ class WeightedSum:
 
     @property
     def values(self) -> _Floats:
-        """(n,) the objective by index."""
+        """(n,) values of the objective, by index."""
         if len(self.weights) == 1 and self.weights[0] == 1:
             return self.columns[:, 0]
         totals: _Floats = self.columns @ self.weights
@@ -38,14 +38,14 @@ class WeightedSum:
 
 
 class Benchmark:
-    """The values of every cell.
+    """Values of every cell.
 
     Attributes:
-        cells: the members of the search.
-        names: of the objectives.
+        cells: the search's members.
+        names: names of the objectives.
         values: (n, objectives) by index of the space; higher is better.
-        order: (E,) of a single objective, the order in which part queries take its evaluations, so that any first few
-            of them are spread over all.
+        order: (E,) for a single objective, the order in which partial queries use its evaluations, chosen so that the
+            first few are spread over all.
     """
 
     def __init__(self, cells: SearchCells, objectives: Sequence[WeightedSum]) -> None:
@@ -63,23 +63,23 @@ class Benchmark:
 
     @property
     def n_evaluations(self) -> int:
-        """How many evaluations a single objective has; 1 where there are several objectives."""
+        """Number of evaluations of a single objective; 1 if there are several objectives."""
         return 1 if self._weights is None else len(self._weights)
 
     def evaluate(self, query: Query) -> Scores:
-        """Return what a query measures: the objectives, or the weighted mean of the first few evaluations of one."""
+        """Return a query's values: the objectives, or the weighted mean of a single objective's first evaluations."""
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())
         if self._columns is None or self._weights is None:
-            raise ValueError(f"query of {query.n_evaluations} evaluations of {self.n_objectives} objectives")
-        chosen = self.order[: query.n_evaluations]
-        weights = self._weights[chosen]
-        share = np.abs(weights).sum() / np.abs(self._weights).sum()
-        return (float(self._columns[query.architecture, chosen] @ weights / share),)
+            raise ValueError(f"a partial query of {query.n_evaluations} evaluations needs a single objective")
+        evaluations = self.order[: query.n_evaluations]
+        weights = self._weights[evaluations]
+        weight_fraction = np.abs(weights).sum() / np.abs(self._weights).sum()
+        return (float(self._columns[query.architecture, evaluations] @ weights / weight_fraction),)
 
 
 def spread_order(count: int) -> NDArray[np.int64]:
-    """Order positions so that any first few are spread over all: the middle, then the middles of the halves, and on."""
+    """Return positions in an order whose first few are spread out: the middle, then the middles of the halves, etc."""
     order, spans = [], [(0, count)]
     while spans:
         start, end = spans.pop(0)

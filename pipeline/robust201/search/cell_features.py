@@ -1,4 +1,4 @@
-"""Features of cells, from which accuracies are predicted: operations by edge, paths, size."""
+"""Features of cells for predicting accuracies: operations by edge, paths, size."""
 
 import itertools
 
@@ -10,18 +10,18 @@ from robust201.spaces.cell_space import CellSpace
 _Floats = NDArray[np.float64]
 
 NONE, SKIP = "none", "skip_connect"
-"""Operations that cut a path, and that leave it as it is."""
+"""Operations that interrupt a path, and that do not change it."""
 
 
 def cell_features(space: CellSpace) -> _Floats:
     """Return the features of all cells of a space.
 
-    These are the operation on each edge (one-hot); how often each sequence of operations leads from the input to the
-    output, where `skip_connect` counts as nothing and a path with `none` does not count, so that isomorphic cells have
-    equal counts; how many edges carry each operation; and the kernel parameters.
+    The features are the operation on each edge (one-hot); the number of paths from the input to the output with each
+    sequence of operations, ignoring `skip_connect` and paths with `none`, so that isomorphic cells have equal counts;
+    the number of edges with each operation; and the kernel parameters.
 
     Returns:
-        (n, F) float64, each column of mean 0 over the cells, groups of columns of comparable total variance.
+        (n, F) float64; each column has mean 0 over the cells, and each group of columns has total variance 1.
     """
     codes = operation_codes(space)
     one_hot = (codes[:, :, None] == np.arange(len(space.operations))).astype(np.float64)
@@ -31,19 +31,19 @@ def cell_features(space: CellSpace) -> _Floats:
 
 
 def operation_codes(space: CellSpace) -> NDArray[np.int64]:
-    """Return the operation on each edge of all cells: (n, edges) positions in the space's `operations`."""
+    """Return the operation on each edge of all cells: (n, edges) indices into the space's `operations`."""
     positions = {name: position for position, name in enumerate(space.operations)}
     return np.array([[positions[name] for name in space.parse(spec)] for spec in space.specs()])
 
 
 def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
     names = space.operations
-    working = [code for code, name in enumerate(names) if name not in (NONE, SKIP)]
+    path_operations = [code for code, name in enumerate(names) if name not in (NONE, SKIP)]
     last = max(target for _, target in space.edges)
     counts: dict[tuple[int, ...], _Floats] = {
         sequence: np.zeros(len(codes))
         for length in range(last + 1)
-        for sequence in itertools.product(working, repeat=length)
+        for sequence in itertools.product(path_operations, repeat=length)
     }
     for path in _paths(space, last):
         for operations in itertools.product(range(len(names)), repeat=len(path)):
@@ -55,14 +55,14 @@ def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
 
 
 def _paths(space: CellSpace, last: int) -> list[tuple[int, ...]]:
-    """List the paths from the input to the output, each as its edges."""
+    """Return the paths from the input to the output, each as its edges."""
     complete: list[tuple[int, ...]] = []
-    begun: list[tuple[tuple[int, ...], int]] = [((), 0)]
-    while begun:
-        path, node = begun.pop()
+    pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    while pending:
+        path, node = pending.pop()
         if node == last:
             complete.append(path)
-        begun += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
+        pending += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
     return complete
 
 

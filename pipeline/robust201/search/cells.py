@@ -1,4 +1,4 @@
-"""The cells that a search chooses from, as the optimisers see them: numbers, neighbours, mutations, encodings."""
+"""The cells of a search as optimisers see them: indices, neighbours, mutations, encodings."""
 
 import itertools
 from functools import cached_property
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 from robust201.spaces.cell_space import CellSpace
 
 _MUTATION_TRIES = 100
-"""After this many mutations into cells that are no members, a random member is taken."""
+"""Number of mutations into non-members after which a random member is returned."""
 
 
 class SearchCells:
-    """The members of a search: cells of a space, each named by its index there.
+    """The members of a search: cells of a space, identified by their index.
 
     Attributes:
         space: the space.
-        isomorphs: (n,) the index of the evaluated architecture of each cell of the space.
-        members: the indices that a search may ask for, ascending.
-        distinct: whether isomorphic cells are one member, named by the evaluated one.
+        isomorphs: (n,) index of the evaluated representative of each cell.
+        members: indices that a search may query, ascending.
+        distinct: whether isomorphic cells are a single member, identified by the representative.
     """
 
     def __init__(self, space: CellSpace, evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
-        """Choose the members.
+        """Select the members.
 
         Args:
             space: the space.
-            evaluated: (n,) by index, whether an evaluated architecture has all values; others are ignored.
+            evaluated: (n,) by index, whether a representative has all values; other cells' entries are ignored.
             distinct: see the attribute.
         """
         self.space = space
@@ -48,39 +48,39 @@ class SearchCells:
         return int(self.members[rng.integers(len(self.members))])
 
     def neighbours(self, cell: int) -> tuple[int, ...]:
-        """List the members that differ from a cell on one edge; where isomorphs are one, those reached, ascending."""
-        found = self._neighbours.get(cell)
-        if found is None:
-            near = [self._by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
+        """Return the members that differ from a cell on one edge; if isomorphs are merged, sorted representatives."""
+        neighbours = self._neighbours.get(cell)
+        if neighbours is None:
+            candidates = [self._by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
             if self.distinct:
-                near = sorted({int(self.isomorphs[one]) for one in near} - {cell})
-            found = self._neighbours[cell] = tuple(one for one in near if self._is_member[one])
-        return found
+                candidates = sorted({int(self.isomorphs[index]) for index in candidates} - {cell})
+            neighbours = self._neighbours[cell] = tuple(index for index in candidates if self._is_member[index])
+        return neighbours
 
     def mutate(self, cell: int, rng: np.random.Generator, probability: float) -> int:
-        """Change each edge of a cell with a probability, to another operation; the member reached may be the cell."""
-        own = self._operations[cell]
+        """Change each edge of a cell to another operation with a probability; the result may be the same cell."""
+        operations = self._operations[cell]
         n_others = len(self.space.operations) - 1
         for _ in range(_MUTATION_TRIES):
-            changed = rng.random(len(own)) < probability
-            shift = changed * rng.integers(1, n_others + 1, size=len(own))
-            reached = int(self._by_operations[int((own + shift) % (n_others + 1) @ self._radix)])
-            reached = int(self.isomorphs[reached]) if self.distinct else reached
-            if self._is_member[reached]:
-                return reached
+            changed = rng.random(len(operations)) < probability
+            shift = changed * rng.integers(1, n_others + 1, size=len(operations))
+            mutant = int(self._by_operations[int((operations + shift) % (n_others + 1) @ self._radix)])
+            mutant = int(self.isomorphs[mutant]) if self.distinct else mutant
+            if self._is_member[mutant]:
+                return mutant
         return self.draw(rng)
 
     def path_encodings(self, longest: int) -> NDArray[np.float32]:
         """Encode all cells of the space by their paths from the input to the output.
 
-        A path is the operations on its edges. Paths of equal length share their features, whichever nodes they pass;
-        `none` counts as an operation like the others (White, Neiswanger and Savani, "BANANAS", AAAI 2021).
+        A path is the sequence of operations on its edges. Paths of equal length share their features, whatever nodes
+        they pass through; `none` is an operation like the others (White, Neiswanger and Savani, "BANANAS", AAAI 2021).
 
         Args:
-            longest: number of edges beyond which paths are left out.
+            longest: maximum number of edges of a path.
 
         Returns:
-            (n, features) zeros and ones, features by length of the path.
+            (n, features) zeros and ones, ordered by the path's length.
         """
         n_operations = len(self.space.operations)
         parts = []
@@ -97,14 +97,14 @@ class SearchCells:
     def _paths(self) -> list[tuple[int, ...]]:
         edges = self.space.edges
         last = max(target for _, target in edges)
-        found: list[tuple[int, ...]] = []
-        begun: list[tuple[tuple[int, ...], int]] = [((), 0)]
-        while begun:
-            path, node = begun.pop()
+        complete: list[tuple[int, ...]] = []
+        pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
+        while pending:
+            path, node = pending.pop()
             if node == last:
-                found.append(path)
-            begun += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
-        return found
+                complete.append(path)
+            pending += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
+        return complete
 
     @cached_property
     def _specs(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class SearchCells:
 
     @cached_property
     def _operations(self) -> NDArray[np.int64]:
-        """(n, edges) the operation on each edge, as a position in the space's `operations`."""
+        """(n, edges) operation on each edge, as an index into the space's `operations`."""
         numbers = {name: number for number, name in enumerate(self.space.operations)}
         return np.array([[numbers[name] for name in self.space.parse(spec)] for spec in self._specs])
 
@@ -127,12 +127,12 @@ class SearchCells:
 
     @cached_property
     def _by_operations(self) -> NDArray[np.int64]:
-        """The index of a cell by its operations, read as the digits of a number."""
+        """Index of each cell by its operations, read as the digits of a number."""
         by_number = np.empty(len(self._operations), dtype=np.int64)
         by_number[self._operations @ self._radix] = np.arange(len(self._operations))
         return by_number
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is made again where it is needed: processes get small objects."""
+        """Omit what can be recomputed, to keep the objects that processes receive small."""
         kept = ("space", "isomorphs", "distinct", "members", "_is_member")
         return {name: self.__dict__[name] for name in kept} | {"_neighbours": {}}

@@ -1,9 +1,9 @@
-"""Ensembles of small regression networks, many trained at once: a plain multilayer perceptron in NumPy.
+"""Ensembles of small regression networks, many trained together: multilayer perceptrons in NumPy.
 
 The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
-of .01 and decay rates of .9 and .99, 150 epochs in batches of 32, weights drawn as Keras does (Glorot and Bengio,
-AISTATS 2010). All networks of a call lie in one stack of matrices, so that NumPy's own cost per operation is paid once
-for all; each network's numbers are the same as if it were trained alone.
+of 0.01 and decay rates of 0.9 and 0.99, 150 epochs in batches of 32, and weights initialised as in Keras (Glorot and
+Bengio, AISTATS 2010). All networks of a call share one stack of matrices, which amortises NumPy's overhead; each
+network's numbers are the same as if it were trained alone.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ EPOCHS = 150
 BATCH = 32
 
 _EPSILON = 1e-7
-"""Keeps Adam from dividing by zero; the value of Keras."""
+"""Added to Adam's denominator; Keras's default."""
 
 _FLUSH_EVERY = 100
 _NEGLIGIBLE = np.float32(1e-30)
-"""First moments below this move no parameter, and are set to zero so often that none becomes subnormal: those of units
-that are never active decay towards zero, and processors compute with subnormal numbers several times as slowly."""
+"""First moments below this have no effect on parameters, and are regularly set to zero before they become subnormal.
+Those of inactive units decay towards zero, and processors are several times slower at subnormal numbers."""
 
 _Array = NDArray[np.float32]
 
@@ -32,21 +32,21 @@ _Array = NDArray[np.float32]
 def fit_and_predict(
     features: Sequence[_Array],
     targets: Sequence[NDArray[np.float64]],
-    wanted: Sequence[_Array],
+    inputs_to_predict: Sequence[_Array],
     rngs: Sequence[np.random.Generator],
     *,
     size: int,
     epochs: int = EPOCHS,
 ) -> list[NDArray[np.float64]]:
-    """Train an ensemble for each of several problems, and predict.
+    """Train an ensemble on each of several problems, and predict.
 
     Args:
-        features: (n, d) training inputs of each problem; all of the same shape.
-        targets: (n,) what is to be predicted.
-        wanted: (m, d) inputs to predict for; m may differ.
-        rngs: source of each problem's draws: weights, then the order of the samples in each epoch.
-        size: networks of an ensemble.
-        epochs: how often a network sees each sample.
+        features: (n, d) training inputs of each problem, of equal shapes.
+        targets: (n,) training targets of each problem.
+        inputs_to_predict: (m, d) inputs to predict for; m may differ between problems.
+        rngs: each problem's random generator, for the weights and then the order of samples in each epoch.
+        size: number of networks per ensemble.
+        epochs: number of training epochs.
 
     Returns:
         (size, m) predictions of each problem.
@@ -64,15 +64,15 @@ def fit_and_predict(
         expected = outputs[problem, order].reshape(-1, n)
         for start in range(0, n, BATCH):
             networks.step(shuffled[:, start : start + BATCH], expected[:, start : start + BATCH])
-    return [networks.predict(wanted[place], place * size, size) for place in range(len(wanted))]
+    return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
 
 
 class _Networks:
     """A stack of N networks.
 
-    Values of a layer are (N, units, b): the samples of a batch lie side by side, which is the layout that BLAS
-    multiplies fastest for 32 samples and 20 units. A layer's bias is the last column of its weights, and its input has
-    a last row of ones. Parameters, gradients and moments are each one flat array, so that Adam is a few operations.
+    Values of a layer are (N, units, b), with a batch's samples side by side: BLAS multiplies this layout fastest for 32
+    samples and 20 units. A layer's bias is the last column of its weights, and its input has a last row of ones.
+    Parameters, gradients and moments are each a flat array, so that Adam takes few operations.
     """
 
     def __init__(self, rngs: Sequence[np.random.Generator], size: int, n_features: int) -> None:
@@ -84,12 +84,12 @@ class _Networks:
         )
         self.weights = self._divide(self.parameters, n)
         self.slopes = self._divide(self.gradients, n)
-        for place, rng in enumerate(rngs):
+        for index, rng in enumerate(rngs):
             for layer in self.weights:
                 outputs, inputs = layer.shape[1], layer.shape[2] - 1
                 limit = np.sqrt(6 / (inputs + outputs))
-                drawn = rng.uniform(-limit, limit, size=(size, inputs, outputs))
-                layer[place * size : (place + 1) * size, :, :inputs] = drawn.transpose(0, 2, 1)
+                sampled = rng.uniform(-limit, limit, size=(size, inputs, outputs))
+                layer[index * size : (index + 1) * size, :, :inputs] = sampled.transpose(0, 2, 1)
         self.n = n
         self.steps = 0
         self.buffers: dict[int, _Buffers] = {}
@@ -103,33 +103,33 @@ class _Networks:
         return views
 
     def step(self, inputs: _Array, expected: _Array) -> None:
-        """Take one step of Adam on a batch: (N, b, d + 1) inputs and (N, b) outputs."""
+        """Perform an Adam step on a batch: inputs (N, b, d + 1) and outputs (N, b)."""
         count = inputs.shape[1]
         if count not in self.buffers:
             self.buffers[count] = _Buffers(self.n, count)
-        own = self.buffers[count]
+        buffers = self.buffers[count]
         below = inputs.transpose(0, 2, 1)
-        for layer, above in zip(self.weights, own.hidden, strict=False):
+        for layer, above in zip(self.weights, buffers.hidden, strict=False):
             np.matmul(layer, below, out=above[:, :WIDTH])
-            np.maximum(above, own.zeros, out=above)
+            np.maximum(above, buffers.zeros, out=above)
             below = above
         slope = np.sign(np.matmul(self.weights[-1], below) - expected[:, None]) / np.float32(count)
-        for place in range(LAYERS, -1, -1):
-            below = own.hidden[place - 1].transpose(0, 2, 1) if place else inputs
-            np.matmul(slope, below, out=self.slopes[place])
-            if place:
-                back = self.weights[place][:, :, :WIDTH].transpose(0, 2, 1)
-                above = own.spare[place % 2]
-                multiply = np.multiply if place == LAYERS else np.matmul  # BLAS is slower at an outer product
-                slope = multiply(back, slope, out=above[:, :WIDTH])
-                np.greater(own.hidden[place - 1], own.zeros, out=own.active)
-                above *= own.active
+        for index in range(LAYERS, -1, -1):
+            below = buffers.hidden[index - 1].transpose(0, 2, 1) if index else inputs
+            np.matmul(slope, below, out=self.slopes[index])
+            if index:
+                transposed = self.weights[index][:, :, :WIDTH].transpose(0, 2, 1)
+                above = buffers.spare[index % 2]
+                multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower at an outer product
+                slope = multiply(transposed, slope, out=above[:, :WIDTH])
+                np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.active)
+                above *= buffers.active
         self._adam()
 
     def _adam(self) -> None:
         self.steps += 1
         first, second, spare = self.first, self.second, self.spare
-        # Moments are kept without their factors 1 - decay, which the two constants below make up for.
+        # The moments omit their factors 1 - decay; `variance` and `rate` make up for them.
         first *= np.float32(FIRST_DECAY)
         first += self.gradients
         if self.steps % _FLUSH_EVERY == 0:
@@ -146,7 +146,7 @@ class _Networks:
         self.parameters -= spare
 
     def predict(self, inputs: _Array, first: int, count: int) -> NDArray[np.float64]:
-        """Return (count, m) outputs of `count` networks from the one numbered `first`, for (m, d) inputs."""
+        """Return the outputs (count, m) of `count` networks, starting from index `first`, for inputs (m, d)."""
         values = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
         for layer in self.weights[:-1]:
             values = _with_ones(np.maximum(np.matmul(layer[first : first + count], values), 0))
@@ -155,20 +155,20 @@ class _Networks:
 
 
 def _with_ones(values: _Array) -> _Array:
-    """Add a last row of ones to each of (N, units, b)."""
+    """Append a row of ones to each matrix of (N, units, b)."""
     return np.concatenate([values, np.ones_like(values[:, :1])], axis=1)
 
 
 class _Buffers:
-    """What a step on batches of one size works in.
+    """Working memory of a step, for one batch size.
 
-    All are (N, width + 1, b): NumPy takes several times as long for views of arrays, and for an array and a number.
+    All arrays are (N, width + 1, b), because NumPy is several times slower for views and for scalar operands.
 
     Attributes:
-        hidden: values of each hidden layer, and a row of ones.
-        active: whether a unit passes a gradient on.
-        zeros: what values are compared with.
-        spare: two for gradients of layers, whose last row is not used.
+        hidden: values of each hidden layer, with a row of ones.
+        active: whether a unit propagates the gradient.
+        zeros: operand of comparisons with zero.
+        spare: two arrays for gradients of layers, whose last row is unused.
     """
 
     def __init__(self, n: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Regularised evolution: the best of a random few is mutated, the oldest of the population dies.
+"""Regularised evolution: mutate the best of a random sample, and remove the oldest member of the population.
 
 Source: Real, Aggarwal, Huang and Le, "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019; the
 settings are those of naszilla.
@@ -14,15 +14,15 @@ TOURNAMENT = 10
 
 
 def mutation_probability(n_edges: int) -> float:
-    """Probability that an edge changes: 1 / (edges - 2), as in naszilla."""
+    """Return the probability that an edge changes: 1 / (edges - 2), as in naszilla."""
     return 1 / max(1, n_edges - 2)
 
 
 class RegularizedEvolution(Optimiser):
-    """Mutates the best of `TOURNAMENT` draws, with replacement, from the population.
+    """Mutate the best of `TOURNAMENT` members sampled with replacement from the population.
 
-    As in naszilla, the oldest dies as soon as there are `POPULATION`, a mutation may give a cell that was evaluated
-    before, and that counts as a query like any other.
+    As in naszilla, the oldest member is removed once there are `POPULATION`. A mutation may return a cell that was
+    already evaluated, which counts as a query like any other.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -36,8 +36,8 @@ class RegularizedEvolution(Optimiser):
         if self._initial:
             return Query(self._initial.pop())
         self.preference.redraw()
-        entrants = [self._population[place] for place in self.rng.integers(len(self._population), size=TOURNAMENT)]
-        parent, _ = max(entrants, key=lambda one: self.preference.score(one[1]))
+        entrants = [self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT)]
+        parent, _ = max(entrants, key=lambda entrant: self.preference.score(entrant[1]))
         return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
 
     def learn(self, query: Query, values: Scores) -> None:

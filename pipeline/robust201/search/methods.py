@@ -1,4 +1,4 @@
-"""The table of search methods; a new one is a file with an `Optimiser` and a row here."""
+"""The table of search methods. To add a method, write a file with an `Optimiser` and add a row here."""
 
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ from robust201.search.random_search import RandomSearch
 
 
 class MethodRow(NamedTuple):
-    """One row of the table.
+    """A search method.
 
     Attributes:
-        name: for the command line.
-        title: for tables and figures.
-        optimiser: one run of it.
-        of_parts: whether it evaluates parts of an objective, so that it needs one of several evaluations.
+        name: name on the command line.
+        title: name in tables and figures.
+        optimiser: class of a run.
+        of_parts: whether it evaluates parts of an objective, so that the objective needs several evaluations.
     """
 
     name: str
@@ -40,7 +40,7 @@ METHODS: dict[str, MethodRow] = {
 
 
 def find_method(name: str) -> MethodRow:
-    """Find a method by its name; a `ConfigError` names the closest."""
+    """Return the method of this name; the `ConfigError` for an unknown name suggests the closest."""
     if name not in METHODS:
-        raise ConfigError(f"Searching failed for method {name!r}: expected a known one.{closest(name, METHODS)}")
+        raise ConfigError(f"Searching failed for method {name!r}: it does not exist.{closest(name, METHODS)}")
     return METHODS[name]

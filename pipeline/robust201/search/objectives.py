@@ -1,11 +1,11 @@
-"""What a search maximises, as text: ``clean``, ``0.5*clean + 0.5*pgd:1``, ``clean, -latency`` (a Pareto front).
+"""Objectives of a search, such as ``clean``, ``0.5*clean + 0.5*pgd:1`` or ``clean, -latency`` (a Pareto front).
 
     objectives  = sum, sum, …           several objectives, each maximised
-    sum         = [number*]term + …     weighted; a weight may be negative
+    sum         = [number*]term + …     weighted sum; a weight may be negative
     term                                see `analysis.terms`
 
-A constraint is ``parameters <= 8e5`` or ``latency <= 5``: of costs and joined columns, which are known without an
-evaluation, so it narrows the search.
+A constraint is ``parameters <= 8e5`` or ``latency <= 5``. It restricts a cost or a joined column; these are known
+without an evaluation, so a constraint narrows the search.
 """
 
 import math
@@ -30,41 +30,39 @@ from robust201.spaces.cell_space import CellSpace
 
 _Floats = NDArray[np.float64]
 
-MOST_OBJECTIVES = 4
-"""The time that a hypervolume takes grows exponentially with its dimension."""
+MAX_OBJECTIVES = 4
+"""Maximum number of objectives: the time of a hypervolume is exponential in its dimension."""
 
-LEAST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
-"""Sizes of weights: no sum of numbers under them is lost or overflows."""
+MIN_WEIGHT, MAX_WEIGHT = 1e-9, 1e9
+"""Range of weights' absolute values in which sums neither lose terms nor overflow."""
 
 _TERM = re.compile(rf"(?:({NUMBER_PATTERN})\s*\*\s*|(-)\s*)?([^*]+)")
 _CONSTRAINT = re.compile(rf"\s*(.+?)\s*(<=|>=)\s*({NUMBER_PATTERN})\s*")
 
 
 class ObjectiveTerm(NamedTuple):
-    """One term of a sum."""
+    """A term of a weighted sum."""
 
     weight: float
     name: str
 
 
 def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
-    """Understand the text of the objectives; give the text and the terms of each.
+    """Parse objectives; return the text and the terms of each.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not a valid objective.
     """
-    found = [(part.strip(), tuple(_parse_sum(part, text))) for part in _split(text, ",")]
-    if len(found) > MOST_OBJECTIVES:
+    objectives = [(part.strip(), tuple(_parse_sum(part, text))) for part in _split(text, ",")]
+    if len(objectives) > MAX_OBJECTIVES:
         raise ConfigError(
-            f"Reading the objective failed for {text!r}: expected at most {MOST_OBJECTIVES} objectives, got "
-            f"{len(found)}, whose hypervolume takes too long. Leave some out, or add them up."
+            f"Reading the objective failed for {text!r}: expected at most {MAX_OBJECTIVES} objectives, got "
+            f"{len(objectives)}, whose hypervolume takes too long. Leave some out, or add them up."
         )
-    names = [name for name, _ in found]
+    names = [name for name, _ in objectives]
     if len(set(names)) < len(names):
-        raise ConfigError(
-            f"Reading the objective failed for {text!r}: expected each objective once, got one twice. Remove one."
-        )
-    return found
+        raise ConfigError(f"Reading the objective failed for {text!r}: it contains an objective twice. Remove one.")
+    return objectives
 
 
 def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
@@ -77,16 +75,16 @@ def _parse_sum(part: str, text: str) -> Iterator[ObjectiveTerm]:
             )
         number, minus, name = match.groups()
         weight = float(number) if number else -1.0 if minus else 1.0
-        if not LEAST_WEIGHT <= abs(weight) <= LARGEST_WEIGHT:
+        if not MIN_WEIGHT <= abs(weight) <= MAX_WEIGHT:
             raise ConfigError(
-                f"Reading the objective failed for {text!r}: expected weights of {LEAST_WEIGHT:g} to "
-                f"{LARGEST_WEIGHT:g} in size, got {number}. Choose another weight."
+                f"Reading the objective failed for {text!r}: expected weights of {MIN_WEIGHT:g} to "
+                f"{MAX_WEIGHT:g} in size, got {number}. Choose another weight."
             )
         yield ObjectiveTerm(weight, name.strip())
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Split at a mark outside of parentheses and numbers."""
+    """Split at a separator outside parentheses and numbers."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
@@ -99,20 +97,20 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def held_datasets(reader: RobustnessDataset) -> list[str]:
-    """List the datasets that a folder has accuracies of; without a sweep.json it names the published ones."""
+    """Return the datasets with accuracies in a folder; without a sweep.json, `reader.data` lists all published ones."""
     return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
 
 
 class TableValues:
-    """The values of one dataset of a folder, by index of its space of cells.
+    """The values of one dataset in a folder, by index of its space of cells.
 
     Attributes:
-        is_predicted: for each index, whether its accuracies are predictions, not counts; one index per isomorphism
+        is_predicted: whether a cell's accuracies are predictions instead of counts, by index; one index per isomorphism
             class.
-        n_estimated: number of cells, one per class, some of whose accuracies are estimates from samples of images.
+        n_estimated: number of cells, one per class, with accuracies that are estimates from samples of images.
 
     Raises:
-        ConfigError: the architectures are no cells, or there is no such dataset.
+        ConfigError: the architectures are not cells, or the dataset does not exist.
     """
 
     def __init__(
@@ -120,16 +118,15 @@ class TableValues:
     ) -> None:
         """Read the values.
 
-        Accuracies that were not counted are taken from the folder's estimates, if wanted, and those of cells that the
-        folder lacks from a file of predictions, if one is given.
+        Missing counts are replaced by the folder's estimates, if `estimates` is true, and accuracies of missing cells
+        by those in the file `predictions`, if it is not None.
         """
         self.reader, self.dataset = reader, dataset
         self.space = cells_of(reader)
-        held = held_datasets(reader)
-        if dataset not in held:
+        available = held_datasets(reader)
+        if dataset not in available:
             raise ConfigError(
-                f"Searching failed for {reader.path}: expected one of its datasets, got {dataset!r}."
-                f"{closest(dataset, held)}"
+                f"Searching failed for {reader.path}: it has no results of {dataset!r}.{closest(dataset, available)}"
             )
         accuracies = read_accuracies(reader.files, dataset)
         evaluated = accuracies.index
@@ -137,19 +134,19 @@ class TableValues:
         self._counted = Terms(counted)
         self.n_estimated = 0
         if estimates:
-            filled = fill_in_estimates(counted)[0].accuracies
-            self.n_estimated = int((filled.notna() & accuracies.isna()).any(axis=1).sum())
-            accuracies = filled
+            with_estimates = fill_in_estimates(counted)[0].accuracies
+            self.n_estimated = int((with_estimates.notna() & accuracies.isna()).any(axis=1).sum())
+            accuracies = with_estimates
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
         self.is_predicted = np.zeros(self.n, dtype=np.bool_)
-        new = accuracies.index.difference(evaluated).to_numpy(np.int64)
-        if wrong := sorted(set(new.tolist()) - set(self.space.isomorphs())):
+        predicted = accuracies.index.difference(evaluated).to_numpy(np.int64)
+        if wrong := sorted(set(predicted.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
                 f"Reading predictions failed for {predictions}: expected indices of cells, one per isomorphism class, "
                 f"got {wrong[0]}. Write the file again with: robust201 predict"
             )
-        self.is_predicted[new] = True
+        self.is_predicted[predicted] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
@@ -161,21 +158,21 @@ class TableValues:
         return len(self.space.specs())
 
     def objective(self, name: str, terms: Sequence[ObjectiveTerm]) -> WeightedSum:
-        """Read an objective.
+        """Return an objective with its values.
 
         Raises:
             ConfigError: the dataset has no such values.
         """
         columns, weights = [], []
         for term in terms:
-            found = self.term(term.name)
-            columns.append(found)
-            weights += [term.weight / found.shape[1]] * found.shape[1]
+            values = self.term(term.name)
+            columns.append(values)
+            weights += [term.weight / values.shape[1]] * values.shape[1]
         is_accuracy = all(self.terms.is_accuracy(term.name) for term in terms)
         return WeightedSum(name, np.concatenate(columns, axis=1), np.array(weights), is_accuracy)
 
     def uses_estimates(self, terms: Sequence[ObjectiveTerm]) -> bool:
-        """Whether some of an objective's values are made of estimates."""
+        """Return whether any of an objective's values are based on estimates."""
         if not self.n_estimated:
             return False
         is_estimated = [
@@ -184,44 +181,44 @@ class TableValues:
         return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
     def term(self, name: str) -> _Floats:
-        """Read one term: (n, E) values of its evaluations, whose mean it is; NaN where there are none."""
+        """Return the evaluations (n, E) of a term, whose mean is its value; NaN if missing."""
         columns = self.terms.columns(name)
-        found = np.full((self.n, columns.shape[1]), math.nan)
-        found[columns.index.to_numpy(np.int64)] = columns.to_numpy(np.float64)
-        return found
+        values = np.full((self.n, columns.shape[1]), math.nan)
+        values[columns.index.to_numpy(np.int64)] = columns.to_numpy(np.float64)
+        return values
 
 
 def cells_of(reader: RobustnessDataset) -> CellSpace:
-    """Return the space of a folder's architectures; a `ConfigError` says that they are no cells."""
+    """Return the cell space of a folder's architectures; raise a `ConfigError` if they are not cells."""
     if reader.files.space is None:
         raise ConfigError(
-            f"Searching failed for {reader.path}: expected architectures that are cells, got those of the space "
-            f"{reader.files.space_name or 'unknown'}, whose members have no neighbours. Choose a dataset of cells."
+            f"Searching failed for {reader.path}: its architectures are not cells but of the space "
+            f"{reader.files.space_name or 'unknown'}, which has no neighbours. Choose a dataset of cells."
         )
     return reader.files.space
 
 
 def meets(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
-    """Mark by index the evaluated cells that meet all constraints; one without the number meets none.
+    """Return which evaluated cells meet all constraints, by index; a cell without the number does not.
 
     Raises:
-        ConfigError: one is not understood, is of something that only an evaluation tells, or is met by no cell.
+        ConfigError: a constraint is invalid, is not about a cost, or is met by no cell.
     """
-    met = np.ones(values.n, dtype=np.bool_)
+    meets_all = np.ones(values.n, dtype=np.bool_)
     for text in constraints:
         match = _CONSTRAINT.fullmatch(text)
-        if match is None or match[1] not in values.terms.beforehand:
-            known = ", ".join(values.terms.beforehand) or "no cost, as nothing is joined and the classes are unknown"
+        if match is None or match[1] not in values.terms.known_in_advance:
+            known = ", ".join(values.terms.known_in_advance) or "none (join a table)"
             raise ConfigError(
                 f"Reading the constraint failed for {text!r}: expected a cost, <= or >=, and a number, such as "
-                f"'parameters <= 800000', got another. Costs here: {known}. Anything else belongs in the objective."
+                f"'parameters <= 800000'. Costs here: {known}. Other quantities belong in the objective."
             )
         cost = values.term(match[1])[:, 0]
-        own = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
-        if not own.any():
+        is_met = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
+        if not is_met.any():
             raise ConfigError(
-                f"Constraining the search failed for {text!r}: expected a constraint that some cell meets, got none: "
-                f"{match[1]} lies between {np.nanmin(cost):.10g} and {np.nanmax(cost):.10g}. Choose another number."
+                f"Constraining the search failed for {text!r}: no cell meets it, since {match[1]} lies between "
+                f"{np.nanmin(cost):.10g} and {np.nanmax(cost):.10g}. Choose another number."
             )
-        met &= own
-    return met
+        meets_all &= is_met
+    return meets_all

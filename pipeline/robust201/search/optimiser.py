@@ -1,4 +1,4 @@
-"""The contract of a search method: `Optimiser`, which proposes architectures and receives their values."""
+"""The interface of search methods: `Optimiser`, which proposes architectures and receives their values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ _CHEBYSHEV_SUM = 0.05
 
 
 class Query(NamedTuple):
-    """What is to be evaluated.
+    """A request for an evaluation.
 
     Attributes:
         architecture: index of the cell.
-        n_evaluations: how many of the objective's evaluations, in the order of `Benchmark.order`; None for all.
+        n_evaluations: number of the objective's evaluations, taken in the order of `Benchmark.order`; None for all.
     """
 
     architecture: int
@@ -28,10 +28,10 @@ class Query(NamedTuple):
 
 
 class Preference:
-    """What makes one architecture better than another: the value itself, or of several objectives a weighting of them.
+    """Order of architectures: by the objective, or by a random weighting of several objectives.
 
     Weights are drawn anew whenever a method chooses (see `redraw`), so that a run covers the whole front. Values are
-    scaled by the lowest and highest observed, and combined by the augmented Chebyshev function of ParEGO.
+    scaled by their observed range, and combined by the augmented Chebyshev function of ParEGO.
     """
 
     def __init__(self, n_objectives: int, rng: np.random.Generator) -> None:
@@ -45,7 +45,7 @@ class Preference:
             self._weights = self._rng.dirichlet(np.ones(self.n_objectives))
 
     def observe(self, values: Scores) -> None:
-        """Extend the range by which values are scaled."""
+        """Extend the range that values are scaled by."""
         if self.n_objectives > 1:
             self._low, self._high = np.fmin(self._low, values), np.fmax(self._high, values)
 
@@ -58,17 +58,17 @@ class Preference:
 
 
 class Optimiser(ABC):
-    """One run of a search method. All of its draws come from `rng`, so equal seeds and values give equal runs.
+    """A run of a search method. All random numbers come from `rng`, so equal seeds and values give equal runs.
 
-    The caller asks for a query, evaluates it, tells the values, and asks again, until the budget is spent or there is
-    nothing left to ask for.
+    The caller asks for a query, evaluates it, tells the values, and repeats until the budget is spent or nothing is
+    left to query.
 
     Attributes:
-        cells: what may be asked for.
-        rng: source of all draws.
-        n_queries: the budget, in evaluations of whole objectives; fractions count where a query is of a part.
-        preference: how values are compared.
-        asked: the architectures asked for so far, each once.
+        cells: cells that may be queried.
+        rng: random generator.
+        n_queries: budget, in evaluations of whole objectives; partial queries count as fractions.
+        preference: order of the values.
+        queried: architectures queried so far.
     """
 
     def __init__(
@@ -79,25 +79,25 @@ class Optimiser(ABC):
         self.n_queries = n_queries
         self.n_evaluations = n_evaluations
         self.preference = Preference(n_objectives, rng)
-        self.asked: set[int] = set()
+        self.queried: set[int] = set()
 
     @classmethod  # noqa: B027 - most methods have nothing to prepare
     def prepare(cls, several: Sequence[Self]) -> None:
-        """Do in one call what runs of this method with equally many observations could each do alone."""
+        """Perform work shared by several runs with equal numbers of observations in one call."""
 
     @abstractmethod
     def propose(self) -> Query | None:
-        """Choose what to evaluate next; None if there is nothing."""
+        """Choose the next query; None if nothing is left."""
 
     @abstractmethod
     def learn(self, query: Query, values: Scores) -> None:
-        """Take the values of the query that was proposed last."""
+        """Process the values of the last proposed query."""
 
     def ask(self) -> Query | None:
-        """Return the next query; None if there is nothing left to ask for."""
+        """Return the next query; None if nothing is left to query."""
         query = self.propose()
         if query is not None:
-            self.asked.add(query.architecture)
+            self.queried.add(query.architecture)
         return query
 
     def tell(self, query: Query, values: Scores) -> None:
@@ -105,15 +105,17 @@ class Optimiser(ABC):
         self.learn(query, values)
 
     def draw_new(self, count: int) -> list[int]:
-        """Draw members that were not asked for, each once; fewer where fewer are left."""
+        """Return distinct members that were not queried; fewer than `count` if not enough are left."""
         drawn: dict[int, None] = {}
-        n_left = len(self.cells) - len(self.asked)
+        n_left = len(self.cells) - len(self.queried)
         count = min(count, n_left)
-        if 2 * n_left < len(self.cells):  # few are left: trying would take long
-            left = np.array([one for one in self.cells.members.tolist() if one not in self.asked], dtype=np.int64)
-            return [int(one) for one in self.rng.permutation(left)[:count]]
+        if 2 * n_left < len(self.cells):  # few are left, so rejection sampling would be slow
+            available = np.array(
+                [cell for cell in self.cells.members.tolist() if cell not in self.queried], dtype=np.int64
+            )
+            return [int(cell) for cell in self.rng.permutation(available)[:count]]
         while len(drawn) < count:
             cell = self.cells.draw(self.rng)
-            if cell not in self.asked:
+            if cell not in self.queried:
                 drawn[cell] = None
         return list(drawn)

@@ -1,10 +1,10 @@
-"""Random search: members drawn without replacement."""
+"""Random search: query members in random order, without replacement."""
 
 from robust201.search.optimiser import Optimiser, Query, Scores
 
 
 class RandomSearch(Optimiser):
-    """Asks for members in random order, all orders equally likely, each once."""
+    """Query each member once, in uniformly random order."""
 
     _order: list[int] | None = None
 
@@ -14,4 +14,4 @@ class RandomSearch(Optimiser):
         return Query(self._order.pop()) if self._order else None
 
     def learn(self, query: Query, values: Scores) -> None:
-        """Learn nothing."""
+        """Ignore the values."""

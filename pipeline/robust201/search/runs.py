@@ -1,4 +1,4 @@
-"""Many runs of search methods, in several processes: what each asked for, and the best that it had after each query."""
+"""Runs of search methods in several processes: the queried architectures, and the best one after each query."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ from robust201.search.benchmark import Benchmark
 from robust201.search.methods import find_method
 from robust201.search.optimiser import Optimiser, Query
 
-TOGETHER = 4
-"""Runs that go on side by side in a process: networks of so many fit in a core's cache (see `search.ensemble`)."""
+RUNS_PER_PROCESS = 4
+"""Number of runs that a process advances together: their networks fit in a core's cache (see `search.ensemble`)."""
 
 NOTHING = -1
-"""In place of an architecture, where a run has none yet."""
+"""Placeholder for an architecture that a run does not have yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,37 +29,37 @@ class Runs:
     """Runs of one method on one benchmark.
 
     Attributes:
-        method: its name in the table.
-        benchmark: what was searched.
-        asked: (runs, n) architectures wholly evaluated, in order, as far as the longest run goes; else `NOTHING`.
+        method: name of the method.
+        benchmark: the benchmark.
+        queried: (runs, n) fully evaluated architectures in order; runs shorter than the longest end with `NOTHING`.
         ready: (runs, n) evaluations of whole objectives spent when each value arrived; inf after a run's end.
-        n_queries: the budget of a run.
+        n_queries: budget of a run.
     """
 
     method: str
     benchmark: Benchmark
-    asked: NDArray[np.int64]
+    queried: NDArray[np.int64]
     ready: NDArray[np.float64]
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Return the best architecture of one objective after each query: (runs, n_queries); the first of equals."""
-        values = np.where(self.asked == NOTHING, -np.inf, self.benchmark.values[self.asked, 0])
+        """Return the best architecture for one objective after each query: (runs, n_queries); ties keep the first."""
+        values = np.where(self.queried == NOTHING, -np.inf, self.benchmark.values[self.queried, 0])
         so_far = np.maximum.accumulate(values, axis=1)
         is_new = np.diff(so_far, axis=1, prepend=-np.inf) > 0
         columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-        place = np.maximum.accumulate(np.where(is_new, columns, -1), axis=1)
-        best = np.where(place < 0, NOTHING, np.take_along_axis(self.asked, np.maximum(place, 0), axis=1))
+        index = np.maximum.accumulate(np.where(is_new, columns, -1), axis=1)
+        best = np.where(index < 0, NOTHING, np.take_along_axis(self.queried, np.maximum(index, 0), axis=1))
         return self._by_query(best)
 
     def _by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the state after each whole query, of one after each evaluation."""
+        """Return the state after each whole query, given the states after each evaluation."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
-        found = np.full((len(states), self.n_queries), NOTHING, dtype=np.int64)
+        states_by_query = np.full((len(states), self.n_queries), NOTHING, dtype=np.int64)
         for run, (ready, row) in enumerate(zip(self.ready, states, strict=True)):
             last = np.searchsorted(ready, budgets, side="right") - 1
-            found[run] = np.where(last < 0, NOTHING, row[np.maximum(last, 0)])
-        return found
+            states_by_query[run] = np.where(last < 0, NOTHING, row[np.maximum(last, 0)])
+        return states_by_query
 
 
 def run_methods(
@@ -74,85 +74,85 @@ def run_methods(
 ) -> list[list[Runs]]:
     """Run methods on benchmarks.
 
-    Equal seeds give equal runs, whatever the number of processes. The draws of a run follow from the seed, the method
-    and the number of the run.
+    Equal seeds give equal runs for any number of processes: the random numbers of a run depend on the seed, the method
+    and the run's number.
 
     Args:
-        benchmarks: what is searched.
-        methods: names of the table.
+        benchmarks: benchmarks to search.
+        methods: names of the methods.
         n_queries: budget of a run, in evaluations of whole objectives.
-        n_runs: runs of each method on each benchmark.
-        seed: of all draws.
-        processes: how many, at most and by default one a CPU that this process may use. In this process where one is
-            enough.
-        on_progress: (runs done, all runs), called after each batch.
+        n_runs: number of runs of each method on each benchmark.
+        seed: seed of all random numbers.
+        processes: maximum number of processes; by default one per CPU that this process may use. A single process is
+            this one.
+        on_progress: function of (finished runs, all runs), called after each batch.
 
     Returns:
-        For each benchmark, the runs of each method, in their order.
+        For each benchmark, the runs of each method, in order.
 
     Raises:
         EvaluationError: a process died.
     """
-    chunks = [range(start, min(start + TOGETHER, n_runs)) for start in range(0, n_runs, TOGETHER)]
-    # The slowest method comes first in the table: the processes end together if it is begun first.
-    jobs = [(place, name, chunk) for name in methods for place in range(len(benchmarks)) for chunk in chunks]
+    chunks = [range(start, min(start + RUNS_PER_PROCESS, n_runs)) for start in range(0, n_runs, RUNS_PER_PROCESS)]
+    # Submit the slowest method first (the first in the table), so that the processes finish together.
+    jobs = [(index, name, chunk) for name in methods for index in range(len(benchmarks)) for chunk in chunks]
     n_cpus = len(os.sched_getaffinity(0))
     n_processes = min(len(jobs), n_cpus, n_cpus if processes is None else processes)
-    found: dict[tuple[int, str], list[_Trace]] = {(place, name): [] for place, name, _ in jobs}
+    traces_by_job: dict[tuple[int, str], list[_Trace]] = {(index, name): [] for index, name, _ in jobs}
     done = 0
-    for (place, name, chunk), traces in _finished(benchmarks, jobs, n_queries, seed, n_processes):
-        found[place, name] += zip(chunk, traces, strict=True)
+    for (index, name, chunk), traces in _iter_finished(benchmarks, jobs, n_queries, seed, n_processes):
+        traces_by_job[index, name] += zip(chunk, traces, strict=True)
         done += len(chunk)
         on_progress(done, len(benchmarks) * len(methods) * n_runs)
     return [
-        [_gather(name, benchmark, found[place, name], n_queries) for name in methods]
-        for place, benchmark in enumerate(benchmarks)
+        [_gather(name, benchmark, traces_by_job[index, name], n_queries) for name in methods]
+        for index, benchmark in enumerate(benchmarks)
     ]
 
 
 def run_together(
     method: str, benchmark: Benchmark, *, n_queries: int, seed: int, numbers: Sequence[int]
 ) -> list[tuple[list[int], list[float]]]:
-    """Run a method several times side by side; each run as if it were alone.
+    """Advance several runs of a method together; each gives the same result as it would alone.
 
     Returns:
-        For each run, the architectures wholly evaluated and what was spent by then.
+        For each run, the fully evaluated architectures, and the budget spent by each.
     """
-    kind = find_method(method).optimiser
-    optimisers = [_begin(kind, method, benchmark, n_queries, seed, number) for number in numbers]
+    optimiser_class = find_method(method).optimiser
+    optimisers = [_create_optimiser(optimiser_class, method, benchmark, n_queries, seed, number) for number in numbers]
     measured: list[dict[int, int]] = [{} for _ in numbers]
     spent = [0] * len(numbers)
     traces: list[tuple[list[int], list[float]]] = [([], []) for _ in numbers]
     running = list(range(len(numbers)))
     size = benchmark.n_evaluations
     while running:
-        kind.prepare([optimisers[place] for place in running])
-        for place in tuple(running):
-            query = optimisers[place].ask()
-            if query is None or spent[place] + (cost := _cost(query, size, measured[place])) > n_queries * size:
-                running.remove(place)
+        optimiser_class.prepare([optimisers[index] for index in running])
+        for index in tuple(running):
+            query = optimisers[index].ask()
+            if query is None or spent[index] + (cost := _cost(query, size, measured[index])) > n_queries * size:
+                running.remove(index)
                 continue
-            spent[place] += cost
-            optimisers[place].tell(query, benchmark.evaluate(query))
-            whole = query.n_evaluations is None or query.n_evaluations == size
-            measured[place][query.architecture] = size if whole else query.n_evaluations or size
-            if whole:
-                traces[place][0].append(query.architecture)
-                traces[place][1].append(spent[place] / size)
+            spent[index] += cost
+            optimisers[index].tell(query, benchmark.evaluate(query))
+            is_whole = query.n_evaluations is None or query.n_evaluations == size
+            measured[index][query.architecture] = size if is_whole else query.n_evaluations or size
+            if is_whole:
+                traces[index][0].append(query.architecture)
+                traces[index][1].append(spent[index] / size)
     return traces
 
 
 def _cost(query: Query, size: int, measured: dict[int, int]) -> int:
-    """Count the evaluations that a query adds; a whole one is paid in full, also if it was made before."""
+    """Return the number of evaluations that a query adds; a whole query counts in full, even if repeated."""
     if query.n_evaluations is None:
         return size
     return max(0, query.n_evaluations - measured.get(query.architecture, 0))
 
 
-def _begin(
-    kind: type[Optimiser], method: str, benchmark: Benchmark, n_queries: int, seed: int, number: int
+def _create_optimiser(
+    optimiser_class: type[Optimiser], method: str, benchmark: Benchmark, n_queries: int, seed: int, number: int
 ) -> Optimiser:
-    return kind(
+    return optimiser_class(
         benchmark.cells,
         np.random.default_rng([seed, number, *method.encode()]),
         n_queries=n_queries,
@@ -164,11 +164,11 @@ def _begin(
 _Job = tuple[int, str, range]
 _Trace = tuple[int, tuple[list[int], list[float]]]
 
-_in_worker: dict[int, Benchmark] = {}
-"""The benchmarks by their place, in a worker process."""
+_worker_benchmarks: dict[int, Benchmark] = {}
+"""Benchmarks by index, in a worker process."""
 
 
-def _finished(
+def _iter_finished(
     benchmarks: Sequence[Benchmark], jobs: Sequence[_Job], n_queries: int, seed: int, processes: int
 ) -> Iterator[tuple[_Job, list[tuple[list[int], list[float]]]]]:
     if processes <= 1:
@@ -186,37 +186,37 @@ def _finished(
             yield pending[future], future.result()
     except BrokenProcessPool as error:
         raise EvaluationError(
-            "Searching failed for a worker process: expected it to finish its runs, got a process that died, perhaps "
-            "for lack of memory. Run the same command again, with fewer --processes."
+            "Searching failed for a worker process: it died before finishing its runs, perhaps for lack of memory. "
+            "Run the same command again, with fewer --processes."
         ) from error
     finally:
-        stopping.close()  # workers that are not done end in the middle of their runs, which nobody waits for
+        stopping.close()  # aborts the remaining runs of workers
         with holding_interrupts():
             pool.shutdown(cancel_futures=True)
         stopped.close()
 
 
 def _start(benchmarks: Sequence[Benchmark], stopped: Connection) -> None:
-    _in_worker.update(enumerate(benchmarks))
+    _worker_benchmarks.update(enumerate(benchmarks))
     end_with_parent(stopped)
 
 
 def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
-    return _run(_in_worker[job[0]], job, n_queries, seed)
+    return _run(_worker_benchmarks[job[0]], job, n_queries, seed)
 
 
 def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
     _, name, chunk = job
-    with threadpool_limits(1, "blas"):  # matrices are small, and other CPUs have processes of their own
+    with threadpool_limits(1, "blas"):  # matrices are small, and each CPU has its own process
         return run_together(name, benchmark, n_queries=n_queries, seed=seed, numbers=chunk)
 
 
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
-    ordered = [trace for _, trace in sorted(traces, key=lambda one: one[0])]
-    longest = max((len(asked) for asked, _ in ordered), default=0)
-    asked = np.full((len(ordered), longest), NOTHING, dtype=np.int64)
+    ordered = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
+    longest = max((len(queried) for queried, _ in ordered), default=0)
+    queried = np.full((len(ordered), longest), NOTHING, dtype=np.int64)
     ready = np.full((len(ordered), longest), np.inf)
     for run, (architectures, spent) in enumerate(ordered):
-        asked[run, : len(architectures)] = architectures
+        queried[run, : len(architectures)] = architectures
         ready[run, : len(spent)] = spent
-    return Runs(method, benchmark, asked, ready, n_queries)
+    return Runs(method, benchmark, queried, ready, n_queries)

@@ -1,10 +1,9 @@
-"""Signs that an attack was weaker than it looks: what to doubt before a robust accuracy is published.
+"""Warning signs in accuracies that an attack was too weak, to be resolved before a robust accuracy is published.
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
-Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), where accuracies show them. What needs more than
-accuracies (successes that only the attack itself saw) is not among them: accuracies of robust201 always come from a
-fresh forward pass on the images that an attack returned. Gradients that are exactly zero are seen where the measure
-`input_gradient` was taken.
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1) that need only accuracies. Checks of successes that
+only the attack itself observed are unnecessary: accuracies of robust201 always come from a fresh forward pass on the
+images that an attack returned. Zero gradients are detected only if the measure `input_gradient` was evaluated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,29 +18,29 @@ from numpy.typing import NDArray
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 
 FLAG_LEVEL = 1e-3
-"""Probability that one kind of check names a network of a dataset by chance."""
+"""Probability that a check flags any network of a dataset by chance."""
 
 HUGE_255 = 64.0
-"""Epsilon, in units of 1/255, from which an attack in the Linf ball may set most pixels to anything."""
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball can set most pixels to any value."""
 
 NEAR_CHANCE = 0.15
-"""Accuracy above chance that is still called near it: at 255/255 FGSM leaves images of two values per channel, which
-networks do not assign to all classes equally often."""
+"""Margin above chance level within which an accuracy counts as near chance: at 255/255, FGSM produces images with two
+values per channel, which networks do not assign to all classes equally often."""
 
 SAME = 1e-3
-"""Difference in accuracy between equal images that arithmetic may explain (see `weights_check.ROUNDING`)."""
+"""Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
-"""Key and strength under which `find_flags` is given the shares of images whose gradient is exactly zero."""
+"""Key and strength of `find_flags`'s input that holds the fractions of images whose gradient is exactly zero."""
 
 MOST_ZERO = 0.01
-"""Largest share of images without a gradient that is not flagged; ours, since the source names no threshold."""
+"""Maximum unflagged fraction of images without a gradient; our choice, since the source has no threshold."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
 
 
 class _Family(NamedTuple):
-    """Attacks in balls of one norm, whose strengths mean the same."""
+    """Attacks in balls of one norm, so that their strengths are comparable."""
 
     white_box: tuple[str, ...]
     black_box: tuple[str, ...]
@@ -50,14 +49,14 @@ class _Family(NamedTuple):
 
     @property
     def iterative(self) -> tuple[str, ...]:
-        """All of them: each should fool more images in a larger ball."""
+        """All iterative attacks: each should fool more images in a larger ball."""
         return (*self.white_box, *self.black_box, *self.standard, *self.others)
 
 
-def _family(form: str, *more: str) -> _Family:
-    white_box = *more, *(f"aa_{name}{form}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{form}"
-    others = f"aa_fab{form}", f"aa_fab-t{form}", f"bb{form}"
-    return _Family(white_box, (f"aa_square{form}",), (f"aa_standard{form}",), others)
+def _family(suffix: str, *first_white_box: str) -> _Family:
+    white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
+    others = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
+    return _Family(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), others)
 
 
 _FAMILIES = (
@@ -66,12 +65,12 @@ _FAMILIES = (
     _family("_l1"),
     _Family(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
-"""By norm, all attacks of the table but FGSM (`tests/statistics/test_attack_flags.py` compares)."""
+"""By norm, all attacks of the task table except FGSM (checked in `tests/statistics/test_attack_flags.py`)."""
 
 _LINF = _FAMILIES[0]
 
 Accuracies = Mapping[ArchitectureId, float]
-"""Fraction correct by network."""
+"""Fraction correct, by network."""
 
 _Floats = NDArray[np.float64]
 
@@ -81,16 +80,16 @@ Evaluated = tuple[str, float]
 
 @dataclass(frozen=True)
 class AttackFlag:
-    """One sign, and the networks of a dataset that show it.
+    """A warning sign, and the networks of a dataset that show it.
 
     Attributes:
-        dataset: its name; empty for one network on images without a name.
-        check: its name: ``black-box stronger``, ``transfer stronger``, ``single step stronger``, ``ensemble weaker``,
-            ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
+        dataset: name of the dataset; empty for a single network on images without a name.
+        check: name of the check: ``black-box stronger``, ``transfer stronger``, ``single step stronger``,
+            ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
-        reason: what it may mean, and the threshold.
-        networks: those that show it, the clearest first, each with the two numbers compared.
-        n_checked: networks that have both numbers.
+        reason: possible cause, and the threshold.
+        networks: networks with the sign, the clearest first, each with the two numbers compared.
+        n_checked: number of networks that have both numbers.
     """
 
     dataset: str
@@ -102,7 +101,7 @@ class AttackFlag:
 
     @property
     def message(self) -> str:
-        """What was seen, on which networks, and what it may mean."""
+        """The observation, the networks and the possible cause."""
         name, high, low = self.networks[0]
         if not self.dataset:
             return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
@@ -123,15 +122,15 @@ class AttackFlag:
 
 
 class Transfer(NamedTuple):
-    """What made the images that a key shows: an attack, and the network that it attacked."""
+    """How a transfer key's images were made: the attack, and the network that it attacked."""
 
     attack: str
     source: ArchitectureId
 
 
 def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
-    """Find the transfers among the protocols of a sweep, by key."""
-    found = {}
+    """Return the transfers among a sweep's protocols, by key."""
+    transfers = {}
     for payload in protocols:
         match payload:
             case {
@@ -139,8 +138,8 @@ def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
                 "source": {"architecture": int() | str() as source},
                 "parameters": {"attack": str(attack)},
             }:
-                found[key] = Transfer(attack, source)
-    return found
+                transfers[key] = Transfer(attack, source)
+    return transfers
 
 
 def find_flags(
@@ -152,15 +151,16 @@ def find_flags(
     transfers: Mapping[str, Transfer] = MappingProxyType({}),
     at_all: bool = False,
 ) -> list[AttackFlag]:
-    """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
+    """Run all checks on a dataset's results, which must come from the same `n_images` images.
 
-    A difference counts where it exceeds what two independent samples of so many images would show by chance in one of
-    `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both are of
-    the same images, whose difference varies less, so the checks err towards silence. With `at_all`, two attacks in the
-    same ball are flagged at any difference: that the weaker one fools more images is no estimate.
+    A difference is flagged if it exceeds what two independent samples of `n_images` images would show by chance in one
+    of `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both samples
+    are in fact the same images, so their difference varies less and the checks are conservative. With `at_all`, two
+    attacks in the same ball are flagged at any difference, because an image that only the weaker attack fools is a fact
+    and not an estimate.
     """
-    compared = None if at_all else n_images
-    # On its own source a transfer is the attack itself.
+    n_compared = None if at_all else n_images
+    # On its own source network, a transfer is simply the attack.
     without_sources: dict[Evaluated, Accuracies] = {
         (key, strength): {name: value for name, value in accuracies.items() if name != transfers[key].source}
         if key in transfers
@@ -170,7 +170,7 @@ def find_flags(
     flags = [
         flag
         for check, (reason, pairs) in _weaker_and_stronger(transfers).items()
-        for flag in _compare(check, reason, without_sources, pairs, compared)
+        for flag in _compare(check, reason, without_sources, pairs, n_compared)
     ]
     flags += _not_monotone(results, n_images)
     flags += _far_from_chance(results, n_classes)
@@ -183,15 +183,15 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 
 
 def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """List by check what a flag means, and the pairs of attacks of which the first should be the weaker one."""
-    of_transfers = [
+    """Return each check's reason and its pairs of attacks, whose first attack should be the weaker one."""
+    transfer_pairs = [
         (key, other)
         for key, transfer in transfers.items()
         for family in _FAMILIES
         if transfer.attack in family.iterative or (transfer.attack == _FGSM and family is _LINF)
         for other in family.white_box
     ]
-    of_ensembles = [
+    ensemble_pairs = [
         (other, standard)
         for family in _FAMILIES
         for standard in family.standard
@@ -205,7 +205,7 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
         ),
         "transfer stronger": (
             "images made on another network should not beat an attack with gradients: gradients may be masked",
-            of_transfers,
+            transfer_pairs,
         ),
         "single step stronger": (
             "one step should not beat many: the iterative attack may be stuck, or its step too small",
@@ -213,7 +213,7 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
         ),
         "ensemble weaker": (
             "AutoAttack's standard version should leave no image that another attack fools",
-            of_ensembles,
+            ensemble_pairs,
         ),
     }
 
@@ -225,17 +225,19 @@ def _compare(
     pairs: Sequence[tuple[str, str]],
     n_images: int | None,
 ) -> Iterator[_Flag]:
-    """Find networks that the first attack of a pair, which should be the weaker one, fools more often."""
-    shared = [
+    """Flag networks that the first, supposedly weaker attack of a pair fools more often."""
+    comparisons = [
         (weak, strong, strength)
         for weak, strong in pairs
         for key, strength in sorted(results)
         if key == weak and strength > CLEAN_STRENGTH and (strong, strength) in results
     ]
-    for weak, strong, strength in shared:
-        fooled, left = results[weak, strength], results[strong, strength]
-        margin = 0.0 if n_images is None else _Chance(n_images, len(shared) * len(fooled))
-        yield from _flag(check, f"{weak} against {strong} at {strength:g}", reason, left, fooled, margin)
+    for weak, strong, strength in comparisons:
+        weak_accuracies, strong_accuracies = results[weak, strength], results[strong, strength]
+        margin = 0.0 if n_images is None else _Chance(n_images, len(comparisons) * len(weak_accuracies))
+        yield from _flag(
+            check, f"{weak} against {strong} at {strength:g}", reason, strong_accuracies, weak_accuracies, margin
+        )
 
 
 def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
@@ -265,22 +267,22 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
 
 
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    """Only the files of others have such a strength: sweeps reject it."""
+    """Flag changes at strength 0, which only other programs' files contain, since sweeps reject it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
     reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}"
-    known = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
+    known_keys = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
-        if key in known and strength == 0:
+        if key in known_keys and strength == 0:
             for first, second in ((accuracies, clean), (clean, accuracies)):
                 yield from _flag("changed at zero", f"{key} at 0 against clean", reason, first, second, SAME)
 
 
 def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    shares = results.get(ZERO_GRADIENTS, {})
+    fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
         f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there"
     )
-    yield from _flag("zero gradients", "input_gradient", reason, shares, dict.fromkeys(shares, MOST_ZERO))
+    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MOST_ZERO))
 
 
 class _Chance(NamedTuple):
@@ -291,7 +293,7 @@ class _Chance(NamedTuple):
         from scipy.special import ndtri
 
         quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
-        # Never below the spread of one image: a variance of zero is an estimate, too.
+        # At least the spread of one image: a variance of zero is only an estimate.
         variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
         spread: _Floats = quantile * np.sqrt(variance / self.n_images)
         return spread
@@ -300,12 +302,12 @@ class _Chance(NamedTuple):
 def _flag(
     check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _Chance | float = 0.0
 ) -> Iterator[_Flag]:
-    """Name the networks whose first accuracy exceeds the second by more than a margin; nothing where none does."""
+    """Flag the networks whose first accuracy exceeds the second by more than a margin, if there are any."""
     names = [name for name in higher if name in lower]
     high = np.array([higher[name] for name in names], np.float64)
     low = np.array([lower[name] for name in names], np.float64)
     excess = high - low - (margin.difference(high, low) if isinstance(margin, _Chance) else margin)
     order = np.argsort(-excess, kind="stable")
-    named = [(names[place], float(high[place]), float(low[place])) for place in order[excess[order] > 0].tolist()]
-    if named:
-        yield check, where, reason, tuple(named), len(names)
+    flagged = [(names[index], float(high[index]), float(low[index])) for index in order[excess[order] > 0].tolist()]
+    if flagged:
+        yield check, where, reason, tuple(flagged), len(names)

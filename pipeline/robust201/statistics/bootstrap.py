@@ -1,12 +1,12 @@
-"""What other test images might have given: counts of correct images drawn anew, and what follows of ranks and medians.
+"""Bootstrap over test images: resampled counts of correct images, and intervals of ranks, medians and correlations.
 
-Where outcomes by image are stored, images are drawn with replacement, the same for all networks and tasks
-(`image_draws`): what networks have in common, as hard images, stays. Where only accuracies are, each count is drawn
-from the binomial distribution of its own (`binomial_draws`): as if every network had been shown other images. Networks
-that err on the same images then seem to differ less surely than they do, so intervals of ranks and of rank correlations
-are mostly too wide.
+If per-image outcomes are stored, images are resampled with replacement, the same ones for all networks and tasks
+(`image_draws`), which preserves what networks have in common, such as hard images. If only accuracies are stored, each
+count is drawn from its own binomial distribution (`binomial_draws`), as if every network had been evaluated on
+different images. For networks that err on the same images, differences then look less certain than they are, and
+intervals of ranks and of rank correlations are mostly too wide.
 
-Equal seeds give equal draws, with equal versions of NumPy.
+Equal seeds and equal versions of NumPy give equal samples.
 """
 
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ class Estimate(NamedTuple):
     """A number with its bootstrap interval.
 
     Attributes:
-        value: of the images as they are.
-        low: lower end of the interval, the value less a multiple of the draws' standard deviation.
-        high: upper end. The interval is of what as many other images would give on average.
-        bias: mean over the draws, less the value: about what the scatter of accuracies adds, mostly less than all of
-            it. Accuracies on endlessly many images would give the value less the bias, or beyond.
+        value: the estimate on the original images.
+        low: lower end of the interval, the value minus a multiple of the standard deviation over bootstrap samples.
+        high: upper end. The interval covers the average result on other image sets of the same size.
+        bias: mean over bootstrap samples minus the value. It estimates the effect of sampling noise in the accuracies,
+            mostly too low: with infinitely many images, the result would be about the value minus the bias, or beyond.
     """
 
     value: float
@@ -43,13 +43,13 @@ class Estimate(NamedTuple):
 def binomial_draws(
     accuracies: ArrayLike, n_images: int, *, n_draws: int = N_DRAWS, seed: int | Sequence[int] = 0
 ) -> Drawn:
-    """Draw counts of correct images from accuracies alone.
+    """Sample counts of correct images from accuracies alone.
 
     Args:
-        accuracies: (…) fractions, each of N images.
+        accuracies: (…) fractions of N images.
         n_images: N.
-        n_draws: draws D.
-        seed: of the draws.
+        n_draws: number of samples D.
+        seed: seed of the samples.
 
     Returns:
         (D, …) counts.
@@ -60,13 +60,13 @@ def binomial_draws(
 
 
 def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed: int = 0) -> Drawn:
-    """Draw the images anew, with replacement and the same for every row, and count the correct ones.
+    """Resample the images with replacement, the same for every row, and count the correct ones.
 
     Args:
         outcomes: (…, B) uint8, packed outcomes of the same images.
         n_images: N.
-        n_draws: draws D.
-        seed: of the draws.
+        n_draws: number of samples D.
+        seed: seed of the samples.
 
     Returns:
         (D, …) counts out of N.
@@ -80,17 +80,17 @@ def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed
 
 
 def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """Rank counts along the last axis: one more than the number of higher ones."""
+    """Return ranks of counts along the last axis: one more than the number of higher counts."""
     numbers = np.asarray(counts)
     flat = numbers.reshape(-1, numbers.shape[-1])
     ranks = np.empty(flat.shape, np.int64)
-    for place, row in enumerate(flat):
-        ranks[place] = 1 + len(row) - np.searchsorted(np.sort(row), row, side="right")
+    for index, row in enumerate(flat):
+        ranks[index] = 1 + len(row) - np.searchsorted(np.sort(row), row, side="right")
     return ranks.reshape(numbers.shape)
 
 
 class RankIntervals(NamedTuple):
-    """Ranks that networks had in a central share of the draws, and how often each was best, alone or with others."""
+    """Central range of each network's ranks over the samples, and how often it was best, alone or tied."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -98,7 +98,7 @@ class RankIntervals(NamedTuple):
 
 
 def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
-    """Return the percentile interval of each network's rank, by (D, A) counts of draws."""
+    """Return the percentile interval of each network's rank from resampled counts (D, A)."""
     ranks = ranks_of(counts)
     tail = (1 - level) / 2
     low, high = np.quantile(ranks, (tail, 1 - tail), axis=0, method="inverted_cdf")
@@ -106,32 +106,32 @@ def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
 
 
 def median_estimate(accuracies: ArrayLike, counts: Drawn, n_images: int, level: float = 0.95) -> Estimate:
-    """Return the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
+    """Return the median of accuracies (A,) with its interval from resampled counts (D, A)."""
     return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level, (0.0, 1.0))
 
 
 def kendall_estimate(
     first: ArrayLike, second: ArrayLike, drawn_first: Drawn, drawn_second: Drawn, level: float = 0.95
 ) -> Estimate:
-    """Return Kendall's tau-b of accuracies under two tasks with its interval, by (D, A) counts of draws of each.
+    """Return Kendall's tau-b of accuracies under two tasks, with its interval from resampled counts (D, A) of each.
 
-    Scatter of the accuracies lowers tau: with fewer images, or closer accuracies, tau is lower, whatever the networks
-    (see `Estimate.bias`). Without two different accuracies on each side, tau is NaN.
+    Sampling noise in the accuracies lowers tau: with fewer images or closer accuracies, tau is lower for any networks
+    (see `Estimate.bias`). If either task has equal accuracies only, tau is NaN.
     """
     value = float(kendall_taus(np.column_stack([first, second]))[0, 1])
-    drawn = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(drawn_first, drawn_second, strict=True)]
-    return _estimate(value, np.array(drawn), level, (-1.0, 1.0))
+    taus = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(drawn_first, drawn_second, strict=True)]
+    return _estimate(value, np.array(taus), level, (-1.0, 1.0))
 
 
-def _estimate(value: float, drawn: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
-    """Make the standard interval of the bootstrap, within limits; NaN where a draw has no number.
+def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
+    """Return the standard bootstrap interval, clipped to the limits; NaN if any sample's number is NaN.
 
-    Percentiles of the draws would be shifted by the bias once more, as accuracies that scatter are drawn again.
+    Percentiles would contain the bias twice, because samples of noisy accuracies add noise again.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
     """
     from scipy.special import ndtri
 
-    reach = float(ndtri(0.5 + level / 2)) * float(drawn.std(ddof=1))
-    low, high = np.clip((value - reach, value + reach), *limits)
-    return Estimate(value, float(low), float(high), float(drawn.mean()) - value)
+    half_width = float(ndtri(0.5 + level / 2)) * float(sampled.std(ddof=1))
+    low, high = np.clip((value - half_width, value + half_width), *limits)
+    return Estimate(value, float(low), float(high), float(sampled.mean()) - value)

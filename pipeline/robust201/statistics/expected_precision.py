@@ -1,7 +1,7 @@
-"""Precision of estimates from a sample of images, expected before it is drawn, from networks with all outcomes.
+"""Expected precision of estimates from a sample of images, computed before sampling from networks with all outcomes.
 
-Groups of networks are left out in turn. The others are the pilot: the model, the strata and the sizes come from them
-alone. How well the networks left out would be estimated follows from the residuals of their predictions.
+Groups of networks are left out in turn. The other networks serve as the pilot: the model, the strata and the sample
+sizes come only from them. The residuals of the predictions for the networks left out then give their precision.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from robust201.statistics.sampling import (
     stratify,
 )
 
-FEWEST_NETWORKS = 3
-"""One left out, and two as the pilot. Kendall's tau takes one more, since it compares networks that are left out."""
+MIN_NETWORKS = 3
+"""Minimum number of networks: one left out, and two as the pilot. Kendall's tau needs four, to compare two left out."""
 
 _N_FOLDS = 4
 _EXTREME = 0.02
-"""Accuracies nearer to 0 or 1 are extreme, and do not count."""
+"""Accuracies within this distance of 0 or 1 are extreme and are ignored."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -37,13 +37,13 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """T networks that are left out, and what a pilot of P other networks says of them.
+    """T networks that are left out, with predictions from a pilot of P other networks.
 
     Attributes:
         pilot: (P, S, N) outcomes of the pilot.
-        pilot_predicted: (P, S, N) predictions of them, for strata and sizes.
+        pilot_predicted: (P, S, N) predictions of the pilot's outcomes, for strata and sample sizes.
         outcomes: (T, S, N) outcomes of the networks left out.
-        predicted: (T, S, N) predictions of them by a model that is fitted on the pilot.
+        predicted: (T, S, N) predictions of these outcomes by a model fitted on the pilot.
     """
 
     pilot: _Bools
@@ -52,22 +52,22 @@ class Fold:
     predicted: _Floats
 
 
-def leave_out(outcomes: ArrayLike, cheap_outcomes: ArrayLike) -> list[Fold]:
-    """Leave each network out once, in at most four groups, and predict it from the others and its cheap outcomes.
+def leave_out_folds(outcomes: ArrayLike, cheap_outcomes: ArrayLike) -> list[Fold]:
+    """Leave each network out once, in up to four groups, and predict it from the pilot and its cheap outcomes.
 
     Args:
-        outcomes: (A, S, N) bool, under the key.
-        cheap_outcomes: (A, C, N) bool, under cheap keys; C may be 0.
+        outcomes: (A, S, N) bool, outcomes under the key.
+        cheap_outcomes: (A, C, N) bool, outcomes under cheap keys; C may be 0.
 
     Raises:
         ValueError: fewer than three networks.
     """
     correct, cheap = np.asarray(outcomes, bool), np.asarray(cheap_outcomes, bool)
     n_networks = len(correct)
-    if n_networks < FEWEST_NETWORKS:
-        raise ValueError(f"expected at least {FEWEST_NETWORKS} networks, got {n_networks}")
-    # Groups of two or more, if possible, for pairs to compare.
-    n_folds = n_networks if n_networks == FEWEST_NETWORKS else min(_N_FOLDS, n_networks // 2)
+    if n_networks < MIN_NETWORKS:
+        raise ValueError(f"expected at least {MIN_NETWORKS} networks, got {n_networks}")
+    # Use groups of at least two if possible, so that tau can compare pairs.
+    n_folds = n_networks if n_networks == MIN_NETWORKS else min(_N_FOLDS, n_networks // 2)
     fold = np.arange(n_networks) % n_folds
     return [_make_fold(correct, cheap, fold == number) for number in range(n_folds)]
 
@@ -76,7 +76,7 @@ def _make_fold(correct: _Bools, cheap: _Bools, is_left_out: _Bools) -> Fold:
     pilot, pilot_cheap = correct[~is_left_out], cheap[~is_left_out]
     values = pilot_features(pilot, pilot_cheap)
     model = OutcomeModel().fit(values, pilot)
-    predicted = [model.predict(features(pilot, own, pilot_cheap)) for own in cheap[is_left_out]]
+    predicted = [model.predict(features(pilot, network_cheap, pilot_cheap)) for network_cheap in cheap[is_left_out]]
     return Fold(pilot, predict_pilots(model, values), correct[is_left_out], np.stack(predicted))
 
 
@@ -85,18 +85,18 @@ def sampled_precision(
 ) -> tuple[float, float]:
     """Return the median half-width of the 95% interval and the expected Kendall tau with the full ranking.
 
-    Tau is the mean over pairs of networks, left out together, and over strengths, of the probability that their
-    estimates are in the right order, minus that they are not. Pairs of equal accuracies do not count.
+    Tau is a mean over strengths and over pairs of networks that are left out together: of the probability that their
+    estimates are in the right order, minus the probability that they are not. Pairs of equal accuracies are ignored.
 
     Args:
-        folds: see `leave_out`.
-        count: images of the sample.
-        n_images: all images. The N images stand for them: each counts several times, or some are left out.
-        n_strata: strata of the sample.
-        name: of what is sampled (see `stratify`).
+        folds: see `leave_out_folds`.
+        count: number of sampled images.
+        n_images: number of all images, which the N known images represent: some are repeated or left out.
+        n_strata: number of strata.
+        name: name of the sampled quantity (see `stratify`).
 
     Returns:
-        Half-width and tau; tau is NaN where no two networks can be compared.
+        Half-width and tau; tau is NaN if no two networks can be compared.
 
     Raises:
         ValueError: the sample is too small for its strata, or larger than the population.
@@ -121,22 +121,22 @@ def sampled_precision(
 
 
 def simple_precision(outcomes: ArrayLike, count: int, n_images: int) -> tuple[float, float]:
-    """Return the same as `sampled_precision`, for accuracies on `count` images chosen at random from `n_images`.
+    """Return the results of `sampled_precision` for accuracies on a simple random sample of `count` images.
 
     Args:
-        outcomes: (A, S, N) bool, on images that stand for those that are chosen from.
-        count: images chosen.
-        n_images: all images.
+        outcomes: (A, S, N) bool, on images that represent the population.
+        count: number of sampled images.
+        n_images: size of the population.
     """
     correct = np.asarray(outcomes, bool)
     accuracy = correct.mean(axis=2)
-    left = max(0.0, 1 - count / n_images) / count
-    half_width = NORMAL_QUANTILE * np.sqrt(accuracy * (1 - accuracy) * left)
+    variance_factor = max(0.0, 1 - count / n_images) / count
+    half_width = NORMAL_QUANTILE * np.sqrt(accuracy * (1 - accuracy) * variance_factor)
     first, second = np.triu_indices(len(correct), 1)
     orders = []
-    for one, other in zip(first, second, strict=True):
-        variance = (correct[one].astype(np.int8) - correct[other]).var(axis=1) * left
-        orders.append(_certainty(accuracy[[one]], accuracy[[other]], variance[None]))
+    for i, j in zip(first, second, strict=True):
+        variance = (correct[i].astype(np.int8) - correct[j]).var(axis=1) * variance_factor
+        orders.append(_certainty(accuracy[[i]], accuracy[[j]], variance[None]))
     return _median_inside(half_width, accuracy), _mean(np.concatenate([np.zeros(0), *orders]))
 
 
@@ -148,13 +148,13 @@ def _order_probabilities(design: SampleDesign, accuracy: _Floats, residual: _Flo
 
 
 def _certainty(first: _Floats, second: _Floats, variance: _Floats) -> _Floats:
-    """Probability that a difference has the right sign minus that it has not, of pairs (M, S) that count: (K,)."""
+    """Return the probability of the right sign minus that of the wrong sign, for the pairs (M, S) that count: (K,)."""
     difference, error = np.abs(first - second), np.sqrt(variance)
-    certain = np.full(difference.shape, np.inf)
-    np.divide(difference, error, out=certain, where=error > 0)
+    z_scores = np.full(difference.shape, np.inf)
+    np.divide(difference, error, out=z_scores, where=error > 0)
     counted = (difference > 0) & _is_inside(first) & _is_inside(second)
-    order: _Floats = 2 * ndtr(certain[counted]) - 1
-    return order
+    certainty: _Floats = 2 * ndtr(z_scores[counted]) - 1
+    return certainty
 
 
 def _is_inside(accuracy: _Floats) -> _Bools:
@@ -162,7 +162,7 @@ def _is_inside(accuracy: _Floats) -> _Bools:
 
 
 def _median_inside(half_width: _Floats, accuracy: _Floats) -> float:
-    """Median over networks and those strengths at which most accuracies are not extreme; over all if there are none."""
+    """Return the median over networks and strengths with mostly non-extreme accuracies (if none, all strengths)."""
     counted = _is_inside(accuracy).mean(axis=0) > 0.5
     return float(np.median(half_width[:, counted] if counted.any() else half_width))
 

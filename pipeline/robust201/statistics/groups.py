@@ -1,7 +1,7 @@
-"""Whether two groups of trained networks differ: Welch's test, paired tests and effect sizes.
+"""Comparison of two groups of trained networks: Welch's test, paired tests and effect sizes.
 
-A group is one number per network, such as its robustness R. Tests from summaries need only mean, standard deviation and
-size of each group, as papers print them; standard deviations are those of samples (ddof 1) throughout.
+A group is one number per network, such as its robustness R. Tests from summaries need only the mean, standard deviation
+and size of each group, as papers publish them; standard deviations are sample standard deviations (ddof 1) throughout.
 """
 
 from typing import NamedTuple
@@ -16,10 +16,10 @@ _Floats = NDArray[np.float64]
 
 
 class Groups(NamedTuple):
-    """Summaries of several groups, all of one shape (…).
+    """Summaries of several groups, arrays of the same shape (…).
 
     Attributes:
-        mean: of the networks' numbers.
+        mean: mean of the networks' numbers.
         deviation: standard deviation over networks, ddof 1.
         size: networks per group.
     """
@@ -33,10 +33,10 @@ class MeanTest(NamedTuple):
     """A two-sided t-test of the hypothesis that two means are equal.
 
     Attributes:
-        difference: first mean less second.
-        statistic: t; NaN where a group has fewer than two networks or neither group varies.
+        difference: first mean minus second mean.
+        statistic: t; NaN if a group has fewer than two networks or neither group varies.
         degrees: degrees of freedom.
-        p_value: two-sided.
+        p_value: two-sided p-value.
     """
 
     difference: _Floats
@@ -54,12 +54,12 @@ class EffectSize(NamedTuple):
 
 
 def make_groups(mean: ArrayLike, deviation: ArrayLike, size: ArrayLike) -> Groups:
-    """Take summaries as they are printed.
+    """Build groups from published summaries.
 
     Raises:
         ConfigError: a deviation is negative.
     """
-    means, deviations, sizes = np.broadcast_arrays(*(np.asarray(one, np.float64) for one in (mean, deviation, size)))
+    means, deviations, sizes = np.broadcast_arrays(*(np.asarray(part, np.float64) for part in (mean, deviation, size)))
     if (deviations < 0).any():
         raise ConfigError(
             f"Reading summaries of groups failed for {deviations.shape} deviations: expected 0 or more, got "
@@ -69,50 +69,52 @@ def make_groups(mean: ArrayLike, deviation: ArrayLike, size: ArrayLike) -> Group
 
 
 def summarise_group(values: ArrayLike) -> Groups:
-    """Summarise networks along the last axis; NaN is left out, and the deviation of fewer than two is NaN."""
+    """Summarise networks along the last axis, ignoring NaN; the deviation of fewer than two is NaN."""
     numbers = np.asarray(values, np.float64)
-    there = ~np.isnan(numbers)
-    n = there.sum(axis=-1).astype(np.float64)
+    is_known = ~np.isnan(numbers)
+    n = is_known.sum(axis=-1).astype(np.float64)
     mean = np.full(n.shape, np.nan)
-    np.divide(np.where(there, numbers, 0).sum(axis=-1), n, out=mean, where=n > 0)
-    squares = (np.where(there, numbers - mean[..., None], 0) ** 2).sum(axis=-1)
+    np.divide(np.where(is_known, numbers, 0).sum(axis=-1), n, out=mean, where=n > 0)
+    squares = (np.where(is_known, numbers - mean[..., None], 0) ** 2).sum(axis=-1)
     variance = np.full(n.shape, np.nan)
     np.divide(squares, n - 1, out=variance, where=n > 1)
     return Groups(mean, np.sqrt(variance), n)
 
 
 def welch_test(first: Groups, second: Groups) -> MeanTest:
-    """Compare means of groups of unequal variance.
+    """Compare means of groups with unequal variances.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are involved",
     Biometrika 34 (1947).
     """
-    parts = [np.where(one.size > 1, one.deviation**2 / np.maximum(one.size, 1), np.nan) for one in (first, second)]
-    variance = parts[0] + parts[1]
+    first_part, second_part = (
+        np.where(group.size > 1, group.deviation**2 / np.maximum(group.size, 1), np.nan) for group in (first, second)
+    )
+    variance = first_part + second_part
     with np.errstate(invalid="ignore", divide="ignore"):
         degrees = variance**2 / (
-            parts[0] ** 2 / np.maximum(first.size - 1, 1) + parts[1] ** 2 / np.maximum(second.size - 1, 1)
+            first_part**2 / np.maximum(first.size - 1, 1) + second_part**2 / np.maximum(second.size - 1, 1)
         )
     return _t_test(first.mean - second.mean, np.sqrt(variance), degrees)
 
 
 def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
-    """Compare networks in pairs along the last axis, such as those that start from the same initial weights.
+    """Compare networks in pairs along the last axis, such as pairs with the same initial weights.
 
-    Pairs of which one is NaN are left out.
+    Pairs with a NaN are left out.
 
     Raises:
-        ConfigError: there are not as many in both.
+        ConfigError: the shapes differ.
     """
-    one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if one.shape != other.shape:
+    x, y = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if x.shape != y.shape:
         raise ConfigError(
-            f"Comparing networks in pairs failed for {one.shape} and {other.shape} numbers: expected as many of each, "
-            "got others. Give the second group in the order of the first."
+            f"Comparing networks in pairs failed for {x.shape} and {y.shape} numbers: both groups must have the same "
+            "shape. Give the second group in the order of the first."
         )
-    changes = summarise_group(one - other)
-    error = changes.deviation / np.sqrt(np.maximum(changes.size, 1))
-    return _t_test(changes.mean, error, changes.size - 1)
+    differences = summarise_group(x - y)
+    error = differences.deviation / np.sqrt(np.maximum(differences.size, 1))
+    return _t_test(differences.mean, error, differences.size - 1)
 
 
 def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> MeanTest:
@@ -127,8 +129,8 @@ def _t_test(difference: _Floats, error: _Floats, degrees: _Floats) -> MeanTest:
 def hedges_g(first: Groups, second: Groups) -> EffectSize:
     """Return the difference of means in pooled standard deviations, corrected for small groups.
 
-    The 95% interval is the large-sample one, which takes both variances to be equal: read it as a size, not as a test.
-    NaN where the pooled deviation is 0 or unknown.
+    The 95% interval is the large-sample one, which assumes equal variances: use it for the size of the effect, not as a
+    test. NaN if the pooled deviation is 0 or unknown.
 
     Source: Hedges, "Distribution theory for Glass's estimator of effect size and related estimators", Journal of
     Educational Statistics 6 (1981); interval of Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, ch. 5.
@@ -145,19 +147,21 @@ def hedges_g(first: Groups, second: Groups) -> EffectSize:
     half = np.maximum(degrees, 2) / 2
     value = value * np.exp(gammaln(half) - gammaln(half - 0.5) - np.log(half) / 2)
     total = np.maximum(first.size + second.size, 1)
-    reach = ndtri(0.5 + 0.95 / 2) * np.sqrt(total / np.maximum(first.size * second.size, 1) + value**2 / (2 * total))
-    return EffectSize(value, value - reach, value + reach)
+    half_width = ndtri(0.5 + 0.95 / 2) * np.sqrt(
+        total / np.maximum(first.size * second.size, 1) + value**2 / (2 * total)
+    )
+    return EffectSize(value, value - half_width, value + half_width)
 
 
 def trend_estimate(places: ArrayLike, values: ArrayLike) -> tuple[float, float, float]:
-    """Return the mean over networks of each one's slope over places, with Student's 95% interval over networks.
+    """Return the networks' mean slope over positions, with Student's 95% interval over networks.
 
     Args:
-        places: (P,) such as shares of robust images; two or more different ones.
-        values: (n, P) a network's numbers at them.
+        places: (P,) positions on the x axis, such as fractions of robust images; at least two different ones.
+        values: (n, P) numbers of each network at these positions.
 
     Returns:
-        Mean slope by least squares and the ends of its interval; NaN ends of a single network.
+        Mean slope by least squares and the ends of its interval; the ends are NaN for a single network.
     """
     x = np.asarray(places, np.float64)
     centred = x - x.mean()

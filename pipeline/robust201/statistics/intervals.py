@@ -1,4 +1,4 @@
-"""Confidence intervals of fractions of images, for the sampling of the images; of means of independent samples."""
+"""Confidence intervals: of accuracies, over the sampling of images, and of means of independent samples."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 NORMAL_QUANTILE = 1.959963984540054
-"""Of the standard normal distribution at .975: intervals hold in 95 % of samples."""
+"""97.5% quantile of the standard normal distribution, for 95% intervals."""
 
 FEW_IMAGES = 5
-"""Below this many images on either side, right or wrong, an interval is exact (see `accuracy_intervals`)."""
+"""Number of right or of wrong images below which an interval is exact (see `accuracy_intervals`)."""
 
 _Floats = NDArray[np.float64]
 
@@ -17,7 +17,7 @@ _Floats = NDArray[np.float64]
 def clopper_pearson_intervals(
     n_correct: ArrayLike, n_images: ArrayLike, level: float = 0.95
 ) -> tuple[_Floats, _Floats]:
-    """Return exact intervals of fractions by their counts: they hold in at least `level` of samples for any count.
+    """Return exact intervals of fractions from counts: their coverage is at least `level` for any count.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
     Biometrika 26 (1934).
@@ -26,22 +26,22 @@ def clopper_pearson_intervals(
 
     correct, n = np.asarray(n_correct, np.float64), np.asarray(n_images, np.float64)
     tail = (1 - level) / 2
-    # Where a side has no image, its bound is 0 or 1, and the beta distribution has no such parameter.
+    # With no image on a side, the bound is 0 or 1, because the beta distribution is undefined there.
     low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), n - correct + 1, tail), 0.0)
     high = np.where(correct < n, betaincinv(correct + 1, np.maximum(n - correct, 1), 1 - tail), 1.0)
     return low, high
 
 
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats]:
-    """Return an interval for each accuracy: Wilson's, or Clopper-Pearson's where few images are right or few are wrong.
+    """Return an interval for each accuracy: Wilson's, or Clopper-Pearson's if few images are right or few are wrong.
 
-    Wilson's intervals hold too rarely next to 0 and 1. So those with fewer than `FEW_IMAGES` images on either side,
-    and with them all of fewer than twice as many images, are exact.
+    Wilson's intervals cover too rarely near 0 and 1. Intervals with fewer than `FEW_IMAGES` images on either side are
+    therefore exact, and so are all intervals from fewer than twice as many images.
 
     Args:
         accuracies: fractions; NaN gives NaN.
-        n_images: images behind each, of a shape that broadcasts; NaN where unknown gives NaN.
-        level: share of samples in which an interval shall hold.
+        n_images: number of images of each accuracy, in a shape that broadcasts; NaN (unknown) gives NaN.
+        level: coverage of the intervals.
 
     Returns:
         Lower and upper ends in [0, 1].
@@ -69,14 +69,14 @@ def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
 
 
 def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
-    """Return the mean of independent samples along the first axis, and its interval by Student's t distribution.
+    """Return means of independent samples along the first axis, with intervals from Student's t distribution.
 
     Args:
         samples: (n, …).
-        level: share of repetitions in which an interval shall hold.
+        level: coverage of the intervals.
 
     Returns:
-        Means, lower and upper ends; of a single sample NaN ends, as nothing says how much it varies; NaN of none.
+        Means, lower and upper ends. The ends are NaN for a single sample, and everything is NaN without samples.
     """
     from scipy.special import stdtrit
 

@@ -1,4 +1,4 @@
-"""Predictions by a Gaussian process with conformal intervals, and which points to observe next: functions of arrays.
+"""Gaussian process predictions with conformal intervals, and the choice of points to observe next.
 
 All columns of targets share one kernel: a linear part, a squared exponential part, and noise. Its parameters maximise
 the likelihood (scikit-learn). Given the kernel, leaving one observation out has a closed form (Rasmussen and Williams,
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 MAX_KERNEL_POINTS = 300
-"""Observations, drawn at random, that the kernel's parameters are fitted to: the time grows with their cube."""
+"""Maximum number of random observations for fitting the kernel's parameters: the time is cubic in their number."""
 
 _BLOCK_ROWS = 2_000
-"""Rows of a block of leave-one-out predictions, which bounds memory."""
+"""Rows per block of leave-one-out predictions, to limit memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class IntervalPredictions:
 
     Attributes:
         value: (M, C) predictions.
-        low, high: (M, C) ends of the jackknife+ intervals; infinite where there are too few observations.
+        low, high: (M, C) ends of the jackknife+ intervals; infinite if there are too few observations.
     """
 
     value: _Floats
@@ -53,9 +53,9 @@ class GaussianProcess:
 
         Args:
             points: (n, F) features.
-            targets: (n, C), no column constant.
-            variances: (n, C) known variances of the targets, such as squared standard errors; their mean over columns,
-                each divided by its column's variance, is added to the noise.
+            targets: (n, C), without constant columns.
+            variances: (n, C) known variances of the targets, such as squared standard errors; they are divided by their
+                columns' variances, averaged over columns, and added to the noise.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
@@ -64,18 +64,18 @@ class GaussianProcess:
         self._points = points
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         standardised = (targets - self._mean) / self._scale
-        known = np.zeros(len(points)) if variances is None else (variances / self._scale**2).mean(axis=1)
+        known_variances = np.zeros(len(points)) if variances is None else (variances / self._scale**2).mean(axis=1)
         signal = ConstantKernel(0.1, (1e-6, 1e2)) * DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
         signal += ConstantKernel(1.0, (1e-4, 1e3)) * RBF(3.0, (0.3, 100.0))
         kernel: Any = signal + WhiteKernel(0.1, (1e-6, 2.0))
-        chosen = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
-        process = GaussianProcessRegressor(kernel, alpha=known[chosen] + 1e-8)
+        sample = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
+        process = GaussianProcessRegressor(kernel, alpha=known_variances[sample] + 1e-8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound is a fair answer here
-            process.fit(points[chosen], standardised[chosen])
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound is acceptable
+            process.fit(points[sample], standardised[sample])
         self._kernel = process.kernel_.k1
         self.noise = float(process.kernel_.k2.noise_level)
-        covariance = self._kernel(points) + np.diag(known + self.noise + 1e-8)
+        covariance = self._kernel(points) + np.diag(known_variances + self.noise + 1e-8)
         self._inverse: _Floats = np.linalg.inv(covariance)
         self._targets = standardised
         self._weights: _Floats = self._inverse @ standardised
@@ -89,12 +89,12 @@ class GaussianProcess:
         return predictions
 
     def leave_one_out(self) -> _Floats:
-        """Return the prediction (n, C) of each observation from the other ones."""
+        """Return the prediction (n, C) of each observation from all others."""
         predictions: _Floats = (self._targets - self._residuals) * self._scale + self._mean
         return predictions
 
     def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
-        """Predict with jackknife+ intervals, of which at least 2 level - 1, and usually `level`, contain the target."""
+        """Predict with jackknife+ intervals, which cover at least 2 level - 1, and usually `level`, of the targets."""
         value = self.predict(points)
         low, high = np.empty_like(value), np.empty_like(value)
         for start in range(0, len(points), _BLOCK_ROWS):
@@ -102,8 +102,10 @@ class GaussianProcess:
             influence = self._kernel(points[rows], self._points) @ self._inverse  # (m, n)
             for column in range(value.shape[1]):
                 residuals = self._residuals[:, column]
-                own = (value[rows, column] - self._mean[column]) / self._scale[column]
-                without = own[:, None] - influence * residuals  # (m, n), the prediction without each observation
+                point_predictions = (value[rows, column] - self._mean[column]) / self._scale[column]
+                without = (
+                    point_predictions[:, None] - influence * residuals
+                )  # (m, n), predictions without each observation
                 ends = jackknife_plus(without, np.abs(residuals), level)
                 low[rows, column], high[rows, column] = (end * self._scale[column] + self._mean[column] for end in ends)
         return IntervalPredictions(value, low, high)
@@ -139,51 +141,51 @@ def jackknife_plus(without: _Floats, residuals: _Floats, level: float) -> tuple[
 
 
 def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int) -> list[int]:
-    """Choose points one by one, each with the greatest reduction of the variances' sum over all points.
+    """Choose points one by one, each with the greatest reduction of the sum of variances over all points.
 
-    Cohn, "Neural network exploration using optimal experiment design", Neural Networks 9 (1996). An observation's value
-    does not change the variances, so the choices need none of the values in between.
+    Cohn, "Neural network exploration using optimal experiment design", Neural Networks 9 (1996). The variances do not
+    depend on observed values, so all points can be chosen before any is observed.
 
     Args:
-        covariance: (M, M) of the predictions; it is changed.
+        covariance: (M, M) covariance of the predictions; modified in place.
         candidates: (M,) bool, the points that may be chosen.
         noise: variance of an observation.
-        count: number of points, at most that of the candidates.
+        count: number of points, at most the number of candidates.
     """
-    left, chosen = candidates.copy(), []
+    available, chosen = candidates.copy(), []
     for _ in range(count):
         reduction = np.einsum("ij,ij->j", covariance, covariance) / (np.diag(covariance) + noise)
-        chosen.append(_observe(covariance, np.where(left, reduction, -np.inf), noise))
-        left[chosen[-1]] = False
+        chosen.append(_observe(covariance, np.where(available, reduction, -np.inf), noise))
+        available[chosen[-1]] = False
     return chosen
 
 
 def choose_for_best(
     mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
 ) -> list[int]:
-    """Choose points one by one by their upper confidence bounds, whose widths shrink as if each had been observed.
+    """Choose points one by one by upper confidence bounds, which shrink as if each chosen point had been observed.
 
     Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
     optimization", JMLR 15 (2014).
 
     Args:
         mean: (M,) predictions, in the units of the covariance.
-        covariance: (M, M) of the predictions; it is changed.
+        covariance: (M, M) covariance of the predictions; modified in place.
         candidates: (M,) bool, the points that may be chosen.
         noise: variance of an observation.
-        count: number of points, at most that of the candidates.
-        width: standard deviations that a bound is above the prediction.
+        count: number of points, at most the number of candidates.
+        width: distance of the bound from the prediction, in standard deviations.
     """
-    left, chosen = candidates.copy(), []
+    available, chosen = candidates.copy(), []
     for _ in range(count):
         bound = mean + width * np.sqrt(np.maximum(np.diag(covariance), 0))
-        chosen.append(_observe(covariance, np.where(left, bound, -np.inf), noise))
-        left[chosen[-1]] = False
+        chosen.append(_observe(covariance, np.where(available, bound, -np.inf), noise))
+        available[chosen[-1]] = False
     return chosen
 
 
 def _observe(covariance: _Floats, merit: _Floats, noise: float) -> int:
-    """Choose the point of highest merit, and change the covariance to that after its observation."""
+    """Choose the point of highest merit, and update the covariance as if it had been observed."""
     point = int(np.argmax(merit))
     column = covariance[:, point].copy()
     covariance -= np.outer(column, column / (column[point] + noise))

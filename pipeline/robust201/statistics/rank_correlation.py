@@ -1,10 +1,9 @@
 """Kendall's and Spearman's rank correlations of many columns at once, with intervals over architectures.
 
-Both are built from the signs of all pairwise differences, so that one pass over blocks of architectures gives every
-coefficient together with its influence values: how much each single architecture moves it. Their standard deviation is
-the standard error (the infinitesimal jackknife), the limit of a bootstrap over architectures with ever more draws, and
-those of a difference or of a partial correlation follow by the chain rule. Ties are handled as in tau-b and in the
-ranks' means.
+Both use the signs of all pairwise differences, so one pass over blocks of architectures gives every coefficient and its
+influence values, which are the effects of single architectures on it. The standard error is their standard deviation
+(the infinitesimal jackknife), the limit of a bootstrap over architectures with many samples. Standard errors of
+differences and partial correlations follow by the chain rule. Ties are handled as in tau-b and by mean ranks.
 
 Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33 (1945); Efron and Tibshirani, "An
 Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and Gibbons, "Rank Correlation Methods",
@@ -23,11 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 _Floats = NDArray[np.float64]
 
 _BLOCK_BYTES = 64 << 20
-"""Size of the signs of a block of rows."""
+"""Maximum size of a block's signs."""
 
 
 class Interval(NamedTuple):
-    """A coefficient with its 95% interval; all NaN where a column is constant."""
+    """A coefficient with its 95% interval; all are NaN if a column is constant."""
 
     value: float
     low: float
@@ -39,8 +38,8 @@ class Coefficients:
     """Correlations between every two of P columns.
 
     Attributes:
-        values: (P, P) float64 in [-1, 1]; NaN where a column is constant.
-        influence: (N, P, P) float32, influence values of each of the N rows; of mean 0 over rows.
+        values: (P, P) float64 in [-1, 1]; NaN if a column is constant.
+        influence: (N, P, P) float32, influence values of each of the N rows, whose mean over rows is 0.
     """
 
     values: _Floats
@@ -50,34 +49,34 @@ class Coefficients:
         return _interval(float(self.values[first, second]), self.influence[:, first, second])
 
     def gain(self, measure: int, baseline: int, target: int) -> Interval:
-        """Return by how much the absolute correlation of one column with a target exceeds that of another column."""
+        """Return the measure's absolute correlation with a target minus the baseline's."""
         signs = np.sign(self.values[[measure, baseline], target])
-        moved = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
+        influence = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
         value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
-        return _interval(float(value), moved, bound=2.0)
+        return _interval(float(value), influence, bound=2.0)
 
-    def partial(self, first: int, second: int, given: Sequence[int]) -> Interval:
-        """Return the correlation of two columns with others held fixed, from the inverse of the matrix of all of them.
+    def partial(self, first: int, second: int, controls: Sequence[int]) -> Interval:
+        """Return the correlation of two columns controlled for others, from the inverse of their correlation matrix.
 
-        NaN where the columns are so dependent that the matrix has no inverse.
+        NaN if the columns are so dependent that the matrix is singular.
         """
-        chosen = [first, second, *(column for column in given if column not in (first, second))]
-        matrix = self.values[np.ix_(chosen, chosen)]
-        if np.isnan(matrix).any() or np.linalg.matrix_rank(matrix) < len(chosen):
+        columns = [first, second, *(column for column in controls if column not in (first, second))]
+        matrix = self.values[np.ix_(columns, columns)]
+        if np.isnan(matrix).any() or np.linalg.matrix_rank(matrix) < len(columns):
             return Interval(np.nan, np.nan, np.nan)
         inverse = np.linalg.inv(matrix)
         value = float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
-        # d(inverse) = -inverse · d(matrix) · inverse; the coefficient is made of three of its elements.
-        moved = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, chosen][:, :, chosen], inverse[:, :2])
+        # d(inverse) = -inverse · d(matrix) · inverse; the coefficient depends on three of its elements.
+        influence = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, columns][:, :, columns], inverse[:, :2])
         scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
-        slope = -moved[:, 0, 1] / scale - value * (
-            moved[:, 0, 0] / (2 * inverse[0, 0]) + moved[:, 1, 1] / (2 * inverse[1, 1])
+        slope = -influence[:, 0, 1] / scale - value * (
+            influence[:, 0, 0] / (2 * inverse[0, 0]) + influence[:, 1, 1] / (2 * inverse[1, 1])
         )
         return _interval(value, slope)
 
 
 class RankCorrelations(NamedTuple):
-    """Both coefficients of the same columns."""
+    """Both coefficients for the same columns."""
 
     kendall: Coefficients
     spearman: Coefficients
@@ -99,18 +98,18 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
     codes = np.stack([np.unique(column, return_inverse=True)[1] for column in numbers.T]).astype(np.int32)  # (P, N)
     ranks = np.stack([_mean_signs(column) for column in codes])  # (P, N): mean over k of sign(x_j - x_k)
     concordance = np.empty((n, p, p), np.float32)  # mean over j of sign(x_i - x_j) sign(y_i - y_j)
-    pulled = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
+    rank_shifts = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
     block = max(1, _BLOCK_BYTES // (4 * n * p))
     for start in range(0, n, block):
         rows = slice(start, min(n, start + block))
         signs = np.sign(codes[:, rows, None] - codes[:, None, :]).astype(np.float32).transpose(1, 0, 2)  # (B, P, N)
         concordance[rows] = signs @ signs.transpose(0, 2, 1) / n
-        pulled[rows] = -(signs @ ranks.T.astype(np.float32)) / n
-    return RankCorrelations(_kendall(concordance), _spearman(ranks, pulled))
+        rank_shifts[rows] = -(signs @ ranks.T.astype(np.float32)) / n
+    return RankCorrelations(_kendall(concordance), _spearman(ranks, rank_shifts))
 
 
 def _mean_signs(codes: NDArray[Any]) -> _Floats:
-    """Mean over k of sign(x_j - x_k): the mean rank, centred and scaled to (-1, 1)."""
+    """Return the mean over k of sign(x_j - x_k): the mean rank, centred and scaled to (-1, 1)."""
     counts = np.bincount(codes)
     below = np.cumsum(counts) - counts
     above = len(codes) - below - counts
@@ -120,27 +119,27 @@ def _mean_signs(codes: NDArray[Any]) -> _Floats:
 
 def _kendall(concordance: NDArray[np.float32]) -> Coefficients:
     means = concordance.mean(axis=0, dtype=np.float64)
-    return _normalised(means, 2 * (concordance - means.astype(np.float32)))
+    return _normalise(means, 2 * (concordance - means.astype(np.float32)))
 
 
-def _spearman(ranks: _Floats, pulled: NDArray[np.float32]) -> Coefficients:
+def _spearman(ranks: _Floats, rank_shifts: NDArray[np.float32]) -> Coefficients:
     products = (ranks.T[:, :, None] * ranks.T[:, None, :]).astype(np.float32)
     means = products.mean(axis=0, dtype=np.float64)
-    # A row's own term, and what it does to the ranks of all others, in either column.
-    moved = products + pulled + pulled.transpose(0, 2, 1)
-    return _normalised(means, moved - moved.mean(axis=0, dtype=np.float64).astype(np.float32))
+    # A row's direct contribution, plus its effect on the ranks of all other rows in either column.
+    influence = products + rank_shifts + rank_shifts.transpose(0, 2, 1)
+    return _normalise(means, influence - influence.mean(axis=0, dtype=np.float64).astype(np.float32))
 
 
-def _normalised(means: _Floats, moved: NDArray[np.float32]) -> Coefficients:
-    """Divide means of products by the square roots of those of a column with itself, in values and influences."""
-    own = np.diagonal(means).copy()
-    own[own <= 0] = np.nan
-    scale: _Floats = np.sqrt(own[:, None] * own[None, :])
+def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:
+    """Normalise mean products and their influence values by the square roots of the columns' self-products."""
+    self_products = np.diagonal(means).copy()
+    self_products[self_products <= 0] = np.nan
+    scale: _Floats = np.sqrt(self_products[:, None] * self_products[None, :])
     values = np.clip(means / scale, -1, 1)
-    own_moved = np.diagonal(moved, axis1=1, axis2=2) / (2 * own).astype(np.float32)
-    influence = np.divide(moved, scale, dtype=np.float32)
-    influence -= values.astype(np.float32) * (own_moved[:, :, None] + own_moved[:, None, :])
-    return Coefficients(values, influence)
+    relative_influence = np.diagonal(influence, axis1=1, axis2=2) / (2 * self_products).astype(np.float32)
+    normalised = np.divide(influence, scale, dtype=np.float32)
+    normalised -= values.astype(np.float32) * (relative_influence[:, :, None] + relative_influence[:, None, :])
+    return Coefficients(values, normalised)
 
 
 def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Interval:
@@ -148,44 +147,44 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 
     n = len(influence)
     error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
-    reach = float(ndtri(0.5 + 0.95 / 2)) * error
-    if np.isnan(value) or np.isnan(reach):
+    half_width = float(ndtri(0.5 + 0.95 / 2)) * error
+    if np.isnan(value) or np.isnan(half_width):
         return Interval(np.nan, np.nan, np.nan)
-    return Interval(value, max(-bound, value - reach), min(bound, value + reach))
+    return Interval(value, max(-bound, value - half_width), min(bound, value + half_width))
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two columns, over the rows where both have a number, equal to SciPy's bit for bit.
+    """Compute tau-b between every two columns, over the rows where both have a number, bit for bit as SciPy does.
 
-    SciPy sorts the numbers of both columns for each pair, and computes a p-value; here each column is ranked once, and
-    only the small integers of its ranks are sorted again.
+    SciPy sorts both columns for each pair, and computes a p-value. Here each column is ranked once, and only the small
+    integers of its ranks are sorted again.
 
     Args:
-        columns: (N, K) numbers; NaN where there is none.
+        columns: (N, K) numbers; NaN if missing.
 
     Returns:
-        (K, K) float64 in [-1, 1], symmetric; NaN where a side is constant.
+        (K, K) float64 in [-1, 1], symmetric; NaN if a column is constant.
     """
     numbers = np.asarray(columns, np.float64)
     n_rows, n_columns = numbers.shape
-    # Ranks from 0, of the smallest type: NumPy sorts 16 bits by radix, in a tenth of the time.
+    # Store ranks from 0 in the smallest type: NumPy uses radix sort for 16 bits, which takes a tenth of the time.
     codes = np.zeros((n_columns, n_rows), np.min_scalar_type(n_rows))
-    orders = []  # of each column, the rows with a number, ascending by it
+    orders = []  # per column, the rows with a number, in ascending order
     for code, column in zip(codes, numbers.T, strict=True):
-        order = np.argsort(column, kind="stable")[: np.count_nonzero(~np.isnan(column))]  # NaN stands last
+        order = np.argsort(column, kind="stable")[: np.count_nonzero(~np.isnan(column))]  # NaN is sorted last
         code[order] = np.cumsum(np.diff(column[order], prepend=column[order[:1]]) > 0)
         orders.append(order)
     present = ~np.isnan(numbers.T)
     taus = np.diag([1.0 if code[order].any() else math.nan for code, order in zip(codes, orders, strict=True)])
     for i, j in itertools.combinations(range(n_columns), 2):
         rows = orders[j] if len(orders[i]) == n_rows else orders[j][present[i, orders[j]]]
-        rows = rows[np.argsort(codes[i, rows], kind="stable")]  # by x; rows of equal x by y
+        rows = rows[np.argsort(codes[i, rows], kind="stable")]  # by x, with ties ordered by y
         taus[i, j] = taus[j, i] = _tau(codes[i, rows], codes[j, rows])
     return taus
 
 
 def _tau(x: NDArray[Any], y: NDArray[Any]) -> float:
-    """Compute tau-b of ranks that are sorted by x, and by y where x is equal."""
+    """Compute tau-b of ranks that are sorted by x, with ties ordered by y."""
     n_pairs = len(x) * (len(x) - 1) // 2
     x_ties, y_ties = _count_ties(x), _count_ties(y)
     if n_pairs in (x_ties, y_ties):
@@ -205,12 +204,12 @@ def _count_ties(ranks: NDArray[Any]) -> int:
 def _count_inversions(values: NDArray[Any]) -> int:
     """Count the pairs of positions whose first value is larger than the second.
 
-    Positions are divided into blocks of neighbours, and into buckets of neighbours in order of value. Pairs within a
-    block or a bucket are compared; the others follow from how many positions each block has in each bucket.
+    Positions are divided into blocks of neighbours, and into buckets of neighbours in the order of values. Pairs within
+    a block or a bucket are compared directly; the others follow from the number of positions per block and bucket.
     """
-    size = 4 * math.isqrt(len(values)) // 5 + 1  # comparisons then take about as long as the table of counts
+    size = 4 * math.isqrt(len(values)) // 5 + 1  # balances comparisons against the table of counts
     n_blocks = -(-len(values) // size)
-    # The last block is filled up with positions that are last in order of value, too.
+    # Pad the last block with positions that are also last in the order of values.
     positions: NDArray[Any] = np.arange(n_blocks * size, dtype=np.int16 if n_blocks * size < 1 << 15 else np.int64)
     order = positions.copy()
     order[: len(values)] = np.argsort(values, kind="stable")

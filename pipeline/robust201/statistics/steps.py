@@ -1,7 +1,7 @@
-"""Steps, or queries, at which images fall to an attack, and the accuracy that follows for every smaller budget.
+"""Steps, or queries, that an attack takes to fool each image, and the accuracy at every smaller budget.
 
-An image that the network misclassifies when clean has step 0; one that the attack never fools has infinity. So the
-accuracy after k steps is the share of images whose step is larger.
+A misclassified clean image has step 0; an image that the attack never fools has infinity. The accuracy after k steps
+is therefore the fraction of images whose step is larger.
 """
 
 from typing import NamedTuple
@@ -15,8 +15,8 @@ _Floats = NDArray[np.float64]
 class StepsOfSuccess(NamedTuple):
     """Mean and median step over the images that an attack fools; NaN if it fools none.
 
-    Images that are misclassified when clean do not count, nor do those that the attack never fools: at a larger budget
-    both numbers can only grow.
+    Misclassified clean images and images that the attack never fools are ignored, so both numbers can only grow at a
+    larger budget.
     """
 
     mean: float
@@ -24,7 +24,7 @@ class StepsOfSuccess(NamedTuple):
 
 
 def steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
-    """Summarise steps (N,), 0 to infinity."""
+    """Summarise steps (N,) between 0 and infinity."""
     array = np.asarray(steps, np.float64)
     fooled = array[(array > 0) & np.isfinite(array)]
     if not len(fooled):
@@ -33,33 +33,33 @@ def steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
 
 
 def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:
-    """Compute the accuracy after each of some numbers of steps.
+    """Return the accuracy after each number of steps in `budgets`.
 
     Args:
-        steps: (…, N) 0 to infinity.
+        steps: (…, N) between 0 and infinity.
         budgets: (K,) finite numbers of steps.
 
     Returns:
-        (…, K) shares of the images whose step is larger.
+        (…, K) fractions of images whose step is larger.
     """
-    array, at = np.asarray(steps, np.float64), np.asarray(budgets, np.float64)
+    array, step_counts = np.asarray(steps, np.float64), np.asarray(budgets, np.float64)
     ordered = np.sort(array, axis=-1)
-    counts = np.apply_along_axis(np.searchsorted, -1, ordered, at, side="right")
+    counts = np.apply_along_axis(np.searchsorted, -1, ordered, step_counts, side="right")
     accuracies: _Floats = 1 - counts / array.shape[-1]
     return accuracies
 
 
 def falling_steps(several: ArrayLike, most: int = 200) -> NDArray[np.int64]:
-    """Choose the numbers of steps at which a curve of accuracy over steps is drawn.
+    """Choose the numbers of steps at which to draw a curve of accuracy over steps.
 
     Args:
-        several: steps of all networks of a figure, of any shape.
-        most: number of points up to which every step at which an image falls has one.
+        several: steps of all networks in a figure, in any shape.
+        most: maximum number of points; up to this number, every step at which an image falls is a point.
 
     Returns:
-        (K,) ascending, from 0 to the last step at which an image falls; of many, spread over the images that fall.
+        (K,) ascending, from 0 to the last step at which an image falls; if there are too many, spread over the images.
     """
     array = np.asarray(several, np.float64).ravel()
-    found = np.unique(array[np.isfinite(array)])
-    places = np.unique(np.linspace(0, len(found) - 1, min(len(found), most)).round().astype(np.int64))
-    return np.union1d([0], found[places]).astype(np.int64)
+    unique_steps = np.unique(array[np.isfinite(array)])
+    indices = np.unique(np.linspace(0, len(unique_steps) - 1, min(len(unique_steps), most)).round().astype(np.int64))
+    return np.union1d([0], unique_steps[indices]).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The self-check of weights: clean accuracies beside those that were recorded with the weights.
+"""Self-check of weights: compare clean accuracies with those recorded with the weights.
 
-A wrong normalisation, other images, a swapped checkpoint or a wrong epoch shows here before any attack is trusted. An
+A wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch is detected here before any attack is run. An
 archive records each network's accuracy on the whole test split; a sweep may evaluate all of these images, or a sample.
 """
 
@@ -12,26 +12,26 @@ from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, show_architecture
 
 ROUNDING: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
-"""Difference in accuracy that another device and arithmetic may explain, by the precision of the sweep.
+"""Difference in accuracy that another device or precision may cause, by the precision of the sweep.
 
-10 of 10,000 images in float32: between the engines on a CPU 0 to 3 of 10,000 predictions differ, and TF32, in which the
-published numbers were computed, moves logits by less than two images' margins in 100 (docs/protocol.md). In bfloat16 up
-to 1.5 points were seen on 200 images of one network.
+In float32, 10 of 10,000 images: 0 to 3 of 10,000 predictions differ between the engines on a CPU, and TF32, which the
+published numbers were computed with, moves logits by less than two images' margins in 100 (docs/protocol.md). In
+bfloat16, differences of up to 1.5 points were observed on 200 images of one network.
 """
 
 CHECK_LEVEL = 1e-3
-"""Probability that a check of all networks names one by chance, where the sweep evaluates a sample of the images."""
+"""Probability that the check flags any network by chance, if the sweep evaluates a sample of the images."""
 
 
 @dataclass(frozen=True)
 class CleanAccuracy:
-    """The accuracy of a network on clean images, and what was recorded with its weights.
+    """A network's accuracy on clean images, and the accuracy recorded with its weights.
 
     Attributes:
-        weights: short name of the weights where a network has several; else empty.
+        weights: short name of the weights if the network has several; otherwise empty.
         measured: fraction of `n_images` images.
         recorded: fraction of the `n_test` images of the whole test split.
-        rounding: difference that arithmetic and rounded files explain (see `ROUNDING`).
+        rounding: difference that arithmetic and rounding in files may cause (see `ROUNDING`).
     """
 
     dataset: str
@@ -50,36 +50,37 @@ class CleanAccuracy:
 
 @dataclass(frozen=True)
 class UnexpectedAccuracy:
-    """A network whose clean accuracy lies outside the range that its recorded one allows."""
+    """A network whose clean accuracy is outside the range that its recorded accuracy allows."""
 
-    found: CleanAccuracy
+    accuracy: CleanAccuracy
     low: float
     high: float
 
     @property
     def message(self) -> str:
-        one = self.found
+        accuracy = self.accuracy
         return (
-            f"Checking weights failed for {one.label}: expected {self.low:.4f} to {self.high:.4f} of {one.n_images:,} "
-            f"clean images correct, since {one.recorded:.4f} of {one.n_test:,} is recorded with the weights, got "
-            f"{one.measured:.4f}. Check the images, their normalisation, and which weights these are."
+            f"Checking weights failed for {accuracy.label}: expected {self.low:.4f} to {self.high:.4f} of "
+            f"{accuracy.n_images:,} clean images correct, since {accuracy.recorded:.4f} of {accuracy.n_test:,} is "
+            f"recorded with the weights, got {accuracy.measured:.4f}. Check the images, their normalisation, and which "
+            "weights these are."
         )
 
 
 def expected_range(
     recorded: float, n_images: int, n_test: int, *, level: float = CHECK_LEVEL, rounding: float = ROUNDING["fp32"]
 ) -> tuple[float, float]:
-    """Return the range of accuracies on a sample of the test split, drawn without replacement, that is no surprise.
+    """Return the expected range of accuracies on a sample of the test split, drawn without replacement.
 
     Args:
         recorded: accuracy on all `n_test` images of the split, in [0, 1].
-        n_images: images of the sample, 1 to `n_test`.
-        n_test: images of the split.
-        level: probability that a sample's accuracy lies outside, before `rounding` widens the range on both sides.
+        n_images: number of sampled images, from 1 to `n_test`.
+        n_test: number of images of the split.
+        level: probability that a sample's accuracy is outside the range, before `rounding` widens it on both sides.
         rounding: see `ROUNDING`.
 
     Returns:
-        The least and the greatest accuracy, in [0, 1]: equal tails of the hypergeometric distribution.
+        The minimum and maximum accuracy, in [0, 1], with equal tails of the hypergeometric distribution.
     """
     from scipy.stats import hypergeom
 
@@ -93,29 +94,34 @@ def expected_range(
 
 @dataclass(frozen=True)
 class WeightsCheck:
-    """How many networks had an accuracy recorded with their weights, and those whose clean accuracy is another."""
+    """Number of networks with a recorded accuracy, and those whose clean accuracy is unexpected."""
 
     n_checked: int
     unexpected: tuple[UnexpectedAccuracy, ...]
 
     def to_payload(self) -> dict[str, Any]:
-        return {"checked": self.n_checked, "unexpected": [one.message for one in self.unexpected]}
+        return {"checked": self.n_checked, "unexpected": [network.message for network in self.unexpected]}
 
 
 def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
-    """Find the networks whose clean accuracy neither the choice of images nor arithmetic explains.
+    """Find the networks whose clean accuracy neither sampling of images nor arithmetic explains.
 
-    The level of each is `CHECK_LEVEL` divided by their number (Bonferroni): even one that is named deserves a look.
+    Each network is tested at `CHECK_LEVEL` divided by their number (Bonferroni), so even a single flagged network
+    deserves attention.
     """
     ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
-    for one in accuracies:
-        case = one.recorded, one.n_images, one.n_test, one.rounding
+    for accuracy in accuracies:
+        case = accuracy.recorded, accuracy.n_images, accuracy.n_test, accuracy.rounding
         if case not in ranges:
             ranges[case] = expected_range(
-                one.recorded, one.n_images, one.n_test, level=CHECK_LEVEL / len(accuracies), rounding=one.rounding
+                accuracy.recorded,
+                accuracy.n_images,
+                accuracy.n_test,
+                level=CHECK_LEVEL / len(accuracies),
+                rounding=accuracy.rounding,
             )
         low, high = ranges[case]
-        if not low <= one.measured <= high:
-            unexpected.append(UnexpectedAccuracy(one, low, high))
+        if not low <= accuracy.measured <= high:
+            unexpected.append(UnexpectedAccuracy(accuracy, low, high))
     return WeightsCheck(len(accuracies), tuple(unexpected))

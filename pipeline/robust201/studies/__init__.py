@@ -1,1 +1,1 @@
-"""Studies: trainings and sweeps that answer one question together, compared with printed numbers."""
+"""Studies: training runs and sweeps that answer one question together, compared with published numbers."""

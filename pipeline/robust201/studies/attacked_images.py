@@ -1,4 +1,4 @@
-"""Attacked images of the study of image distributions: one image of each group, on networks of its sweeps."""
+"""Attacked images for the study of image distributions: one image per group, on networks of its sweeps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +13,19 @@ from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 
 Attacked = dict[str, NDArray[np.float32]]
-"""By group, (1 + S, 3, H, W) pixels in [0, 1]: the clean image, then the attacked one by strength."""
+"""By group, (1 + S, 3, H, W) pixels in [0, 1]: the clean image, followed by the attacked image at each strength."""
 
 
 def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, Attacked]:
     """Attack the first image of each group's sweep, by network of the study; groups without weights are left out.
 
-    The weights are those of the longest training with the lowest seed.
+    The weights come from the longest training run with the lowest seed.
 
     Raises:
         CheckpointError: weights are damaged.
         EvaluationError: see `robust201.attack`.
     """
-    found: dict[str, Attacked] = {}
+    images_by_network: dict[str, Attacked] = {}
     for name, network in study.networks.items():
         attacked = {}
         for group, trained in study.groups.items():
@@ -34,18 +34,18 @@ def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]
                 if record is not None:
                     attacked[group] = _attack_image(sweep, study.key, trained.dataset, record)
                     break
-        found[name] = attacked
-    return found
+        images_by_network[name] = attacked
+    return images_by_network
 
 
 def strengths_of(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
-    """List the strengths of the study's attack, which all of its sweeps share; empty where they do not."""
-    different = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
-    return different.pop() if len(different) == 1 else ()
+    """Return the strengths of the study's attack, which all of its sweeps share; empty if they differ."""
+    distinct = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
+    return distinct.pop() if len(distinct) == 1 else ()
 
 
 def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup) -> CheckpointRecord | None:
-    """Choose the weights of a network in a sweep; None where the sweep has none of the group."""
+    """Return the weights of a network in a sweep; None if the sweep has none for the group."""
     section, space = sweep.weights, sweep.make_space({})
     if group.dataset not in sweep.datasets or section is None or section.path is None:
         return None
@@ -66,12 +66,12 @@ def _attack_image(sweep: SweepConfig, key: str, dataset: str, record: Checkpoint
     from robust201.models.classifier import Classifier
     from robust201.weights.loading import fill_network
 
-    assert sweep.weights is not None and sweep.weights.path is not None  # noqa: S101, PT018 - it has the record
+    assert sweep.weights is not None and sweep.weights.path is not None  # noqa: S101, PT018 - `_choose_weights` has read a record from it
     space, images = sweep.make_space({}), Inputs(sweep).images(dataset)
     network = space.build(record.index, n_classes=images.n_classes)
     fill_network(network, CheckpointStore(sweep.weights.path).load(record), record.label)
     classifier = Classifier(network, images.normalisation, images.n_classes, channels_last=space.channels_last)
-    given: dict[str, Any] = sweep.parameters[key].model_dump()
-    attacked = attack(key, classifier, images.images[:1], images.labels[:1], seed=sweep.seed, **given)
+    parameters: dict[str, Any] = sweep.parameters[key].model_dump()
+    attacked = attack(key, classifier, images.images[:1], images.labels[:1], seed=sweep.seed, **parameters)
     clean = images.images[:1].astype(np.float32) / 255
     return np.concatenate([clean, attacked[:, 0].cpu().numpy()])

@@ -1,7 +1,7 @@
-"""The comparisons of groups of networks in the study of image distributions: printed ones recomputed, and our own.
+"""Comparisons of groups of networks in the study of image distributions: the published ones recomputed, and our own.
 
-A group is the networks of one architecture, trained on one set of images with one set of labels. Seven pairs of groups
-are compared for each of three networks at six epochs: 126 tests, which the paper does not correct for their number.
+A group consists of the networks of one architecture, trained on one set of images with one set of labels. Seven pairs
+of groups are compared for each of three networks at six epochs: 126 tests, without a correction in the paper.
 
 Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
 116 (2021), tables 1 to 18.
@@ -22,10 +22,10 @@ from robust201.statistics.groups import hedges_g, make_groups, paired_test, welc
 from robust201.statistics.significance import holm_adjust
 
 LEVEL = 0.05
-"""Of the paper's tests."""
+"""Significance level of the paper's tests."""
 
 BORDERLINE = (0.01, 0.09)
-"""Range of borderline p-values, where rounding of the printed numbers might change the decision."""
+"""Range of p-values in which rounding of the published numbers might change the decision."""
 
 _PUBLISHED = Path(__file__).parent / "published"
 
@@ -34,11 +34,11 @@ class Family(NamedTuple):
     """A pair of groups that is compared for every network and epoch.
 
     Attributes:
-        experiment: its name in docs/image-distribution.md.
-        mark: letter of the mark in `published/image_distribution.json`.
-        first: the group that the claim says is more robust.
-        second: the other.
-        either: whether the mark may also be on the second, where that is more robust.
+        experiment: the experiment's name in docs/image-distribution.md.
+        mark: letter of the significance marker in `published/image_distribution.json`.
+        first: group that the claim calls more robust.
+        second: the other group.
+        either: whether the marker may also be on the second group, if that is more robust.
     """
 
     experiment: str
@@ -61,7 +61,7 @@ GROUPS: Mapping[str, str] = {
     "fusion_digit": "fusion, digit",
     "fusion_object": "fusion, object",
 }
-"""Groups in the order of the printed tables, with their names; → is pretraining on the first."""
+"""Labels of the groups, in the order of the published tables; the arrow means pretraining on the first dataset."""
 
 FAMILIES = (
     Family("E1", "s", "mnist", "cifar10"),
@@ -81,11 +81,11 @@ def _printed() -> dict[str, Any]:
 
 
 def printed_tables() -> pd.DataFrame:
-    """Return tables 1 to 18 as printed.
+    """Return tables 1 to 18 as published.
 
     Returns:
-        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN where no number is printed),
-        `n` networks, `marks`, and `certain`: whether the epoch of the number is.
+        One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
+        networks, `marks`, and `certain` (whether the number's epoch is certain).
     """
     content = _printed()
     rows = [
@@ -102,37 +102,37 @@ def printed_tables() -> pd.DataFrame:
 def compare_groups(
     summaries: pd.DataFrame, values: Mapping[tuple[str, str, int], "pd.Series[float]"] | None = None
 ) -> pd.DataFrame:
-    """Make every comparison that the summaries allow.
+    """Perform every comparison that the summaries allow.
 
     Args:
         summaries: one row per `network`, `group` and `epoch` with `mean`, `sd` (ddof 1) and `n`.
-        values: the networks' numbers by (network, group, epoch), indexed by seed, for the tests in pairs of seeds.
+        values: the networks' numbers by (network, group, epoch), indexed by seed, for tests paired by seed.
 
     Returns:
-        One row per family, network and epoch at which both groups are: `experiment`, `claim`, `first`, `second`,
-        `network`, `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; one
-        without a test counts as one of p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at
-        level 0.05 without correction) and `higher_holm`. With values `p_paired`, `p_paired_holm` and `n_pairs` too.
+        One row per family, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
+        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows, where a row
+        without a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at level 0.05
+        without correction) and `higher_holm`. With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
-    held = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
+    indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
         {"experiment": family.experiment, "claim": family.claim, "first": family.first}
         | {"second": family.second, "network": network, "epoch": epoch}
         for family in FAMILIES
-        for network, group, epoch in held.index
-        if group == family.first and (network, family.second, epoch) in held.index
+        for network, group, epoch in indexed.index
+        if group == family.first and (network, family.second, epoch) in indexed.index
     ]
     frame = pd.DataFrame(rows, columns=["experiment", "claim", "first", "second", "network", "epoch"])
     sides = [
-        make_groups(*held.loc[list(zip(frame["network"], frame[side], frame["epoch"], strict=True))].to_numpy().T)
+        make_groups(*indexed.loc[list(zip(frame["network"], frame[side], frame["epoch"], strict=True))].to_numpy().T)
         if len(frame)
         else make_groups([], [], [])
         for side in ("first", "second")
     ]
-    tested, effect = welch_test(sides[0], sides[1]), hedges_g(sides[0], sides[1])
+    test, effect = welch_test(sides[0], sides[1]), hedges_g(sides[0], sides[1])
     frame["mean_first"], frame["mean_second"] = sides[0].mean, sides[1].mean
-    frame["difference"], frame["t"], frame["degrees"] = tested.difference, tested.statistic, tested.degrees
-    frame["p"], frame["p_holm"] = tested.p_value, _holm(tested.p_value)
+    frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.degrees
+    frame["p"], frame["p_holm"] = test.p_value, _holm(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
     frame["higher"] = _higher(frame["difference"], frame["p"])
     frame["higher_holm"] = _higher(frame["difference"], frame["p_holm"])
@@ -141,9 +141,9 @@ def compare_groups(
             pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
             for row in rows_of(frame)
         ]
-        found = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
+        paired_p_values = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
         frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
-        frame["p_paired"] = np.array(found, np.float64)
+        frame["p_paired"] = np.array(paired_p_values, np.float64)
         frame["p_paired_holm"] = _holm(frame["p_paired"].to_numpy())
     return frame
 
@@ -162,14 +162,14 @@ def _higher(difference: "pd.Series[float]", p_values: "pd.Series[float]") -> lis
 
 @dataclass(frozen=True)
 class PrintedCheck:
-    """Printed marks, compared with what follows from the printed means and standard deviations.
+    """Published significance markers, compared with those that follow from the published means and deviations.
 
     Attributes:
-        comparisons: `compare_groups` of the printed tables, with `certain`, `printed` (which group has the mark, or
-            ``""``), `marked` (which one has it by our test) and `agrees`.
-        claims: one row per claim and network: at how many epochs it is marked in print (`printed`) and with numbers to
-            test it (`tested`), `recomputed`, and left by Holm's correction (`after_holm`); and `lost`, the epochs at
-            which it is not.
+        comparisons: `compare_groups` of the published tables, with `certain`, `printed` (the group with the published
+            marker, or ``""``), `marked` (the group with the marker by our test) and `agrees`.
+        claims: one row per claim and network, with numbers of epochs: with a published marker (`printed`), of these
+            with numbers to test it (`tested`), significant when recomputed (`recomputed`) and after Holm's correction
+            (`after_holm`); and `lost`, the epochs that the correction removes.
     """
 
     comparisons: pd.DataFrame
@@ -177,28 +177,28 @@ class PrintedCheck:
 
     @property
     def certain(self) -> pd.DataFrame:
-        """The comparisons of numbers whose epochs are certain."""
+        """Comparisons of numbers whose epochs are certain."""
         return self.comparisons[self.comparisons["certain"]]
 
     @property
     def exceptions(self) -> pd.DataFrame:
-        """Certain comparisons whose mark does not follow from the printed numbers."""
+        """Certain comparisons whose marker does not follow from the published numbers."""
         return self.certain[~self.certain["agrees"]]
 
     @property
     def borderline(self) -> pd.DataFrame:
         """Borderline comparisons, ordered by p."""
-        near = self.comparisons["p"].between(*BORDERLINE)
-        return self.comparisons[near].sort_values("p", kind="stable")
+        is_borderline = self.comparisons["p"].between(*BORDERLINE)
+        return self.comparisons[is_borderline].sort_values("p", kind="stable")
 
     @property
     def marks(self) -> pd.DataFrame:
-        """The comparisons with a printed mark and numbers to test it."""
+        """Comparisons with a published marker and numbers to test it."""
         return self.comparisons[(self.comparisons["printed"] != "") & self.comparisons["p"].notna()]
 
     @property
     def left(self) -> pd.DataFrame:
-        """Those of `marks` that Holm's correction leaves."""
+        """The comparisons in `marks` that remain significant after Holm's correction."""
         return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
 
     def to_payload(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class PrintedCheck:
 
 
 def check_printed_marks() -> PrintedCheck:
-    """Recompute the marks of the printed tables from their means, standard deviations and 20 networks per group."""
+    """Recompute the markers of the published tables from their means, standard deviations and 20 networks per group."""
     tables = printed_tables()
     frame = compare_groups(tables)
     cells = {(row.network, row.group, row.epoch): row for row in rows_of(tables)}
@@ -229,8 +229,8 @@ def check_printed_marks() -> PrintedCheck:
         family = families[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
-        of_second = "second" if family.either and family.mark in second.marks else ""
-        printed.append("first" if family.mark in first.marks else of_second)
+        second_side = "second" if family.either and family.mark in second.marks else ""
+        printed.append("first" if family.mark in first.marks else second_side)
         marked.append(row.higher if family.either or row.higher == "first" else "")
     frame = frame.assign(certain=certain, printed=printed, marked=marked)
     frame["agrees"] = frame["printed"] == frame["marked"]
@@ -238,38 +238,38 @@ def check_printed_marks() -> PrintedCheck:
 
 
 def _claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count the printed marks of each family and network, and those that are left when corrected."""
+    """Count each family's and network's published markers, and those that remain after correction."""
     rows = []
     for (first, second, network), group in frame.groupby(["first", "second", "network"], sort=False):
         for side in ("first", "second"):
-            of_side = group[group["printed"] == side]
-            if not len(of_side):
+            marked_rows = group[group["printed"] == side]
+            if not len(marked_rows):
                 continue
             winner, other = (first, second) if side == "first" else (second, first)
-            tested = of_side["p"].notna()
-            left = of_side["higher_holm"] == side
+            is_tested = marked_rows["p"].notna()
+            left = marked_rows["higher_holm"] == side
             rows.append(
                 {
                     "experiment": group["experiment"].iloc[0],
                     "claim": f"{GROUPS[str(winner)]} > {GROUPS[str(other)]}",
                     "network": network,
-                    "printed": len(of_side),
-                    "tested": int(tested.sum()),
-                    "recomputed": int((of_side["higher"] == side).sum()),
+                    "printed": len(marked_rows),
+                    "tested": int(is_tested.sum()),
+                    "recomputed": int((marked_rows["higher"] == side).sum()),
                     "after_holm": int(left.sum()),
-                    "lost": ", ".join(str(epoch) for epoch in of_side["epoch"][tested & ~left]),
+                    "lost": ", ".join(str(epoch) for epoch in marked_rows["epoch"][is_tested & ~left]),
                 }
             )
     return pd.DataFrame(rows)
 
 
 def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
-    """Return a table's rows with their columns as attributes."""
+    """Iterate over a table's rows with their columns as attributes."""
     return frame.itertuples(index=False)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows for JSON: plain numbers, null for what has none."""
+    """Return a table's rows for JSON, with plain numbers, and null for NaN and infinity."""
     rows: list[dict[Any, Any]] = frame.astype(object).to_dict("records")
     return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
 

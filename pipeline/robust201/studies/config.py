@@ -1,4 +1,4 @@
-"""The YAML of a study: the steps that make its images and weights, its sweeps, and the names in its tables."""
+"""The YAML of a study: steps that create its images and weights, its sweeps, and the names in its tables."""
 
 import shlex
 from pathlib import Path
@@ -18,22 +18,22 @@ _Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 STEP_VERBS = ("fetch", "import-images", "fuse", "train", "robustify")
-"""Verbs allowed in steps: they make images and weights."""
+"""Commands allowed in steps, which create images and weights."""
 
 
 def _check_step(line: str) -> str:
     try:
-        words = shlex.split(line)
+        argv = shlex.split(line)
     except ValueError as error:
-        raise ValueError(f"expected a command line, got {line!r} ({error}).") from error
-    if len(words) < 2 or words[0] != "robust201" or words[1] not in STEP_VERBS:
-        raise ValueError(f"expected robust201 with one of {', '.join(STEP_VERBS)}, got {line!r}.")
+        raise ValueError(f"not a valid command line: {line!r} ({error}).") from error
+    if len(argv) < 2 or argv[0] != "robust201" or argv[1] not in STEP_VERBS:
+        raise ValueError(f"a step must be robust201 with one of {', '.join(STEP_VERBS)}, got {line!r}.")
     return line
 
 
 def _check_group(name: str) -> str:
     if name not in GROUPS:
-        raise ValueError(f"expected groups among {', '.join(GROUPS)}, got {name!r}.{closest(name, GROUPS)}")
+        raise ValueError(f"unknown group {name!r} (known: {', '.join(GROUPS)}).{closest(name, GROUPS)}")
     return name
 
 
@@ -44,10 +44,10 @@ class _Study(StrictModel):
         format: version of the file's format.
         study: one of the five studies.
         name: name of the study.
-        steps: command lines that make its images and weights, in order. Each resumes after an interruption, and does
+        steps: command lines that create its images and weights, in order. Each resumes after an interruption, and does
             nothing if it is complete.
-        sweeps: sweep YAMLs, run and exported after the steps.
-        note: text at the top of its page, such as how it was scaled down.
+        sweeps: sweep YAMLs to run and export after the steps.
+        note: text at the top of the study's page, such as how it was scaled down.
     """
 
     format: Literal[1] = 1
@@ -57,20 +57,20 @@ class _Study(StrictModel):
     note: str = ""
 
     def step_words(self) -> list[list[str]]:
-        """Words of each step after ``robust201``, with variables such as ``${ROBUST201_DATA}`` replaced.
+        """Return each step's arguments after ``robust201``, with variables such as ``${ROBUST201_DATA}`` replaced.
 
         Raises:
-            ConfigError: a variable is not set, or a step consents to the execution of code, which only users can.
+            ConfigError: a variable is not set, or a step allows the execution of code, which only users may do.
         """
         try:
             steps = [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
         except ValueError as error:
             raise ConfigError(f"Reading the steps failed for the study {self.name}: {error}") from error
-        for words in steps:
-            if any(word.partition("=")[0] == ALLOW_CODE for word in words):
+        for argv in steps:
+            if any(word.partition("=")[0] == ALLOW_CODE for word in argv):
                 raise ConfigError(
-                    f"Reading the steps failed for the study {self.name}: expected no {ALLOW_CODE}, got "
-                    f"{shlex.join(words)!r}. Remove it; give it to robust201 study instead."
+                    f"Reading the steps failed for the study {self.name}: {ALLOW_CODE} is not allowed in "
+                    f"{shlex.join(argv)!r}. Remove it, and pass it to robust201 study instead."
                 )
         return steps
 
@@ -79,24 +79,24 @@ class StudyNetwork(StrictModel):
     """An architecture of the study of image distributions.
 
     Attributes:
-        architecture: its id in the space of the sweeps.
-        printed_epochs: printed epoch with which each epoch is compared; by default, equal epochs.
+        architecture: the architecture's id in the space of the sweeps.
+        printed_epochs: published epoch to compare each epoch with; by default, the same epoch.
     """
 
     architecture: str | int
     printed_epochs: dict[int, int] | None = None
 
     def printed_epoch(self, epoch: int) -> int | None:
-        """The printed epoch with which one of ours is compared, if any."""
+        """Return the published epoch to compare an epoch of this study with, if any."""
         return epoch if self.printed_epochs is None else self.printed_epochs.get(epoch)
 
 
 class StudyGroup(StrictModel):
-    """Networks of the study of image distributions that were trained alike.
+    """Networks of the study of image distributions with the same training data.
 
     Attributes:
-        dataset: that they were trained for and are attacked on.
-        recipes: of their trainings; architectures may have different ones.
+        dataset: dataset that they were trained for and are attacked on.
+        recipes: recipes of their training runs; architectures may have different ones.
     """
 
     dataset: str
@@ -104,13 +104,13 @@ class StudyGroup(StrictModel):
 
 
 class ImageDistributionStudy(_Study):
-    """Robustness R of networks by the images and labels that they were trained on.
+    """Robustness R of networks, by the images and labels that they were trained on.
 
     Attributes:
-        key: the attack.
-        networks: by their name in the tables; LeNet, ResNet50 and FullyConnectedNet are compared with printed numbers.
-        groups: by their name in `studies.comparisons.GROUPS`.
-        mixed_model: whether the page has mixed models over seeds (see `studies.mixed_effects`).
+        key: key of the attack.
+        networks: networks by their name in the tables; LeNet, ResNet50 and FullyConnectedNet have published numbers.
+        groups: groups by their name in `studies.comparisons.GROUPS`.
+        mixed_model: whether the page includes mixed models over seeds (see `studies.mixed_effects`).
     """
 
     study: Literal["image-distribution"]
@@ -120,21 +120,21 @@ class ImageDistributionStudy(_Study):
     groups: Annotated[dict[Annotated[str, AfterValidator(_check_group)], StudyGroup], Field(min_length=1)]
 
 
-_PRINTED_APART = 625
-"""Iterations between two printed snapshots, at least: shorter trainings keep these apart."""
+_PUBLISHED_SPACING = 625
+"""Minimum number of iterations between published snapshots; scaled-down runs must keep them distinct."""
 
 
 class DynamicsStudy(_Study):
-    """Accuracy and attack success over the snapshots of a training.
+    """Accuracy and attack success over the snapshots of a training run.
 
     Attributes:
-        dataset: whose images are attacked.
-        architecture: of all trainings.
-        runs: recipe by name of the run; `std` and `std*` are compared with printed numbers.
-        attacks: keys, each at all its strengths.
-        iterations_per_epoch: of the trainings, so that snapshots after epochs stand on the same axis.
-        iterations_per_printed: iterations of the trainings for each printed one, below 1 where they are shorter;
-            numbers at the same share of the training are compared.
+        dataset: dataset whose images are attacked.
+        architecture: architecture of all training runs.
+        runs: recipe by the run's name; `std` and `std*` have published numbers.
+        attacks: keys of the attacks, each at all its strengths.
+        iterations_per_epoch: iterations per epoch of training, which places snapshots after epochs on the same axis.
+        iterations_per_printed: ratio of our iterations to the published ones, below 1 for shorter training runs;
+            numbers at the same fraction of the training are compared.
     """
 
     study: Literal["robust-features-dynamics"]
@@ -143,18 +143,18 @@ class DynamicsStudy(_Study):
     runs: Annotated[dict[str, str], Field(min_length=1)]
     attacks: _Names
     iterations_per_epoch: PositiveInt
-    iterations_per_printed: Annotated[float, Field(ge=1 / _PRINTED_APART, allow_inf_nan=False)] = 1.0
+    iterations_per_printed: Annotated[float, Field(ge=1 / _PUBLISHED_SPACING, allow_inf_nan=False)] = 1.0
 
 
 class MixingStudy(_Study):
-    """Accuracy over the share of robust images in training.
+    """Accuracy over the fraction of robust images in training.
 
     Attributes:
-        dataset: whose images are attacked.
-        networks: architecture by its name in the tables; ResNet-50, ResNet-18 and VGG-16 have printed numbers.
-        alphas: recipe by the share of robust images.
-        epochs: length of the trainings.
-        panels: keys of each panel of the figure, by its title.
+        dataset: dataset whose images are attacked.
+        networks: architecture by its name in the tables; ResNet-50, ResNet-18 and VGG-16 have published numbers.
+        alphas: recipe by the fraction of robust images.
+        epochs: number of training epochs.
+        panels: keys in each panel of the figure, by the panel's title.
     """
 
     study: Literal["robust-features-mixing"]
@@ -166,16 +166,16 @@ class MixingStudy(_Study):
 
 
 class EquivarianceStudy(_Study):
-    """Accuracy under spatial attacks by architecture, training images and augmentation.
+    """Accuracy under spatial attacks, by architecture, training images and augmentation.
 
     Attributes:
-        dataset: whose images are attacked.
-        networks: architectures that compete for a column, {column: {name: architecture}}; the columns ResNet-50,
-            G-ResNet and STN have printed numbers, and so have the names G-ResNet-18, STN-ResNet-34 and the like.
-        settings: recipes that compete for a column (learning rates), by setting; D, D_R, D* and D_R* have printed ones.
-        attacks: keys.
-        epochs: length of the trainings.
-        selection_seed: of the draw of the images by which the best is chosen.
+        dataset: dataset whose images are attacked.
+        networks: candidate architectures per column, {column: {name: architecture}}; the columns ResNet-50, G-ResNet
+            and STN have published numbers, and so have the names G-ResNet-18, STN-ResNet-34 and the like.
+        settings: candidate recipes (learning rates) per setting; D, D_R, D* and D_R* have published numbers.
+        attacks: keys of the attacks.
+        epochs: number of training epochs.
+        selection_seed: seed for splitting the images in half: one half selects the best candidate.
     """
 
     study: Literal["robust-features-equivariance"]
@@ -188,10 +188,10 @@ class EquivarianceStudy(_Study):
 
 
 class DatasetStudy(_Study):
-    """The dataset paper's claims, medians and figures beside those of some results.
+    """The dataset paper's claims, medians and figures, compared with other results.
 
     Attributes:
-        dataset: the images whose results are compared.
+        dataset: dataset whose results are compared.
     """
 
     study: Literal["dataset"]
@@ -207,23 +207,23 @@ STUDIES: dict[str, type[Any]] = {
     "robust-features-equivariance": EquivarianceStudy,
     "dataset": DatasetStudy,
 }
-"""Schemas by the field `study`."""
+"""Models of a study's YAML, by its field `study`."""
 
 
 def load_study(path: Path) -> Study:
-    """Read and check the YAML of a study.
+    """Read and validate the YAML of a study.
 
     Raises:
-        ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
+        ConfigError: the file is missing or not YAML, or a field is unknown or invalid; the closest name is suggested.
     """
     fields = read_fields(path, "study")
-    kind = fields.get("study")
-    if not isinstance(kind, str) or kind not in STUDIES:
+    study_name = fields.get("study")
+    if not isinstance(study_name, str) or study_name not in STUDIES:
         raise ConfigError(
             f"Reading the study failed for {path}: expected the field study to be one of {', '.join(STUDIES)}, got "
-            f"{kind!r}.{closest(str(kind), STUDIES)} docs/studies.md explains every field."
+            f"{study_name!r}.{closest(str(study_name), STUDIES)} docs/studies.md explains every field."
         )
-    model = STUDIES[kind]
+    model = STUDIES[study_name]
     try:
         study: Study = TypeAdapter(model).validate_python(fields)
     except ValidationError as error:

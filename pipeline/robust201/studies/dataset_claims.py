@@ -1,7 +1,7 @@
-"""The claims of the dataset paper about its results, each beside what other results say.
+"""The dataset paper's claims about its results, each with the verdict of other results.
 
 Source: Jung, Lukasik, Keuper, "Neural Architecture Design and Robustness: A Dataset" (ICLR 2023). Edges are numbered as
-there: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
+in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
 """
 
 import itertools
@@ -27,11 +27,11 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 ATTACKS = ("aa_apgd-ce", "pgd", "fgsm", "aa_square")
 
 CLEAR_DIFFERENCE = 0.01
-"""Printed medians further apart than this are ordered; they were read from figures to within .004."""
+"""Minimum difference of published medians to be compared; they were read from figures to within 0.004."""
 
 TOP = 20
 FEW = 2
-"""At most this many of the `TOP` best cells are "almost none"."""
+"""Maximum number of the `TOP` best cells that counts as "almost none"."""
 
 CONVOLUTIONS = ("nor_conv_1x1", "nor_conv_3x3")
 DROPPED = ("none", "skip_connect")
@@ -39,13 +39,13 @@ POOLING = "avg_pool_3x3"
 
 
 class Claim(NamedTuple):
-    """A claim of the paper and the verdict of some results.
+    """A claim of the paper, with the verdict of other results.
 
     Attributes:
-        place: where the paper makes it.
-        claim: in a sentence.
+        place: section, figure or table of the claim.
+        claim: the claim, as a sentence.
         printed: the paper's numbers.
-        ours: the numbers of these results, or what they lack.
+        ours: numbers of the other results, or what is missing in them.
         verdict: `HOLDS`, `FAILS` or `UNTESTED`.
     """
 
@@ -58,17 +58,17 @@ class Claim(NamedTuple):
 
 @cache
 def printed_dataset() -> dict[str, Any]:
-    """Content of the file of printed numbers; accuracies are fractions, those of table 1 percent."""
+    """Return the published numbers; accuracies are fractions, except for percentages in table 1."""
     content: dict[str, Any] = json.loads(_PUBLISHED.read_text())
     return content
 
 
 def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Claim]:
-    """Check every claim that the results are enough for.
+    """Check every claim that the results suffice for.
 
     Args:
-        results: of one dataset, on cells of NAS-Bench-201.
-        correlations: of measures with accuracies, as `figure_data.measure_correlations` returns them; may be empty.
+        results: results of one dataset, on cells of NAS-Bench-201.
+        correlations: correlations of measures with accuracies from `figure_data.measure_correlations`; may be empty.
 
     Raises:
         ResultsError: the architectures are not cells.
@@ -92,11 +92,11 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
 
 
 def compare_medians(results: DatasetResults) -> pd.DataFrame:
-    """Set medians over architectures beside the printed ones.
+    """Compare medians over architectures with the published ones.
 
     Returns:
-        One row per `key` and `strength` that the paper prints for the dataset and the results have: `n` architectures,
-        the median of `ours`, the `printed` one, and their `difference`.
+        One row per `key` and `strength` with a published median and results: `n` architectures, the medians `ours` and
+        `printed`, and their `difference`.
     """
     rows = []
     for key, by_strength in printed_dataset()["medians"].get(results.name, {}).items():
@@ -108,7 +108,7 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 
 
 def compare_curves(results: DatasetResults) -> pd.DataFrame:
-    """Set the accuracies of single architectures beside the printed ones; columns as of `compare_medians`."""
+    """Compare accuracies of single architectures with the published ones; columns as in `compare_medians`."""
     rows = []
     for name, curves in printed_dataset()["curves"].items() if results.name == "cifar10" else ():
         for key, by_strength in curves.items():
@@ -129,13 +129,13 @@ def _count_cells(space: CellSpace) -> Iterator[Claim]:
     specs = space.specs()
     size = printed["same_size"]["kernel_parameters"]
     count = sum(space.kernel_parameters(specs[index]) == size for index in classes)
-    agree = (len(classes), count) == (printed["classes"], printed["same_size"]["cells"])
+    is_equal = (len(classes), count) == (printed["classes"], printed["same_size"]["cells"])
     yield Claim(
         "Sections 3.1, 4.3",
         f"The space has so many non-isomorphic cells, and so many of them {size} kernel parameters.",
         f"{printed['classes']:,}; {printed['same_size']['cells']}",
         f"{len(classes):,}; {count}",
-        HOLDS if agree else FAILS,
+        HOLDS if is_equal else FAILS,
     )
 
 
@@ -184,7 +184,7 @@ def _compare_pgd_and_apgd(results: DatasetResults) -> Iterator[Claim]:
 
 
 def _same_size(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
-    """Mean adversarial accuracies of the cells with as many kernel parameters as the paper's comparison."""
+    """Return mean adversarial accuracies of the cells with the kernel parameters of the paper's comparison."""
     size = printed_dataset()["same_size"]["kernel_parameters"]
     if ADVERSARIAL not in results.scores:
         return pd.Series(dtype=float)
@@ -279,7 +279,7 @@ def _search(results: DatasetResults) -> Iterator[Claim]:
 
 
 def _change_best_cell(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
-    """Check the claims on changes of one edge; the cell is the best on clean images, the paper leaves open which."""
+    """Check the claims on changes of one edge on the best clean cell, since the paper does not name the cell."""
     changes = neighbour_changes(results)
     changes = changes[changes["best"] == CLEAN]
     n_neighbours = len(space.edges) * (len(space.operations) - 1)
@@ -305,8 +305,8 @@ def _follow_jacobian(correlations: pd.DataFrame) -> Iterator[Claim]:
     claim = "The Jacobian's norm predicts the accuracy under PGD at 1/255 better than at the largest epsilon."
     rows = pd.DataFrame()
     if len(correlations):
-        of_norm = correlations["measure"].str.startswith("Jacobian norm") & (correlations["key"] == "pgd")
-        rows = correlations[of_norm].dropna(subset="kendall")
+        is_norm = correlations["measure"].str.startswith("Jacobian norm") & (correlations["key"] == "pgd")
+        rows = correlations[is_norm].dropna(subset="kendall")
     if rows.empty:
         yield Claim("Figure 6", claim, "", "no norm of Jacobians on eight cells or more", UNTESTED)
     for measure, taus in rows.groupby("measure", sort=False) if len(rows) else ():

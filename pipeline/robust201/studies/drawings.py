@@ -1,4 +1,4 @@
-"""Figures of the studies as files: ours with bands, printed numbers as hollow marks."""
+"""Figures of the studies as files: our numbers with bands, published numbers as hollow markers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,10 +23,10 @@ from robust201.spaces.cell_space import INK
 from robust201.studies.comparisons import GROUPS
 
 FIGURE_WIDTH = 7.2
-"""Of every figure, in inches."""
+"""Width of every figure, in inches."""
 
 CHANCE = 0.1
-"""Accuracy of guessing among ten classes."""
+"""Accuracy of random guessing among ten classes."""
 
 SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd8", "#6e7781", "#8b949e")
 
@@ -37,11 +37,11 @@ TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as its suffix says; equal figures give equal bytes."""
+    """Write a figure in the format of the path's suffix; equal figures give equal bytes."""
     settings: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "pdf.fonttype": 42}
-    kind = path.suffix.lstrip(".")
+    file_format = path.suffix.lstrip(".")
     with rc_context(settings), atomic_write(path) as stream:
-        figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=parts.METADATA[kind])
+        figure.savefig(stream, format=file_format, dpi=PNG_DPI, metadata=parts.METADATA[file_format])
     return path
 
 
@@ -64,17 +64,17 @@ def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:
 
 
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
-    """Draw accuracy over epsilon, a panel per network and epoch, the mean over networks with a band of a deviation.
+    """Draw accuracy over epsilon, one panel per network and epoch: means over networks with a band of one deviation.
 
-    Figures 4, 5 (normalised by the clean accuracy) and 6, 7 (not) of the paper. Where normalised, the accuracy of
-    guessing depends on the clean accuracy: a dotted line in each group's colour. None where no group has curves.
+    Corresponds to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised figures,
+    chance depends on the clean accuracy: it is a dotted line in each group's colour. None if no group has curves.
     """
-    held = curves[curves["group"].isin(groups)]
-    if held.empty:
+    selected = curves[curves["group"].isin(groups)]
+    if selected.empty:
         return None
     value = "normalised" if normalised else "accuracy"
-    panels = list(held.groupby(["network", "epoch"], sort=False))
-    top = max(1.02, float((held[value] + held[f"{value}_sd"].fillna(0)).max()) + 0.02)
+    panels = list(selected.groupby(["network", "epoch"], sort=False))
+    top = max(1.02, float((selected[value] + selected[f"{value}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
     figure, axes_of = parts.make_axes_grid(
         len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6
@@ -89,23 +89,23 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
         if not normalised:
             axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
         axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE)
-        axes.set_xlim(0, float(held["strength"].max()) / 255)
+        axes.set_xlim(0, float(selected["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)
-    there = held["group"].unique()
-    _legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in there})
+    present = selected["group"].unique()
+    _legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present})
     return figure
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw the areas behind R as figure 1 of the paper: accuracy over epsilon, and over the clean one, last epoch.
+    """Draw the areas behind R at the last epoch, as in the paper's figure 1: accuracy over epsilon, raw and normalised.
 
-    `curves` has the columns of `ImageDistribution.curves`; groups on natural images are shown.
+    `curves` has the columns of `ImageDistribution.curves`; the groups on natural images are shown.
     """
     rows = curves[(curves["network"] == network) & curves["group"].isin(PLAIN_GROUPS[:2])]
     figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
     for axes, column, title in zip(panels, ("accuracy", "normalised"), ("accuracy", "over the clean one"), strict=True):
-        for group, of_group in rows.groupby("group", sort=False):
-            last = of_group[of_group["epoch"] == of_group["epoch"].max()]
+        for group, group_rows in rows.groupby("group", sort=False):
+            last = group_rows[group_rows["epoch"] == group_rows["epoch"].max()]
             epsilons, colour = last["strength"] / 255, GROUP_COLOURS[str(group)]
             axes.plot(epsilons, last[column], color=colour, linewidth=1.1)
             axes.fill_between(epsilons, 0, last[column], color=colour, alpha=0.2, linewidth=0)
@@ -116,7 +116,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R over epochs, a panel per network: mean with a deviation, and printed means."""
+    """Draw robustness R over epochs, one panel per network: means with one deviation, and published means."""
     networks = list(dict.fromkeys(tables["network"]))
     top = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     high = min(top, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
@@ -124,30 +124,35 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
     for axes, network in zip(axes_of, networks, strict=True):
         axes.yaxis.set_major_formatter("{x:.1f}")
         rows = tables[tables["network"] == network]
-        places = {epoch: place for place, epoch in enumerate(sorted(rows["epoch"].unique()))}
-        for group, held in rows.groupby("group", sort=False):
-            x, deviation = held["epoch"].map(places), held["sd"].fillna(0)
+        positions = {epoch: position for position, epoch in enumerate(sorted(rows["epoch"].unique()))}
+        for group, group_rows in rows.groupby("group", sort=False):
+            x, deviation = group_rows["epoch"].map(positions), group_rows["sd"].fillna(0)
             _draw_line(
-                axes, x, held["mean"], held["mean"] - deviation, held["mean"] + deviation, GROUP_COLOURS[str(group)]
+                axes,
+                x,
+                group_rows["mean"],
+                group_rows["mean"] - deviation,
+                group_rows["mean"] + deviation,
+                GROUP_COLOURS[str(group)],
             )
-            _draw_printed(axes, x, held["printed_mean"], GROUP_COLOURS[str(group)])
-        axes.set_xticks(list(places.values()), [str(epoch) for epoch in places])
+            _draw_printed(axes, x, group_rows["printed_mean"], GROUP_COLOURS[str(group)])
+        axes.set_xticks(list(positions.values()), [str(epoch) for epoch in positions])
         axes.set_title(str(network), color=INK, fontsize=TITLE)
         axes.set_xlabel("epoch", color=INK, fontsize=TEXT)
-    there = tables["group"].unique()
-    colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in there}
+    present = tables["group"].unique()
+    colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in present}
     _legend(figure, colours, printed=bool(tables["printed_mean"].notna().any()))
     return figure
 
 
 def _error_bars(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Return the ends of bands and bars: the interval, or the range of two seeds, whose interval is too wide."""
+    """Return the ends of bands and bars: the interval, or the range for two seeds, whose interval is too wide."""
     few = rows["n"] < 3
     return rows["low"].where(~few, rows["min"]), rows["high"].where(~few, rows["max"])
 
 
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
-    """Draw accuracy and attack success over iterations, a panel per run; bands: see `_error_bars`."""
+    """Draw accuracy and attack success over iterations, one panel per run; see `_error_bars` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
     names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
@@ -161,24 +166,26 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
             _draw_printed(axes, rows["iteration"], rows["printed"], colour)
         axes.set_title(str(run), color=INK, fontsize=TITLE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=TEXT)
-    shown = {name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names}
-    _legend(figure, shown, printed=bool(curves["printed"].notna().any()))
+    labelled_colours = {
+        name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names
+    }
+    _legend(figure, labelled_colours, printed=bool(curves["printed"].notna().any()))
     return figure
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy over the share of robust images, a panel per attack and network; bands: see `_error_bars`."""
+    """Draw accuracy over the fraction of robust images, one panel per attack and network (bands: `_error_bars`)."""
     networks = list(dict.fromkeys(curves["network"]))
-    wanted = [(title, keys, network) for title, keys in panels.items() for network in networks]
+    panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
-    figure, axes_of = parts.make_axes_grid(len(wanted), FIGURE_WIDTH, 2, 1.9, below=0.6)
-    for axes, (title, keys, network) in zip(axes_of, wanted, strict=True):
+    figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, below=0.6)
+    for axes, (title, keys, network) in zip(axes_of, panel_specs, strict=True):
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
-        for curve, held in rows.groupby("curve", sort=False):
-            _draw_line(axes, held["alpha"], held["mean"], *_error_bars(held), colours[str(curve)])
-            _draw_printed(axes, held["alpha"], held["printed"], colours[str(curve)])
+        for curve, curve_rows in rows.groupby("curve", sort=False):
+            _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bars(curve_rows), colours[str(curve)])
+            _draw_printed(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE)
         axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT)
     _legend(figure, colours, printed=bool(curves["printed"].notna().any()))
@@ -186,18 +193,18 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
 
 
 def draw_equivariance(best: pd.DataFrame) -> Figure:
-    """Draw Table 1: a panel per network, accuracy by attack and setting; bars: see `_error_bars`."""
+    """Draw Table 1: one panel per network, with accuracy by attack and setting; see `_error_bars` for the bars."""
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
     figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, below=0.6)
     for axes, network in zip(axes_of, networks, strict=True):
-        for place, setting in enumerate(settings):
+        for index, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]
-            x = rows["attack"].map(attacks.index) + (place - (len(settings) - 1) / 2) * 0.8 / len(settings)
+            x = rows["attack"].map(attacks.index) + (index - (len(settings) - 1) / 2) * 0.8 / len(settings)
             low, high = _error_bars(rows)
-            reach = [rows["mean"] - low, high - rows["mean"]]
-            axes.errorbar(x, rows["mean"], yerr=reach, color=colours[setting], marker="o", markersize=3, linestyle="")
+            lengths = [rows["mean"] - low, high - rows["mean"]]
+            axes.errorbar(x, rows["mean"], yerr=lengths, color=colours[setting], marker="o", markersize=3, linestyle="")
             _draw_printed(axes, x, rows["printed"], INK)
         axes.set_xticks(range(len(attacks)), attacks, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_title(str(network), color=INK, fontsize=TITLE)
@@ -206,10 +213,10 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
 
 
 def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Sequence[float]) -> Figure:
-    """Draw enlarged images over epsilon, a row per group and below it the change, as figures 8 and 9 of the paper.
+    """Draw enlarged images over epsilon, with the change below each group's row, as in the paper's figures 8 and 9.
 
-    `images` has (E, 3, H, W) pixels in [0, 1] by group, one per epsilon and the first of them clean; changes are shown
-    around grey, on the scale of the largest.
+    `images` holds (E, 3, H, W) pixels in [0, 1] by group, one per epsilon, starting with the clean image. Changes are
+    drawn around grey, scaled to the largest.
     """
     rows = []
     for attacked in images.values():
@@ -217,15 +224,17 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
         rows.append([Tile(image) for image in attacked])
         rows.append([Tile(image) for image in show_change(changes, float(np.abs(changes).max()))])
     labels = [label for group in images for label in (GROUPS[group], "")]
-    return draw_image_grid(rows, columns=[f"ε {one:g}" for one in epsilons], row_labels=labels, width=FIGURE_WIDTH)
+    return draw_image_grid(
+        rows, columns=[f"ε {epsilon:g}" for epsilon in epsilons], row_labels=labels, width=FIGURE_WIDTH
+    )
 
 
 def draw_corruptions(clean: NDArray[np.float32], corrupted: Mapping[str, NDArray[np.float32]]) -> Figure:
-    """Draw one image under corruptions, a row per key and a column per severity, as figure 18 of the dataset paper.
+    """Draw one image under corruptions, one row per key, one column per severity, as in the dataset paper's figure 18.
 
     Args:
         clean: (3, H, W) pixels in [0, 1].
-        corrupted: by key, (5, 3, H, W), severities 1 to 5.
+        corrupted: (5, 3, H, W) pixels at severities 1 to 5, by key.
     """
     rows = [[Tile(image) for image in (clean, *severities)] for severities in corrupted.values()]
     columns = ["clean", *(f"severity {severity}" for severity in range(1, 6))]

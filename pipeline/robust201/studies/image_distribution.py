@@ -1,6 +1,6 @@
-"""Robustness R of trained networks by image distribution and task: tables 1 to 18, their tests, and printed numbers.
+"""Robustness R of trained networks by image distribution and task: tables 1 to 18, tests, and published numbers.
 
-R is computed for each network and then averaged; it is never clipped. Source: see `studies.comparisons`.
+R is computed for each network and then averaged, without clipping. Source: see `studies.comparisons`.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
 
 EPSILONS = (0.0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-"""The paper's strengths, in pixels of [0, 1]; sweeps have them in units of 1/255."""
+"""The paper's strengths, in pixel units of [0, 1]; sweeps give them in units of 1/255."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,20 @@ class ImageDistribution:
 
     Attributes:
         models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
-            mean relative change `c` (which is r - 1), `exceeds_one`, `rises`, whether any attacked accuracy is above
-            the clean one, `r_fitted`, R of a fitted psychometric function (NaN for fewer than five strengths), and
-            `at_chance`, whether the clean accuracy is not above guessing; R is then NaN.
+            mean relative change `c` (r - 1), `exceeds_one`, `rises` (whether any accuracy under attack is above the
+            clean one), `r_fitted` (R of a fitted psychometric function, NaN for fewer than five strengths) and
+            `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
-            interval `low` to `high`, how many are `above_one`, the printed table's number `table`, its `printed_epoch`,
-            `printed_mean`, `printed_sd` and number `printed_n` of networks, the `difference` of the means, and
-            `p_printed`, of Welch's test of it.
-        curves: one row per network, group, epoch and strength (1/255): mean and deviation over networks of the
-            accuracy (`accuracy`, `accuracy_sd`) and of the accuracy over the clean one (`normalised`, `normalised_sd`).
-        comparisons: every test (see `studies.comparisons.compare_groups`), with `printed`, the printed decision.
-        floor: R of a network that is right on clean images alone.
-        comparable: whether strengths are the paper's, so that numbers may be compared with the printed ones.
-        by_sensitivity: whether R is of the sensitivity d' instead of the accuracy, since numbers of classes differ.
+            interval `low` to `high`, the number `above_one`, the number `table` of the published table, its
+            `printed_epoch`, `printed_mean`, `printed_sd` and number `printed_n` of networks, the `difference` of the
+            means, and `p_printed` of Welch's test of this difference.
+        curves: one row per network, group, epoch and strength (1/255): mean and deviation over networks of the accuracy
+            (`accuracy`, `accuracy_sd`) and of the ratio to the clean accuracy (`normalised`, `normalised_sd`).
+        comparisons: all tests (see `studies.comparisons.compare_groups`), with the published decision `printed`.
+        floor: R of a network that classifies only clean images correctly.
+        comparable: whether the strengths are the paper's, so that numbers may be compared with the published ones.
+        by_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because the numbers of
+            classes differ.
     """
 
     models: pd.DataFrame
@@ -65,38 +66,38 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
     Raises:
         ResultsError: a network has no results on a group's dataset.
     """
-    models, curves, floors, strengths_found = [], [], set(), set()
+    models, curves, floors, distinct_strengths = [], [], set(), set()
     sizes = {group.dataset: exports.task_size(group.dataset) for group in study.groups.values()}
     by_sensitivity = len({n_classes for n_classes, _ in sizes.values() if n_classes is not None}) > 1
     for label, network in study.networks.items():
-        for group, of_group in study.groups.items():
-            frame = exports.accuracies(of_group.dataset, study.key, of_group.recipes, [network.architecture])
+        for group, trained_group in study.groups.items():
+            frame = exports.accuracies(trained_group.dataset, study.key, trained_group.recipes, [network.architecture])
             for epoch, rows in frame.groupby("length"):
                 wide = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
                 names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
                 strengths = wide.columns.to_numpy(np.float64)
-                n_classes, n_images = sizes[of_group.dataset]
-                measured = _sensitivities(wide, n_classes, n_images, of_group.dataset) if by_sensitivity else wide
-                found = robustness_r(strengths, measured.to_numpy())
+                n_classes, n_images = sizes[trained_group.dataset]
+                measured = _sensitivities(wide, n_classes, n_images, trained_group.dataset) if by_sensitivity else wide
+                curve = robustness_r(strengths, measured.to_numpy())
                 at_chance = _find_chance(wide.iloc[:, 0].to_numpy(), n_classes, n_images)
-                models.append(_models(names, wide, measured, found, at_chance))
+                models.append(_models(names, wide, measured, curve, at_chance))
                 curves.append(_curve(names, wide))
-                floors.add(found.floor)
-                strengths_found.add(tuple(strengths))
-    every = pd.concat(models, ignore_index=True)
-    tables = _tables(study, every)
+                floors.add(curve.floor)
+                distinct_strengths.add(tuple(strengths))
+    all_models = pd.concat(models, ignore_index=True)
+    tables = _tables(study, all_models)
     by_seed = {
         (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
-        for names, rows in every.groupby(["network", "group", "epoch"], sort=False)
+        for names, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
     }
     comparisons = compare_groups(tables, by_seed)
     comparable = all(
         len(strengths) == len(EPSILONS) and np.allclose(strengths, 255 * np.array(EPSILONS))
-        for strengths in strengths_found
+        for strengths in distinct_strengths
     )
-    drawn = pd.concat(curves, ignore_index=True)
+    all_curves = pd.concat(curves, ignore_index=True)
     comparable = comparable and not by_sensitivity
-    return ImageDistribution(every, tables, drawn, comparisons, max(floors), comparable, by_sensitivity)
+    return ImageDistribution(all_models, tables, all_curves, comparisons, max(floors), comparable, by_sensitivity)
 
 
 def _sensitivities(wide: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str) -> pd.DataFrame:
@@ -109,7 +110,7 @@ def _sensitivities(wide: pd.DataFrame, n_classes: int | None, n_images: int | No
 
 
 def _find_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: int | None) -> NDArray[np.bool_]:
-    """Mark clean accuracies that are not above guessing; none where the numbers of classes or images are unknown."""
+    """Return whether clean accuracies are not above chance; false if the numbers of classes or images are unknown."""
     if n_classes is None or n_images is None:
         return np.zeros(len(clean), np.bool_)
     low, _ = accuracy_intervals(clean, n_images)
@@ -120,7 +121,7 @@ def _models(
     names: dict[str, Any],
     wide: pd.DataFrame,
     measured: pd.DataFrame,
-    found: RobustnessCurve,
+    curve: RobustnessCurve,
     at_chance: NDArray[np.bool_],
 ) -> pd.DataFrame:
     strengths = wide.columns.to_numpy(np.float64)
@@ -131,11 +132,11 @@ def _models(
             **names,
             "seed": wide.index,
             "clean": wide.iloc[:, 0].to_numpy(),
-            "r": np.where(at_chance, np.nan, found.value),
+            "r": np.where(at_chance, np.nan, curve.value),
         }
-        | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": found.exceeds_one & ~at_chance}
+        | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": curve.exceeds_one & ~at_chance}
         | {
-            "rises": found.rises,
+            "rises": curve.rises,
             "r_fitted": np.where(at_chance, np.nan, _fit(strengths, measured)),
             "at_chance": at_chance,
         }
@@ -160,22 +161,25 @@ def _curve(names: dict[str, Any], wide: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
-    printed = {(row.network, row.group, row.epoch): row for row in rows_of(printed_tables())}
+    published_rows = {(row.network, row.group, row.epoch): row for row in rows_of(printed_tables())}
     rows = []
-    for (network, group, epoch), held in models.groupby(["network", "group", "epoch"], sort=False):
-        values = held["r"].to_numpy()
+    for (network, group, epoch), models_of_group in models.groupby(["network", "group", "epoch"], sort=False):
+        values = models_of_group["r"].to_numpy()
         summary: Groups = summarise_group(values)
         _, low, high = mean_intervals(values[~np.isnan(values)])
-        beside = study.networks[str(network)].printed_epoch(int(str(epoch)))
-        theirs = printed.get((str(network), str(group), beside))
+        published_epoch = study.networks[str(network)].printed_epoch(int(str(epoch)))
+        published = published_rows.get((str(network), str(group), published_epoch))
         rows.append(
             {"network": network, "group": group, "epoch": epoch, "n": int(summary.size), "mean": float(summary.mean)}
             | {"sd": float(summary.deviation), "low": float(low), "high": float(high)}
-            | {"above_one": int(held["exceeds_one"].sum()), "clean": float(held["clean"].mean())}
-            | {"table": None if theirs is None else theirs.table, "printed_epoch": None if theirs is None else beside}
-            | {"printed_mean": np.nan if theirs is None else theirs.mean}
-            | {"printed_sd": np.nan if theirs is None else theirs.sd}
-            | {"printed_n": np.nan if theirs is None else theirs.n}
+            | {"above_one": int(models_of_group["exceeds_one"].sum()), "clean": float(models_of_group["clean"].mean())}
+            | {
+                "table": None if published is None else published.table,
+                "printed_epoch": None if published is None else published_epoch,
+            }
+            | {"printed_mean": np.nan if published is None else published.mean}
+            | {"printed_sd": np.nan if published is None else published.sd}
+            | {"printed_n": np.nan if published is None else published.n}
         )
     frame = pd.DataFrame(rows)
     ours = make_groups(frame["mean"], frame["sd"], frame["n"])
@@ -186,10 +190,10 @@ def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame
 def attach_printed_decisions(
     study: ImageDistributionStudy, comparisons: pd.DataFrame, printed: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add `printed`: the side with the printed mark at the compared epoch, or ``""``; None if there is none."""
+    """Add `printed`: the side with the published marker at the compared epoch, ``""``, or None if unknown."""
     marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(printed)}
-    decided = [
+    decisions = [
         marks.get((row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch)))
         for row in rows_of(comparisons)
     ]
-    return comparisons.assign(printed=pd.Series(decided, comparisons.index, dtype=object))
+    return comparisons.assign(printed=pd.Series(decisions, comparisons.index, dtype=object))

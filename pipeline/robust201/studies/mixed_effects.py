@@ -1,8 +1,8 @@
-"""Effects of images, task, pretraining and architecture on robustness R, by mixed models over initial weights.
+"""Effects of images, task, pretraining and architecture on robustness R, from mixed models over initial weights.
 
-Trainings of one architecture and seed start from the same weights in every group. So R is modelled as the mean of its
-group, plus an intercept of the initial weights, plus a residual: by network and epoch, since other architectures have
-other weights and other variances. An effect over architectures combines their independent models.
+Training runs of one architecture and seed start from the same weights in every group. R is therefore modelled as the
+group's mean, plus an intercept of the initial weights, plus a residual. There is one model per network and epoch, since
+architectures differ in their weights and variances. An effect over architectures combines their independent models.
 """
 
 import itertools
@@ -26,10 +26,10 @@ FACTORS = {
     "E3b": "pretraining",
     "E3c": "images and task",
 }
-"""What differs between the groups of a comparison, by experiment."""
+"""Factor that differs between the groups of a comparison, by experiment."""
 
 ALL_NETWORKS = "mean of all"
-"""In the place of a network: the mean of an effect over architectures."""
+"""Name in the column `network` of an effect's mean over architectures."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class MixedEffects:
     """Mixed models of R.
 
     Attributes:
-        variances: one row per model: `network`, `epoch`, `n` trainings, `n_seeds`, standard deviations `seed_sd` of the
-            initial weights and `residual_sd`, and `seed_share`, the share of the variance that is due to initial
-            weights, with its interval `share_low` to `share_high`.
+        variances: one row per model: `network`, `epoch`, `n` training runs, `n_seeds`, standard deviations `seed_sd` of
+            the initial weights and `residual_sd`, and `seed_share`, the initial weights' fraction of the variance, with
+            its interval `share_low` to `share_high`.
         effects: one row per effect: `factor`, `experiment` and `claim` (see `studies.comparisons`), `network`, `epoch`
-            (NaN for effects over architectures, which are of the last epoch of each), `estimate`, `error`, `degrees`,
-            `low`, `high`, `p` and `p_holm` (over all rows). NaN where the trainings do not suffice for a model.
+            (NaN for effects over architectures, which use the last epoch of each), `estimate`, `error`, `degrees`,
+            `low`, `high`, `p` and `p_holm` (over all rows). NaN if there are too few training runs for a model.
     """
 
     variances: pd.DataFrame
@@ -56,7 +56,7 @@ class _Model(NamedTuple):
     fitted: RandomIntercept
 
     def mean_of(self, groups: Sequence[str]) -> NDArray[np.float64]:
-        """Weights of the coefficients that give the mean of some groups."""
+        """Return weights of the coefficients that give the mean over `groups`."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
     def compare(self, family: Family) -> ContrastEstimate:
@@ -67,7 +67,7 @@ def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
     """Fit a model per network and epoch, and estimate every effect that its groups allow.
 
     Args:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; without R, it is left out.
+        models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; rows without R are left out.
     """
     fitted: dict[tuple[str, int], _Model] = {}
     for names, rows in models[models["r"].notna()].groupby(["network", "epoch"], sort=False):
@@ -79,7 +79,7 @@ def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
     ]
     last = {network: fitted[network, max(e for name, e in fitted if name == network)] for network, _ in fitted}
     effects += _across_architectures(last) if len(last) > 1 else []
-    columns = ["factor", "experiment", "claim", "network", "epoch", *_ESTIMATED.values()]
+    columns = ["factor", "experiment", "claim", "network", "epoch", *_ESTIMATE_COLUMNS.values()]
     frame = pd.DataFrame(effects, columns=columns)
     known = frame["p"].notna()
     frame["p_holm"] = np.where(known, holm_adjust(frame["p"].where(known, 1.0)), np.nan)
@@ -94,19 +94,21 @@ def _fit(rows: pd.DataFrame) -> _Model:
 
 
 def _families(models: Sequence[_Model]) -> list[Family]:
-    """List the comparisons whose groups all models have."""
+    """Return the comparisons whose groups all models have."""
     shared = set.intersection(*(set(model.groups) for model in models))
     return [family for family in FAMILIES if {family.first, family.second} <= shared]
 
 
 def _across_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
-    """Estimate the mean of each effect over architectures, and how these differ in the mean of their groups."""
-    several = list(models.values())
+    """Estimate each effect's mean over architectures, and differences between architectures in their groups' mean."""
+    all_models = list(models.values())
     rows = []
-    for family in _families(several):
-        mean = combine_estimates([model.compare(family) for model in several], np.full(len(several), 1 / len(several)))
+    for family in _families(all_models):
+        mean = combine_estimates(
+            [model.compare(family) for model in all_models], np.full(len(all_models), 1 / len(all_models))
+        )
         rows.append(_record(FACTORS[family.experiment], family, ALL_NETWORKS, np.nan, mean))
-    shared = [group for group in several[0].groups if all(group in model.groups for model in several)]
+    shared = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
     for first, second in itertools.combinations(models, 2) if shared else ():
         means = [models[name].fitted.estimate(models[name].mean_of(shared)) for name in (first, second)]
         network = f"{first} against {second}"
@@ -114,7 +116,7 @@ def _across_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
     return rows
 
 
-_ESTIMATED = {
+_ESTIMATE_COLUMNS = {
     "value": "estimate",
     "error": "error",
     "degrees": "degrees",
@@ -122,13 +124,15 @@ _ESTIMATED = {
     "high": "high",
     "p_value": "p",
 }
-"""Columns by the fields of `ContrastEstimate`."""
+"""Columns of effects by the fields of `ContrastEstimate`."""
 
 
-def _record(factor: str, family: Family | None, network: str, epoch: float, found: ContrastEstimate) -> dict[str, Any]:
+def _record(
+    factor: str, family: Family | None, network: str, epoch: float, estimate: ContrastEstimate
+) -> dict[str, Any]:
     experiment, claim = ("", "mean of groups") if family is None else (family.experiment, family.claim)
     names = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
-    return names | {column: getattr(found, field) for field, column in _ESTIMATED.items()}
+    return names | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
 
 
 def _describe(network: str, epoch: int, fitted: RandomIntercept) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results of trained networks from exports of several weights: by recipe, length of training and seed."""
+"""Results of trained networks from exports with several weights: by recipe, length of training and seed."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -20,13 +20,14 @@ from robust201.statistics.outcomes import Packed
 
 
 class Trained(NamedTuple):
-    """Weights that an export names.
+    """Weights in an export.
 
     Attributes:
-        name: their name in the export.
-        recipe: of the training.
-        length: of the training until then, in epochs or iterations (see `Exports`).
-        seed: of the training.
+        reader: reader of the export.
+        name: the weights' name in the export.
+        recipe: recipe of the training run.
+        length: length of training up to these weights, in epochs or iterations (see `Exports`).
+        seed: seed of the training run.
     """
 
     reader: RobustnessDataset
@@ -37,12 +38,12 @@ class Trained(NamedTuple):
 
 
 class AttackedOutcomes(NamedTuple):
-    """Outcomes by image of one architecture's networks.
+    """Per-image outcomes of one architecture's networks.
 
     Attributes:
         networks: `recipe`, `length` and `seed`, one row per network.
-        packed: (A, B) uint8 in the order of the networks.
-        n_images: images N.
+        packed: (A, B) uint8, in the order of the networks.
+        n_images: number of images N.
     """
 
     networks: pd.DataFrame
@@ -51,33 +52,33 @@ class AttackedOutcomes(NamedTuple):
 
 
 class Exports:
-    """Exports of the sweeps of a study, read as one table of networks."""
+    """Exports of a study's sweeps, read as one table of networks."""
 
     def __init__(self, folders: Sequence[Path], *, iterations_per_epoch: int | None = None) -> None:
         """Open exports.
 
         Args:
-            folders: of the exports.
-            iterations_per_epoch: lengths of trainings are counted in iterations, of which an epoch has so many; None
-                counts them in epochs, and leaves out snapshots within one.
+            folders: folders of the exports.
+            iterations_per_epoch: measure lengths of training in iterations, with this many per epoch; None measures
+                them in epochs, and leaves out snapshots within an epoch.
 
         Raises:
-            ResultsError: a folder is no export, or names no weights.
+            ResultsError: a folder is not an export, or has no named weights.
         """
         self.readers = [RobustnessDataset(folder) for folder in folders]
         self._iterations = iterations_per_epoch
-        self._kept: dict[tuple[str, str, str, str], list[tuple[str, float, float]]] = {}
+        self._accuracy_cache: dict[tuple[str, str, str, str], list[tuple[str, float, float]]] = {}
 
     @cached_property
     def trained(self) -> tuple[Trained, ...]:
-        return tuple(one for reader in self.readers for one in self._list(reader))
+        return tuple(weights for reader in self.readers for weights in self._list(reader))
 
     def _list(self, reader: RobustnessDataset) -> Iterator[Trained]:
         recorded = (reader.sweep or {}).get("weights") or {}
         if not recorded:
             raise ResultsError(
-                f"Reading trained networks failed for {reader.path}: expected weights with recipe, epochs and seed in "
-                "sweep.json, got none. Sweep several seeds or snapshots by `weights: {path: …}`, and export as Parquet."
+                f"Reading trained networks failed for {reader.path}: its sweep.json names no weights with recipe, "
+                "epochs and seed. Sweep several seeds or snapshots with `weights: {path: …}`, and export as Parquet."
             )
         for name, fields in recorded.items():
             length = self._length(fields)
@@ -93,81 +94,84 @@ class Exports:
     def accuracies(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> pd.DataFrame:
-        """Read accuracies of some networks under a key at all its strengths, clean images first as strength 0.
+        """Read accuracies of networks under a key at all its strengths, with clean images first as strength 0.
 
         Returns:
             One row per `architecture`, `recipe`, `length`, `seed` and `strength`, with `accuracy`.
 
         Raises:
-            ResultsError: none of the networks has results of the key on the dataset, or two exports disagree on one.
+            ResultsError: none of the networks has results for the key on the dataset, or two exports disagree.
         """
-        wanted = {str(architecture): architecture for architecture in architectures}
+        architectures_by_id = {str(architecture): architecture for architecture in architectures}
         rows = [
-            (wanted[identifier], one.recipe, one.length, one.seed, strength, accuracy)
-            for one in self._of(dataset, key, recipes)
-            for identifier, strength, accuracy in self._read(one, dataset, key)
-            if identifier in wanted
+            (architectures_by_id[identifier], weights.recipe, weights.length, weights.seed, strength, accuracy)
+            for weights in self._of(dataset, key, recipes)
+            for identifier, strength, accuracy in self._read(weights, dataset, key)
+            if identifier in architectures_by_id
         ]
         if not rows:
             raise self.absence(dataset, key, recipes, architectures)
         order = ["architecture", "recipe", "length", "seed", "strength"]
-        found = pd.DataFrame(rows, columns=[*order, "accuracy"]).drop_duplicates()
-        twice = found[found.duplicated(order)]
-        if len(twice):
-            of, recipe, length, seed, strength, _ = twice.iloc[0]
-            raise self._contradiction(f"{dataset} {key} {strength:g}", of, recipe, length, seed)
-        return found.sort_values(order, kind="stable", ignore_index=True)
+        table = pd.DataFrame(rows, columns=[*order, "accuracy"]).drop_duplicates()
+        contradictory = table[table.duplicated(order)]
+        if len(contradictory):
+            architecture, recipe, length, seed, strength, _ = contradictory.iloc[0]
+            raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, recipe, length, seed)
+        return table.sort_values(order, kind="stable", ignore_index=True)
 
-    def _read(self, one: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
-        """Read ids, strengths and accuracies of all architectures with these weights, once."""
-        place = (str(one.reader.path), one.name, dataset, key)
-        if place not in self._kept:
-            table = read_table(one.reader.files.choosing(one.name), dataset, key, "accuracy")
-            self._kept[place] = [
+    def _read(self, weights: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
+        """Return ids, strengths and accuracies of all architectures with these weights; results are cached."""
+        cache_key = (str(weights.reader.path), weights.name, dataset, key)
+        if cache_key not in self._accuracy_cache:
+            table = read_table(weights.reader.files.choosing(weights.name), dataset, key, "accuracy")
+            self._accuracy_cache[cache_key] = [
                 (identifier, strength, float(value))
                 for identifier, values in table.rows.items()
                 for strength, value in zip(table.strengths, values, strict=True)
                 if value is not None
             ]
-        return self._kept[place]
+        return self._accuracy_cache[cache_key]
 
     def outcomes(
         self, dataset: str, key: str, strength: float, recipes: Sequence[str], architecture: ArchitectureId
     ) -> AttackedOutcomes:
-        """Read outcomes by image of an architecture's networks, ordered by recipe, length and seed.
+        """Return per-image outcomes of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
-            ResultsError: there are none, or they are of other images in another export, or two exports disagree.
+            ResultsError: there are none, exports have different images, or two exports disagree.
         """
         packed: dict[tuple[str, float, int], NDArray[np.uint8]] = {}
         n_images = 0
-        for one in self._of(dataset, key, recipes):
-            found = one.reader.outcomes(dataset, key, strength, weights=one.name)
-            if architecture in found.architectures:
-                network, row = (one.recipe, one.length, one.seed), found.packed[found.architectures.index(architecture)]
+        for weights in self._of(dataset, key, recipes):
+            outcomes = weights.reader.outcomes(dataset, key, strength, weights=weights.name)
+            if architecture in outcomes.architectures:
+                network, row = (
+                    (weights.recipe, weights.length, weights.seed),
+                    outcomes.packed[outcomes.architectures.index(architecture)],
+                )
                 if not np.array_equal(packed.setdefault(network, row), row):
                     raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, *network)
-                n_images = found.n_images
+                n_images = outcomes.n_images
         if not packed:
             raise self.absence(dataset, key, recipes, [architecture])
         if len({len(row) for row in packed.values()}) > 1:
             raise ResultsError(
-                f"Reading outcomes failed for {dataset} {key}: expected the same images in every export of the study, "
-                "got more in one than in another. Evaluate the same selection of images."
+                f"Reading outcomes failed for {dataset} {key}: the study's exports have different numbers of images. "
+                "Evaluate the same selection of images."
             )
         order = sorted(packed)
         networks = pd.DataFrame(order, columns=["recipe", "length", "seed"])
         return AttackedOutcomes(networks, np.stack([packed[network] for network in order]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Strengths of a key on a dataset, as the first export has them that has the key."""
+        """Return the strengths of a key on a dataset in the first export that has the key."""
         for reader in self.readers:
             if dataset in reader.data and key in reader.keys_all:
                 return reader.strengths(dataset, key)
         return ()
 
     def task_size(self, dataset: str) -> tuple[int | None, int | None]:
-        """Return how many classes a dataset has, and images behind a clean accuracy; None where not recorded."""
+        """Return the number of a dataset's classes, and of images per clean accuracy; None if not recorded."""
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
@@ -175,31 +179,31 @@ class Exports:
         return None, None
 
     def _of(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
-        for one in self.trained:
-            if one.recipe in recipes and dataset in one.reader.data:
-                planned = one.reader.files.planned(dataset)
+        for weights in self.trained:
+            if weights.recipe in recipes and dataset in weights.reader.data:
+                planned = weights.reader.files.planned(dataset)
                 if key == CLEAN or planned is None or key in planned:
-                    yield one
+                    yield weights
 
     def _contradiction(
         self, what: str, architecture: ArchitectureId, recipe: str, length: float, seed: int
     ) -> ResultsError:
         names = ", ".join(str(reader.path) for reader in self.readers)
         return ResultsError(
-            f"Reading trained networks failed for {what}: expected one result of {architecture} {recipe} after "
-            f"{length:g} with seed {seed}, got two that differ in {names}. Leave one of the exports out."
+            f"Reading trained networks failed for {what}: there are two different results of {architecture} {recipe} "
+            f"after {length:g} with seed {seed} in {names}. Leave one of the exports out."
         )
 
     def absence(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
-        """Make the error of results that are not there, with those that are."""
-        there = sorted({(name, one.recipe or '""') for one in self.trained for name in one.reader.data})
+        """Return the error for missing results, which lists the existing ones."""
+        available = sorted({(name, weights.recipe or '""') for weights in self.trained for name in weights.reader.data})
         names = ", ".join(str(reader.path) for reader in self.readers)
-        keys = sorted({held for reader in self.readers for held in reader.files.planned(dataset) or ()})
+        keys = sorted({key for reader in self.readers for key in reader.files.planned(dataset) or ()})
         return ResultsError(
-            f"Reading trained networks failed for {dataset} {key}: expected results of "
-            f"{', '.join(map(str, architectures))} trained by {', '.join(recipes)}, got none in {names}, which has "
-            f"{', '.join(map(' by '.join, there)) or 'no trained networks'} (of {dataset}: "
-            f"{', '.join(keys) or 'no keys'}). Correct the names in the study, or run its sweeps."
+            f"Reading trained networks failed for {dataset} {key}: there are no results of "
+            f"{', '.join(map(str, architectures))} trained with {', '.join(recipes)} in {names}, which has "
+            f"{', '.join(map(' with '.join, available)) or 'no trained networks'} (keys on {dataset}: "
+            f"{', '.join(keys) or 'none'}). Correct the names in the study, or run its sweeps."
         )

@@ -1,7 +1,7 @@
-"""Robust features, spatial against Lp robustness, equivariant networks: three questions, with the printed numbers.
+"""Studies of robust features, of spatial against Lp robustness, and of equivariant networks, with published numbers.
 
-Printed numbers are of single runs, as fractions here. Every mean of ours is over training seeds, with Student's
-interval over them.
+Published numbers come from single runs and are fractions here. Our means are over training seeds, with Student's
+intervals over seeds.
 
 Source: Wang and Horne, "Understanding (Non-)Robust Feature Disentanglement and the Relationship Between Low- and
 High-Dimensional Adversarial Attacks" (ETH Zurich, 2020), figures 1 to 3, tables 1 to 4.
@@ -31,44 +31,44 @@ from robust201.studies.networks import Exports
 _PUBLISHED = Path(__file__).parent / "published" / "robust_features.json"
 
 SUCCESS = "asr "
-"""What the name of a curve of attack success begins with; others are accuracies."""
+"""Prefix of the names of attack success curves; other curves are accuracies."""
 
 
 @cache
 def printed_numbers() -> dict[str, Any]:
-    """Content of the file of printed numbers, in percent."""
+    """Return the published numbers, in percent."""
     content: dict[str, Any] = json.loads(_PUBLISHED.read_text())
     return content
 
 
 def curve_name(key: str, strength: float) -> str:
-    """Name what is evaluated, as ``clean``, ``rot30`` or ``pgd_l2:0.25``."""
+    """Return a name for a key and strength, such as ``clean``, ``rot30`` or ``pgd_l2:0.25``."""
     return key if strength == CLEAN_STRENGTH else f"{key}:{strength:g}"
 
 
 def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-    """Mean over seeds with its 95% interval and the range of the seeds: `n`, `mean`, `low`, `high`, `min`, `max`."""
+    """Return the mean over seeds with its 95% interval and range: `n`, `mean`, `low`, `high`, `min`, `max`."""
     mean, low, high = mean_intervals(values)
     summary = {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
     return summary | {"min": float(np.min(values)), "max": float(np.max(values))}
 
 
-def _beside(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     printed = frame["printed"].astype(float)
     return frame.assign(printed=printed, difference=frame["mean"] - printed)
 
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Question 1.
+    """Results of question 1.
 
     Attributes:
         curves: one row per `run`, `curve` and `iteration`: `n` seeds, their `mean`, its interval `low` to `high`, their
-            range `min` to `max`, the `printed` number at `printed_iteration`, which is the same or at the same share of
-            the training, and the `difference`.
+            range `min` to `max`, the published number `printed` at `printed_iteration` (the same iteration, or the same
+            fraction of the training), and the `difference`.
         trends: one row per run and curve: `first`, `last`, `lowest` and `highest` mean over the snapshots, and
-            Kendall's `tau` between the mean and the iteration, of ours and of the whole printed curve (`printed_…`).
-        n_images: images attacked.
+            Kendall's `tau` between mean and iteration, for our curve and for the whole published curve (`printed_…`).
+        n_images: number of attacked images.
     """
 
     curves: pd.DataFrame
@@ -79,11 +79,11 @@ class Dynamics:
 def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
     """Compute natural accuracy and attack success over the snapshots of each run.
 
-    Attack success is the number of originally correct images that become wrong over that of originally correct images,
-    both summed over all images before they are divided.
+    Attack success is the fraction of originally correct images that become wrong; both counts are sums over all images
+    before the division.
 
     Raises:
-        ResultsError: a run has no results, or outcomes by image are missing.
+        ResultsError: a run has no results, or per-image outcomes are missing.
     """
     rows: list[dict[str, Any]] = []
     n_images = 0
@@ -106,15 +106,15 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
     for run, curves in printed["runs"].items():
         for curve, values in curves.items():
             for iteration, value in zip(printed["iterations"], values, strict=True):
-                place = (run, curve, round(iteration * study.iterations_per_printed))
-                by_iteration[place], printed_at[place] = value / 100, iteration
+                point = (run, curve, round(iteration * study.iterations_per_printed))
+                by_iteration[point], printed_at[point] = value / 100, iteration
     frame = pd.DataFrame(rows)
-    places = list(zip(frame["run"], frame["curve"], frame["iteration"], strict=True))
+    points = list(zip(frame["run"], frame["curve"], frame["iteration"], strict=True))
     frame = frame.assign(
-        printed_iteration=pd.array([printed_at.get(place) for place in places], dtype="Int64"),
-        printed=[by_iteration.get(place, math.nan) for place in places],
+        printed_iteration=pd.array([printed_at.get(point) for point in points], dtype="Int64"),
+        printed=[by_iteration.get(point, math.nan) for point in points],
     )
-    return Dynamics(_beside(frame), _dynamic_trends(frame, by_iteration), n_images)
+    return Dynamics(_with_differences(frame), _dynamic_trends(frame, by_iteration), n_images)
 
 
 def _over_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
@@ -126,36 +126,36 @@ def _over_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any
 
 def _dynamic_trends(frame: pd.DataFrame, printed: Mapping[tuple[str, str, int], float]) -> pd.DataFrame:
     rows = []
-    for (run, curve), held in frame.groupby(["run", "curve"], sort=False):
-        theirs = {place[2]: value for place, value in printed.items() if place[:2] == (run, curve)}
+    for (run, curve), curve_rows in frame.groupby(["run", "curve"], sort=False):
+        published = {point[2]: value for point, value in printed.items() if point[:2] == (run, curve)}
         rows.append(
             {"run": run, "curve": curve}
-            | _trend(held["iteration"].to_numpy(), held["mean"].to_numpy())
-            | {f"printed_{name}": value for name, value in _trend(list(theirs), list(theirs.values())).items()}
+            | _trend(curve_rows["iteration"].to_numpy(), curve_rows["mean"].to_numpy())
+            | {f"printed_{name}": value for name, value in _trend(list(published), list(published.values())).items()}
         )
     return pd.DataFrame(rows)
 
 
-def _trend(places: Any, values: Any) -> dict[str, float]:
+def _trend(positions: Any, values: Any) -> dict[str, float]:
     from scipy.stats import kendalltau
 
-    held = np.asarray(values, np.float64)
-    if not len(held):
+    numbers = np.asarray(values, np.float64)
+    if not len(numbers):
         return dict.fromkeys(("first", "last", "lowest", "highest", "tau"), math.nan)
-    tau = float(kendalltau(places, held).statistic) if len(set(held)) > 1 and len(held) > 2 else math.nan
-    return {"first": held[0], "last": held[-1], "lowest": held.min(), "highest": held.max(), "tau": tau}
+    tau = float(kendalltau(positions, numbers).statistic) if len(set(numbers)) > 1 and len(numbers) > 2 else math.nan
+    return {"first": numbers[0], "last": numbers[-1], "lowest": numbers.min(), "highest": numbers.max(), "tau": tau}
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """Question 2.
+    """Results of question 2.
 
     Attributes:
         curves: one row per `network`, `curve` and `alpha`: `n` seeds, `mean`, `low`, `high`, `min`, `max`,
             `printed`, `difference`.
         trends: one row per network and curve: the mean over seeds of the least-squares `slope` of accuracy over alpha,
-            with its interval `low` to `high`, the number of `steps` between neighbouring alphas and how many of them
-            `fall`; and `printed_slope`, `printed_steps` and `printed_fall` of the printed curve.
+            with its interval `low` to `high`, the number of `steps` between neighbouring alphas, and the number of them
+            that `fall`; and `printed_slope`, `printed_steps` and `printed_fall` of the published curve.
     """
 
     curves: pd.DataFrame
@@ -163,7 +163,7 @@ class Mixing:
 
 
 def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
-    """Compute accuracy over the share of robust images, by network, attack and strength.
+    """Compute accuracy over the fraction of robust images, by network, attack and strength.
 
     Raises:
         ResultsError: a network has no results.
@@ -173,27 +173,27 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
     curves: list[dict[str, Any]] = []
     trends: list[dict[str, Any]] = []
     for label, architecture in study.networks.items():
-        theirs = printed["networks"].get(label, {})
+        published_curves = printed["networks"].get(label, {})
         for key in dict.fromkeys([CLEAN, *itertools.chain(*study.panels.values())]):
             frame = exports.accuracies(study.dataset, key, list(by_recipe), [architecture])
             frame = frame[frame["length"] == study.epochs].assign(alpha=frame["recipe"].map(by_recipe))
             for strength, rows in frame.groupby("strength", sort=True):
                 if (key != CLEAN) and strength == CLEAN_STRENGTH and exports.strengths(study.dataset, key) != (0.0,):
-                    continue  # an attack's curve begins with the clean accuracy, which has a curve of its own
+                    continue  # skip the clean accuracy at the start of an attack's curve, which has its own curve
                 curve = curve_name(key, float(str(strength)))
                 names = {"network": label, "curve": curve}
-                beside = {
+                published = {
                     round(alpha, 6): value / 100
-                    for alpha, value in zip(printed["alphas"], theirs.get(curve, ()), strict=False)
+                    for alpha, value in zip(printed["alphas"], published_curves.get(curve, ()), strict=False)
                 }
                 wide = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
                     {**names, "alpha": alpha, **summarise_runs(wide[alpha].dropna().to_numpy())}
-                    | {"printed": beside.get(round(float(str(alpha)), 6), math.nan)}
+                    | {"printed": published.get(round(float(str(alpha)), 6), math.nan)}
                     for alpha in wide.columns
                 ]
-                trends.append(names | _mixing_trend(wide.dropna()) | _printed_trend(beside))
-    return Mixing(_beside(pd.DataFrame(curves)), pd.DataFrame(trends))
+                trends.append(names | _mixing_trend(wide.dropna()) | _printed_trend(published))
+    return Mixing(_with_differences(pd.DataFrame(curves)), pd.DataFrame(trends))
 
 
 def _mixing_trend(wide: pd.DataFrame) -> dict[str, float]:
@@ -202,9 +202,9 @@ def _mixing_trend(wide: pd.DataFrame) -> dict[str, float]:
     return {"slope": slope, "low": low, "high": high} | _count_falls(wide.mean().to_numpy())
 
 
-def _printed_trend(beside: Mapping[float, float]) -> dict[str, float]:
-    alphas, values = np.array(list(beside)), np.array(list(beside.values()))
-    slope = trend_estimate(alphas, values[None])[0] if len(beside) > 1 else math.nan
+def _printed_trend(published: Mapping[float, float]) -> dict[str, float]:
+    alphas, values = np.array(list(published)), np.array(list(published.values()))
+    slope = trend_estimate(alphas, values[None])[0] if len(published) > 1 else math.nan
     counts = _count_falls(values)
     return {"printed_slope": slope, "printed_steps": counts["steps"], "printed_fall": counts["fall"]}
 
@@ -216,19 +216,19 @@ def _count_falls(values: NDArray[np.float64]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Equivariance:
-    """Question 3.
+    """Results of question 3.
 
     Attributes:
-        best: Table 1: one row per `attack`, `network` and `setting`. Of the candidates (depths and learning rates) the
-            one is taken that is best on the validation images; `mean`, `low` and `high` are its accuracy on the test
-            images. `on_test` is the accuracy of the candidate that is best on the test images themselves, as in the
-            original, and `selection` by how much that is higher. `chosen` and `chosen_on_test` name the candidates
-            (architecture, recipe); `candidates` counts them. With `printed` and `difference` (of `on_test`, which is
-            chosen as the printed numbers were).
-        depths: the same by architecture, candidates being learning rates alone; printed in the appendix.
-        candidates: every candidate's accuracy on all images, mean over seeds with its interval.
-        n_validation: images that choose; the others are the test images.
-        n_images: all.
+        best: Table 1, one row per `attack`, `network` and `setting`. Among the candidates (depths and learning rates),
+            the best on the validation images is selected; `mean`, `low` and `high` are its accuracy on the test images.
+            `on_test` is the accuracy of the candidate that is best on the test images themselves, as selected in the
+            original, and `selection` is the difference between the two. `chosen` and `chosen_on_test` name the
+            candidates (architecture, recipe), and `candidates` is their number. `difference` is `on_test` minus the
+            published number `printed`, since both are selected in the same way.
+        depths: the same by architecture, with only learning rates as candidates; published in the appendix.
+        candidates: every candidate's accuracy on all images, as a mean over seeds with its interval.
+        n_validation: number of validation images; the others are the test images.
+        n_images: number of all images.
     """
 
     best: pd.DataFrame
@@ -246,80 +246,82 @@ class _Candidate(NamedTuple):
 
 
 def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivariance:
-    """Compute the accuracy of each network and setting, and what choosing the best candidate adds to it.
+    """Compute the accuracy of each network and setting, and the effect of selecting the best candidate.
 
-    The images are divided at random: half of them choose, half are the test images.
+    The images are split in half at random, into validation and test images.
 
     Raises:
-        ResultsError: a candidate has no results, or outcomes by image are missing.
+        ResultsError: a candidate has no results, or per-image outcomes are missing.
     """
     printed = printed_numbers()["equivariance"]
     best: list[dict[str, Any]] = []
     depths: list[dict[str, Any]] = []
-    every: list[dict[str, Any]] = []
+    all_candidates: list[dict[str, Any]] = []
     validation: NDArray[np.bool_] = np.zeros(0, bool)
     for attack in dict.fromkeys([CLEAN, *study.attacks]):
         for setting, recipes in study.settings.items():
-            place = printed["settings"].index(setting) if setting in printed["settings"] else None
+            index = printed["settings"].index(setting) if setting in printed["settings"] else None
             for network, architectures in study.networks.items():
                 names = {"attack": attack, "network": network, "setting": setting}
-                found = [
+                candidates = [
                     _candidate(study, exports, attack, label, architectures[label], recipe)
                     for label in architectures
                     for recipe in recipes
                 ]
-                n_images = found[0].right.shape[1]
+                n_images = candidates[0].right.shape[1]
                 if len(validation) != n_images:
                     validation = _choose_half(n_images, study.selection_seed)
-                best.append(names | _select(found, validation) | _printed(printed["best"], network, attack, place))
+                best.append(names | _select(candidates, validation) | _printed(printed["best"], network, attack, index))
                 for label in architectures:
-                    own = [one for one in found if one.name == label]
-                    beside = _printed(printed["by_depth"], label, attack, place)
-                    depths.append(names | {"architecture": label} | _select(own, validation) | beside)
-                every += [
-                    names | {"architecture": one.name, "recipe": one.recipe} | summarise_runs(one.right.mean(axis=1))
-                    for one in found
+                    same_depth = [candidate for candidate in candidates if candidate.name == label]
+                    published = _printed(printed["by_depth"], label, attack, index)
+                    depths.append(names | {"architecture": label} | _select(same_depth, validation) | published)
+                all_candidates += [
+                    names
+                    | {"architecture": candidate.name, "recipe": candidate.recipe}
+                    | summarise_runs(candidate.right.mean(axis=1))
+                    for candidate in candidates
                 ]
     frames = []
     for rows in (best, depths):
         frame = pd.DataFrame(rows)
         frames.append(frame.assign(difference=frame["on_test"] - frame["printed"]))
-    return Equivariance(frames[0], frames[1], pd.DataFrame(every), int(validation.sum()), len(validation))
+    return Equivariance(frames[0], frames[1], pd.DataFrame(all_candidates), int(validation.sum()), len(validation))
 
 
 def _candidate(
     study: EquivarianceStudy, exports: Exports, attack: str, name: str, architecture: Any, recipe: str
 ) -> _Candidate:
     strengths = exports.strengths(study.dataset, attack) or (CLEAN_STRENGTH,)
-    found = exports.outcomes(study.dataset, attack, strengths[0], [recipe], architecture)
-    chosen = (found.networks["length"] == study.epochs).to_numpy()
-    right = unpack_outcomes(found.packed[chosen], found.n_images)
+    outcomes = exports.outcomes(study.dataset, attack, strengths[0], [recipe], architecture)
+    is_final = (outcomes.networks["length"] == study.epochs).to_numpy()
+    right = unpack_outcomes(outcomes.packed[is_final], outcomes.n_images)
     if not len(right):
         raise exports.absence(study.dataset, attack, [f"{recipe} for {study.epochs} epochs"], [architecture])
     return _Candidate(name, str(architecture), recipe, right)
 
 
 def _choose_half(n_images: int, seed: int) -> NDArray[np.bool_]:
-    chosen = np.zeros(n_images, bool)
-    chosen[np.random.default_rng(seed).permutation(n_images)[: n_images // 2]] = True
-    return chosen
+    is_validation = np.zeros(n_images, bool)
+    is_validation[np.random.default_rng(seed).permutation(n_images)[: n_images // 2]] = True
+    return is_validation
 
 
-def _select(found: Sequence[_Candidate], validation: NDArray[np.bool_]) -> dict[str, Any]:
-    """Choose by the mean over seeds on either half of the images, the first of equal ones."""
-    chosen = max(found, key=lambda one: one.right[:, validation].mean())
-    on_test = max(found, key=lambda one: one.right[:, ~validation].mean())
-    held = summarise_runs(chosen.right[:, ~validation].mean(axis=1))
+def _select(candidates: Sequence[_Candidate], validation: NDArray[np.bool_]) -> dict[str, Any]:
+    """Select the best mean over seeds on either half of the images; ties go to the first candidate."""
+    chosen = max(candidates, key=lambda candidate: candidate.right[:, validation].mean())
+    on_test = max(candidates, key=lambda candidate: candidate.right[:, ~validation].mean())
+    summary = summarise_runs(chosen.right[:, ~validation].mean(axis=1))
     highest = float(on_test.right[:, ~validation].mean())
-    return held | {
+    return summary | {
         "on_test": highest,
-        "selection": highest - held["mean"],
+        "selection": highest - summary["mean"],
         "chosen": f"{chosen.name} {chosen.recipe}",
         "chosen_on_test": f"{on_test.name} {on_test.recipe}",
-        "candidates": len(found),
+        "candidates": len(candidates),
     }
 
 
-def _printed(table: Mapping[str, Any], name: str, attack: str, place: int | None) -> dict[str, float]:
+def _printed(table: Mapping[str, Any], name: str, attack: str, index: int | None) -> dict[str, float]:
     values = table.get(name, {}).get(attack)
-    return {"printed": math.nan if values is None or place is None else values[place] / 100}
+    return {"printed": math.nan if values is None or index is None else values[index] / 100}

@@ -149,7 +149,7 @@ def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
         ValueError: two are equal.
     """
     if len(set(strengths)) != len(strengths):
-        raise ValueError(f"expected different {name}, got {list(strengths)}.")
+        raise ValueError(f"expected different {name}, got {list(map(float, strengths))}.")
     return tuple(sorted(strengths))
 
 

@@ -1,4 +1,4 @@
-"""The page of a study, with its tables (CSV) and figures (SVG), from the exports of its sweeps."""
+"""Pages of studies, with their tables (CSV) and figures (SVG), from the exports of the sweeps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,12 +22,12 @@ from robust201.studies.pages.robust_features import write_dynamics, write_equiva
 
 
 def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[SweepConfig] = ()) -> list[Path]:
-    """Write a study's page, tables and figures into a folder; the page is the first of the files.
+    """Write a study's page, tables and figures into a folder; return the files, starting with the page.
 
-    The `sweeps` have the weights and images of figures that show attacked images, which are left out without them.
+    The `sweeps` provide weights and images for figures of attacked images; without them, these figures are left out.
 
     Raises:
-        ResultsError: results that the study names are missing.
+        ResultsError: results of the study are missing.
     """
     for name in ("tables", "figures"):
         make_folder(out / name)

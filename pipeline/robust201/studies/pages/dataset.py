@@ -1,4 +1,4 @@
-"""The page of the study of a dataset: claims, medians and figures of the dataset paper beside those of some results."""
+"""The page of the dataset study: the dataset paper's claims, medians and figures, compared with other results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from robust201.studies.pages.writer import PageWriter, short_table, show_number,
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path]:
-    """Write the page, its tables and figures; see `write_pages`."""
+    """Write the page, its tables and figures (see `write_pages`)."""
     results = _read(study, exports)
     correlations = measure_correlations(results)
     claims = check_claims(results, correlations)
@@ -45,15 +45,17 @@ def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path
     for row in FIGURES.values():
         if row.source and len(frame := row.numbers(results)):
             notes = (MEANS[results.mean],) if row.averages else ()
-            drawn = draw_file(row.specify(frame, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
-            page.picture(row.name, drawn, f"{row.title} ({row.source} of the paper)")
+            svg = draw_file(row.specify(frame, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
+            page.picture(row.name, svg, f"{row.title} ({row.source} of the paper)")
     return page.finish()
 
 
 def _read(study: DatasetStudy, exports: Exports) -> DatasetResults:
-    """Read the accuracies of all exports as one dataset; exports of measures alone add rows to Figure 6."""
-    with_accuracies = [one.path for one in exports.readers if one.keys_clean or one.keys_adv or one.keys_cc]
-    measures = [one for one in exports.readers if one.path not in with_accuracies]
+    """Read the accuracies of all exports as one dataset; exports with only measures add rows to Figure 6."""
+    with_accuracies = [
+        reader.path for reader in exports.readers if reader.keys_clean or reader.keys_adv or reader.keys_cc
+    ]
+    measures = [reader for reader in exports.readers if reader.path not in with_accuracies]
     if not with_accuracies:
         raise ResultsError(
             f"Writing the study {study.name} failed: none of its exports has accuracies. Name the export of a sweep "
@@ -92,7 +94,7 @@ def _compare(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
     rows = []
     for row in frame.to_dict("records"):
         label = column_label(row["key"], row["strength"])
-        whose = f"{row['architecture']}, {label}" if "architecture" in row else label
+        evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
         numbers = [show_number(row[column], 3) for column in ("ours", "printed")]
-        rows.append([whose, *numbers, show_number(row["difference"], 3, signed=True)])
+        rows.append([evaluation, *numbers, show_number(row["difference"], 3, signed=True)])
     return short_table(table_lines(["evaluation", "ours", "printed", "difference"], rows), name)

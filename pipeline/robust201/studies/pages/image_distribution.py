@@ -25,30 +25,36 @@ from robust201.studies.pages.writer import PageWriter, comparison_lines, short_t
 def write_image_distribution(
     study: ImageDistributionStudy, exports: Exports, out: Path, sweeps: Sequence[SweepConfig]
 ) -> list[Path]:
-    """Write the page, its tables and figures; see `write_pages`."""
-    found = measure_image_distribution(study, exports)
+    """Write the page, its tables and figures (see `write_pages`)."""
+    numbers = measure_image_distribution(study, exports)
     printed = check_printed_marks()
-    comparisons = attach_printed_decisions(study, found.comparisons, printed.comparisons)
+    comparisons = attach_printed_decisions(study, numbers.comparisons, printed.comparisons)
     page = PageWriter(study, out, f"{study.name}: robustness by image distribution and task")
-    for name, frame in (("networks", found.models), ("robustness", found.tables), ("curves", found.curves)):
+    for name, frame in (
+        ("networks", numbers.models),
+        ("robustness", numbers.tables),
+        ("curves", numbers.curves),
+    ):
         page.table(name, frame)
     page.table("comparisons", comparisons)
-    page.lead(_count_decisions(comparisons, found.comparable))
-    page.say(_how_to_read(found))
-    for network, rows in found.tables.groupby("network", sort=False):
+    page.lead(_count_decisions(comparisons, numbers.comparable))
+    page.say(_how_to_read(numbers))
+    for network, rows in numbers.tables.groupby("network", sort=False):
         page.say(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness')}")
     page.figure(
-        "robustness", drawings.draw_robustness(found.tables), "R by epoch: mean over networks, band of one deviation"
+        "robustness",
+        drawings.draw_robustness(numbers.tables),
+        "R by epoch: mean over networks, band of one deviation",
     )
     first = next(iter(study.networks))
     caption = f"{first} after its last epoch: the area under accuracy, raw and normalised (figure 1 of the paper)"
-    page.figure("areas", drawings.draw_areas(found.curves, first), caption)
+    page.figure("areas", drawings.draw_areas(numbers.curves, first), caption)
     for number, groups in ((4, drawings.PLAIN_GROUPS), (5, drawings.TUNED_GROUPS)):
         for normalised in (True, False):
-            figure = drawings.draw_accuracy_curves(found.curves, groups, normalised=normalised)
+            figure = drawings.draw_accuracy_curves(numbers.curves, groups, normalised=normalised)
             kind = "normalised" if normalised else "unnormalised"
-            place = number if normalised else number + 2
-            caption = f"Accuracy over epsilon, {kind} (figure {place} of the paper)"
+            figure_number = number if normalised else number + 2
+            caption = f"Accuracy over epsilon, {kind} (figure {figure_number} of the paper)"
             page.figure(f"curves-{number}-{kind}", figure, caption)
     if strengths := strengths_of(study, sweeps):
         for network, attacked in attack_examples(study, sweeps).items():
@@ -57,7 +63,7 @@ def write_image_distribution(
             page.figure(f"attacked-{network.lower()}", figure, caption)
     page.say(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons')}")
     if study.mixed_model:
-        mixed = fit_mixed_effects(found.models)
+        mixed = fit_mixed_effects(numbers.models)
         page.table("mixed-effects", mixed.effects)
         page.table("mixed-variances", mixed.variances)
         page.say(f"## Mixed model\n\n{_explain_mixed_model(mixed)}\n\n{_variance_lines(mixed.variances)}")
@@ -66,17 +72,18 @@ def write_image_distribution(
     return page.finish()
 
 
-def _how_to_read(found: ImageDistribution) -> str:
-    above = int(found.tables["above_one"].sum())
+def _how_to_read(numbers: ImageDistribution) -> str:
+    above = int(numbers.tables["above_one"].sum())
     strengths = (
         "the paper's nine strengths"
-        if found.comparable
+        if numbers.comparable
         else "other strengths than the paper's, or of another measure (do not compare R)"
     )
     return (
         f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
-        f"is classified correctly, is {found.floor:.4f}. {above} of {len(found.models)} networks have R above 1; R is "
-        f"not clipped. {_count_at_chance(found.models)}{_explain_sensitivity(found)}{_compare_fits(found.models)}"
+        f"is classified correctly, is {numbers.floor:.4f}. {above} of {len(numbers.models)} networks have R above 1; "
+        f"R is not clipped. {_count_at_chance(numbers.models)}{_explain_sensitivity(numbers)}"
+        f"{_compare_fits(numbers.models)}"
         "Standard deviations divide by n - 1; intervals are Student's 95% over networks. Printed means are over 20 "
         "networks; p is that of Welch's test of the difference."
     )
@@ -92,8 +99,8 @@ def _compare_fits(models: pd.DataFrame) -> str:
     )
 
 
-def _explain_sensitivity(found: ImageDistribution) -> str:
-    if not found.by_sensitivity:
+def _explain_sensitivity(numbers: ImageDistribution) -> str:
+    if not numbers.by_sensitivity:
         return ""
     return "The groups have different numbers of classes, so R is of the sensitivity d' instead of the accuracy. "
 
@@ -134,30 +141,32 @@ def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
 
 
 def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
-    beside = comparisons[comparisons["printed"].notna()]
-    same = int((beside["printed"] == beside["higher"]).sum())
-    left = int((comparisons["higher_holm"] != "").sum())
+    with_published = comparisons[comparisons["printed"].notna()]
+    n_equal = int((with_published["printed"] == with_published["higher"]).sum())
+    n_after_holm = int((comparisons["higher_holm"] != "").sum())
     text = (
         f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5% level by "
-        f"Welch's test, {left} after Holm's correction for all of them"
+        f"Welch's test, {n_after_holm} after Holm's correction for all of them"
     )
     if "p_paired_holm" in comparisons:
         in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
         text += f", {in_pairs} by the paired test over equal seeds, with the same correction"
-    if len(beside):
-        text += f". {same} of {len(beside)} decisions agree with the printed ones, at the printed epochs of the tables"
+    if len(with_published):
+        text += f". {n_equal} of {len(with_published)} decisions agree with the printed ones, at the "
+        text += "printed epochs of the tables"
     return text + ("." if comparable else ". Strengths differ from the paper's.")
 
 
 def _explain_mixed_model(mixed: MixedEffects) -> str:
-    found, left = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
+    n_significant, n_after_holm = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
     return (
         "R of a trained network is the mean of its group, plus an intercept of its seed (the initial weights, the same "
         "in all groups), plus a residual: one model per network and epoch, fitted by REML. The residuals of all groups "
         "have one variance; where the deviations above differ much, prefer the tests above. Intervals are Student's "
         "95% with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
-        f"effects, since its mean is R - 1. {found} of {len(mixed.effects)} effects differ from 0 at the 5% level, "
-        f"{left} after Holm's correction for all of them."
+        f"effects, since its mean is R - 1. {n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% "
+        f"level, "
+        f"{n_after_holm} after Holm's correction for all of them."
     )
 
 
@@ -173,7 +182,7 @@ def _variance_lines(variances: pd.DataFrame) -> str:
 
 
 def _effect_lines(effects: pd.DataFrame) -> str:
-    """Write effects of each network's last epoch, and those over architectures, ordered by comparison."""
+    """Return a table of effects at each network's last epoch and over architectures, ordered by comparison."""
     last = effects.groupby("network", sort=False)["epoch"].transform("max")
     shown = effects[effects["epoch"].isna() | (effects["epoch"] == last)]
     columns = ["factor", "comparison", "network", "estimate", "95% interval", "df", "p", "p (Holm)"]

@@ -1,4 +1,4 @@
-"""The pages of the three studies on robust features: percentages beside printed ones."""
+"""The pages of the three studies of robust features: our percentages next to the published ones."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from robust201.studies.pages.writer import PageWriter, short_table, show_number,
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
 _ERROR_BARS = "are 95% intervals over seeds, or the range of two seeds; circles are printed numbers"
-"""End of a caption: what bands and bars show, and what circles are."""
+"""End of captions: the meaning of bands, bars and circles."""
 
 
 def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
-    """Explain printed numbers and ours, for results of so many seeds each."""
+    """Return the explanation of published and our numbers, for results with these numbers of seeds."""
     text = (
         "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
         "Student's 95% interval (none for a single seed), which covers the seeds, not the choice of test images. "
@@ -34,24 +34,24 @@ def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
 
 
 def _show_three(ours: float, theirs: float, show: Callable[..., str]) -> str:
-    """Write ours / theirs / difference in one cell."""
+    """Return our number, the published one and their difference in one cell."""
     return f"{show(ours)} / {show(theirs)} / {show(ours - theirs, signed=True)}"
 
 
 def _show_percent(value: float, *, signed: bool = False) -> str:
-    """Write a fraction as a percentage with two decimals; a dash for NaN."""
+    """Return a fraction as a percentage with two decimals; a dash for NaN."""
     return show_number(100 * value, 2, signed=signed)
 
 
 def _show_percent_interval(row: Mapping[Any, Any]) -> str:
-    """Write `low` and `high` of a row; a dash where there is no interval."""
+    """Return the interval from `low` to `high` of a row; a dash if there is none."""
     if math.isnan(row["low"]):
         return "–"
     return f"[{_show_percent(row['low'])}, {_show_percent(row['high'])}]"
 
 
 def _beside_printed(row: Mapping[Any, Any]) -> list[str]:
-    """Write `mean` with its interval, `printed` and `difference` of a row."""
+    """Return the cells of a row's `mean` with its interval, `printed` and `difference`."""
     return [
         _show_percent(row["mean"]),
         _show_percent_interval(row),
@@ -61,20 +61,20 @@ def _beside_printed(row: Mapping[Any, Any]) -> list[str]:
 
 
 def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Path]:
-    """Write the page, its tables and figures; see `write_pages`."""
-    found = measure_dynamics(study, exports)
+    """Write the page, its tables and figures (see `write_pages`)."""
+    numbers = measure_dynamics(study, exports)
     page = PageWriter(study, out, f"{study.name}: accuracy and attack success over training")
-    page.table("curves", found.curves)
-    page.table("trends", found.trends)
-    page.lead(" ".join(_describe_run(str(run), rows) for run, rows in found.trends.groupby("run", sort=False)))
-    page.say(_how_to_compare(found.curves["n"]))
+    page.table("curves", numbers.curves)
+    page.table("trends", numbers.trends)
+    page.lead(" ".join(_describe_run(str(run), rows) for run, rows in numbers.trends.groupby("run", sort=False)))
+    page.say(_how_to_compare(numbers.curves["n"]))
     page.say(
         "Attack success (asr) is the share of originally correct images that are misclassified under the attack; both "
-        f"counts are summed over all {found.n_images} images before the division."
+        f"counts are summed over all {numbers.n_images} images before the division."
     )
-    figure = drawings.draw_dynamics(found.curves)
+    figure = drawings.draw_dynamics(numbers.curves)
     page.figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {_ERROR_BARS}")
-    rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in found.trends.to_dict("records")]
+    rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in numbers.trends.to_dict("records")]
     page.say(
         "## Over all snapshots\n\nOurs / theirs / difference, theirs over all printed snapshots. Tau is Kendall's, "
         "between a curve's mean and the iteration."
@@ -82,7 +82,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, out: Path) -> list[Pa
     page.say(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
     columns = ["run, curve", "iteration", "seeds", "ours", "95% interval", "printed iteration", "theirs", "difference"]
     rows = []
-    for row in found.curves.to_dict("records"):
+    for row in numbers.curves.to_dict("records"):
         ours, interval, *theirs = _beside_printed(row)
         printed = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         names = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
@@ -108,23 +108,23 @@ def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
 
 
 def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
-    """Write the page, its tables and figures; see `write_pages`."""
-    found = measure_mixing(study, exports)
+    """Write the page, its tables and figures (see `write_pages`)."""
+    numbers = measure_mixing(study, exports)
     page = PageWriter(study, out, f"{study.name}: accuracy over the share of robust images")
-    page.table("curves", found.curves)
-    page.table("trends", found.trends)
+    page.table("curves", numbers.curves)
+    page.table("trends", numbers.trends)
     page.lead(
-        f"From no robust images to robust images alone, accuracy rises in {(found.trends['slope'] > 0).sum()} of "
-        f"{len(found.trends)} curves (published: {(found.trends['printed_slope'] > 0).sum()} of "
-        f"{found.trends['printed_slope'].notna().sum()})."
+        f"From no robust images to robust images alone, accuracy rises in {(numbers.trends['slope'] > 0).sum()} of "
+        f"{len(numbers.trends)} curves (published: {(numbers.trends['printed_slope'] > 0).sum()} of "
+        f"{numbers.trends['printed_slope'].notna().sum()})."
     )
-    page.say(_how_to_compare(found.curves["n"]))
-    figure = drawings.draw_mixing(found.curves, study.panels)
+    page.say(_how_to_compare(numbers.curves["n"]))
+    figure = drawings.draw_mixing(numbers.curves, study.panels)
     page.figure("mixing", figure, f"Accuracy over the share of robust images; bands {_ERROR_BARS}")
     columns = ["network, curve", "slope", "95% interval", "printed slope", "difference"]
     columns += ["decreases", "printed decreases"]
     rows = []
-    for row in found.trends.to_dict("records"):
+    for row in numbers.trends.to_dict("records"):
         slopes = [_show_percent(row["slope"], signed=True), _show_percent_interval(row)]
         difference = row["slope"] - row["printed_slope"]
         slopes += [_show_percent(row["printed_slope"], signed=True), _show_percent(difference, signed=True)]
@@ -138,7 +138,7 @@ def write_mixing(study: MixingStudy, exports: Exports, out: Path) -> list[Path]:
     columns = ["network, curve", "α", "seeds", "ours", "95% interval", "theirs", "difference"]
     rows = [
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_beside_printed(row)]
-        for row in found.curves.to_dict("records")
+        for row in numbers.curves.to_dict("records")
     ]
     page.say(f"## All shares\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
@@ -149,24 +149,28 @@ def _show_falls(fall: int, steps: int) -> str:
 
 
 def write_equivariance(study: EquivarianceStudy, exports: Exports, out: Path) -> list[Path]:
-    """Write the page, its tables and figures; see `write_pages`."""
-    found = measure_equivariance(study, exports)
+    """Write the page, its tables and figures (see `write_pages`)."""
+    numbers = measure_equivariance(study, exports)
     page = PageWriter(study, out, f"{study.name}: spatial robustness of equivariant networks")
-    for name, frame in (("table-1", found.best), ("depths", found.depths), ("candidates", found.candidates)):
+    for name, frame in (
+        ("table-1", numbers.best),
+        ("depths", numbers.depths),
+        ("candidates", numbers.candidates),
+    ):
         page.table(name, frame)
-    page.lead(_describe_best(found.best))
-    page.say(_how_to_compare(found.best["n"]))
+    page.lead(_describe_best(numbers.best))
+    page.say(_how_to_compare(numbers.best["n"]))
     page.say(
-        f"Of the {found.n_images} images, {found.n_validation} choose the best candidate (depth and learning rate), "
-        "and the others measure it. The original chose on the test images, for each attack; Table 1 and the column "
-        "“chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
+        f"Of the {numbers.n_images} images, {numbers.n_validation} choose the best candidate (depth and learning "
+        "rate), and the others measure it. The original chose on the test images, for each attack; Table 1 and the "
+        "column “chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
         "difference from the candidate that was chosen on other images."
     )
     caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {_ERROR_BARS}"
-    page.figure("table-1", drawings.draw_equivariance(found.best), caption)
-    page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(found.best)}")
-    page.say(f"## Candidates chosen\n\n{short_table(_selection_lines(found.best, 'network'), 'table-1')}")
-    page.say(f"## By depth\n\n{short_table(_selection_lines(found.depths, 'architecture'), 'depths')}")
+    page.figure("table-1", drawings.draw_equivariance(numbers.best), caption)
+    page.say(f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_layout(numbers.best)}")
+    page.say(f"## Candidates chosen\n\n{short_table(_selection_lines(numbers.best, 'network'), 'table-1')}")
+    page.say(f"## By depth\n\n{short_table(_selection_lines(numbers.depths, 'architecture'), 'depths')}")
     return page.finish()
 
 
@@ -181,23 +185,23 @@ def _describe_best(best: pd.DataFrame) -> str:
 
 
 def _layout(best: pd.DataFrame) -> str:
-    """Lay Table 1 out as printed: a row per attack, a column per network and setting, ours / theirs / difference."""
+    """Return Table 1 in the published layout: one row per attack, one column per network and setting."""
     networks, settings, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "setting", "attack"))
-    held = best.set_index(["attack", "network", "setting"]).sort_index()
+    indexed = best.set_index(["attack", "network", "setting"]).sort_index()
     columns = ["attack", *(f"{network} {setting}" for network in networks for setting in settings)]
     rows = []
     for attack in attacks:
-        cells: list[Any] = [held.loc[(attack, network, setting), :] for network in networks for setting in settings]
+        cells: list[Any] = [indexed.loc[(attack, network, setting), :] for network in networks for setting in settings]
         rows.append([attack, *(_show_three(cell["on_test"], cell["printed"], _show_percent) for cell in cells)])
     return table_lines(columns, rows)
 
 
-def _selection_lines(frame: pd.DataFrame, whose: str) -> str:
-    columns: Sequence[str] = [whose, "setting", "attack", "seeds", "chosen on validation", "95% interval"]
+def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
+    columns: Sequence[str] = [name_column, "setting", "attack", "seeds", "chosen on validation", "95% interval"]
     columns = [*columns, "chosen on test", "effect of selection", "theirs", "difference", "candidate"]
     rows = []
     for row in frame.to_dict("records"):
-        names = [row[whose], row["setting"], row["attack"], str(row["n"])]
+        names = [row[name_column], row["setting"], row["attack"], str(row["n"])]
         ours = [_show_percent(row["mean"]), _show_percent_interval(row), _show_percent(row["on_test"])]
         theirs = [_show_percent(row["printed"]), _show_percent(row["difference"], signed=True)]
         rows.append([*names, *ours, _show_percent(row["selection"], signed=True), *theirs, row["chosen"]])

@@ -1,4 +1,4 @@
-"""What the pages of all studies share: tables as Markdown and CSV, figures, and the collection of a page's text."""
+"""Common parts of all studies' pages: Markdown and CSV tables, figures, and the assembly of a page's text."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_ROWS = 20
 
 
 class PageWriter:
-    """Collects a page while its tables and figures are written beside it."""
+    """Assemble a page while writing its tables and figures next to it."""
 
     def __init__(self, study: Study, out: Path, title: str) -> None:
         self._out = out
@@ -37,17 +37,17 @@ class PageWriter:
         self._parts.append(text.rstrip("\n") + "\n")
 
     def table(self, name: str, frame: pd.DataFrame) -> None:
-        """Write a table as CSV; the end of the page links to it."""
+        """Write a table as CSV; the page links to it at its end."""
         self.files.append(write_table(self._out / "tables", name, frame))
 
     def figure(self, name: str, figure: Figure | None, caption: str) -> None:
-        """Write a figure and show it here; None is left out."""
+        """Write a figure and insert it here, unless it is None."""
         if figure is not None:
             drawings.save_figure(figure, self._out / "figures" / f"{name}.svg")
             self._show(name, caption)
 
     def picture(self, name: str, svg: bytes, caption: str) -> None:
-        """Write an SVG and show it here."""
+        """Write an SVG and insert it here."""
         with atomic_write(self._out / "figures" / f"{name}.svg") as stream:
             stream.write(svg)
         self._show(name, caption)
@@ -57,7 +57,7 @@ class PageWriter:
         self._parts.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
 
     def finish(self) -> list[Path]:
-        """Write the page; give it and all other files."""
+        """Write the page; return its path, followed by those of all other files."""
         names = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
         self.say(f"All numbers at full precision: {names}.")
         page = self._out / PAGE
@@ -66,7 +66,7 @@ class PageWriter:
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_texts: int = 1) -> str:
-    """Write a table as Markdown, its first columns as text and the others as numbers; ends with a line break."""
+    """Return a Markdown table with `n_texts` columns of text, then columns of numbers; it ends with a newline."""
     rules = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
     lines = (columns, rules, *rows)
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
@@ -79,26 +79,26 @@ def short_table(lines: str, name: str) -> str:
 
 
 def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Write a number with `digits` decimals and no negative zero; a dash for None or NaN."""
+    """Return a number with `digits` decimals and without a negative zero; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
 def show_p(value: float) -> str:
-    """Write a p-value with two digits; a dash for NaN."""
+    """Return a p-value with two digits; a dash for NaN."""
     return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
 
 
 def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
-    """Write a table as CSV, with all digits."""
+    """Write a table as CSV at full precision."""
     path = folder / f"{name}.csv"
     write_csv(path, frame)
     return path
 
 
 def comparison_lines(frame: pd.DataFrame) -> str:
-    """Write comparisons as a Markdown table (see `studies.comparisons.compare_groups`)."""
+    """Return comparisons as a Markdown table (see `studies.comparisons.compare_groups`)."""
     columns = [
         "comparison",
         "network",
@@ -119,7 +119,7 @@ def comparison_lines(frame: pd.DataFrame) -> str:
         higher = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
         pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if paired else []
         effect = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
-        words = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
+        names = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
         tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect]
-        rows.append([*words, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
+        rows.append([*names, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
     return table_lines(columns, rows)
