@@ -334,7 +334,7 @@ def test_merging_narrowed_runs_gives_the_whole_sweep(
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
     again = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were there already.\n")
+    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were already present.\n")
 
 
 def test_a_plan_writes_nothing(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--next-for", "best"), "--next-for is an option of --next"),
+        (("--next-for", "best"), "--next-for needs --next"),
         (("--next", "3", "--budget", "10%"), "expected --budget or --next, got both"),
         (("--next", "3"), "--like"),
         (("--budget", "10"), "expected worker-hours above 0 such as 500h"),
