@@ -447,7 +447,9 @@ def corrupt(
     form: Annotated[str | None, typer.Option("--format", help="Format of the images; detected if absent.")] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    keys: Keys = None,
+    keys: Annotated[
+        str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
+    ] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
