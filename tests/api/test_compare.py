@@ -37,7 +37,7 @@ def labels(images: np.ndarray) -> np.ndarray:
         return Linear(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
-def test_outcomes_are_those_of_the_rows(images, labels):
+def test_outcomes_match_the_rows(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(table, Evaluation)
     assert table.outcomes.shape == (60, 3)  # none of the measure
@@ -47,7 +47,7 @@ def test_outcomes_are_those_of_the_rows(images, labels):
     assert type(table.head(1)) is pd.DataFrame
 
 
-def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
+def test_compare_detects_only_the_worse_network(images, labels):
     found = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
     assert found[["first", "second"]].drop_duplicates().values.tolist() == [
         ["good", "copy"],
@@ -71,7 +71,7 @@ def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
     assert third.startswith("copy is significantly more accurate in")
 
 
-def test_tables_are_compared_without_evaluating_again(images, labels):
+def test_compare_accepts_tables(images, labels):
     tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
     found = robust201.compare(tables)
     assert found["first"].unique().tolist() == ["Evaluation 1"]
@@ -81,7 +81,7 @@ def test_tables_are_compared_without_evaluating_again(images, labels):
     )
 
 
-def test_what_cannot_be_compared_is_rejected(images, labels):
+def test_compare_rejects_incomparable_networks(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
     with pytest.raises(ConfigError, match="expected evaluations of the same images and labels, got 2 different"):
@@ -95,7 +95,7 @@ def test_what_cannot_be_compared_is_rejected(images, labels):
         robust201.compare({"a": table, "b": fgsm})
 
 
-def test_tables_of_other_parameters_are_rejected(images, labels):
+def test_compare_rejects_tables_with_different_parameters(images, labels):
     weak, strong = (
         robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
@@ -112,7 +112,7 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         robust201.compare([weak, seeded])
 
 
-def test_networks_of_a_dataset_next_to_others_are_rejected(images, labels):
+def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
     stored = "benchmark_data/cells-cifar10:21"
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
@@ -121,7 +121,7 @@ def test_networks_of_a_dataset_next_to_others_are_rejected(images, labels):
 
 
 @pytest.mark.parametrize("which", ["module", "table"])
-def test_a_single_network_is_rejected(images, labels, which):
+def test_compare_rejects_single_network(images, labels, which):
     one = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
     with pytest.raises(ConfigError, match="expected several networks, got one"):
         robust201.compare(one, images, labels)

@@ -61,7 +61,7 @@ def test_show_rejects_too_many_images_and_wrong_names():
         robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])
 
 
-def test_the_command_draws_a_file(robust201: RunCommand, tmp_path):
+def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
@@ -77,13 +77,13 @@ def test_the_command_draws_a_file(robust201: RunCommand, tmp_path):
     assert robust201("show", f"{file}:build", "--data", "digits", "--out", tmp_path / "b.gif").code == 2
 
 
-def test_corrupt_draws_a_sheet(robust201: RunCommand, tmp_path):
+def test_corrupt_command_draws_sheet(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
 
 
-def test_fuse_draws_blends_below_their_sources(robust201: RunCommand, tmp_path):
+def test_fuse_command_draws_blends_below_sources(robust201: RunCommand, tmp_path):
     arguments = ("--first", "digits", "--second", "digits", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("fuse", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 3 * 8

@@ -35,7 +35,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_design_shows_what_was_planted(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
+def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
     monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
     join = ("--join", dataset / "latency.csv", "--minimise", "latency")
@@ -56,7 +56,7 @@ def test_design_shows_what_was_planted(dataset: Path, robust201: RunCommand, tmp
     assert "architectures on the Pareto front of clean, adversarial, parameters" in shown.out
 
 
-def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     ended = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
     assert ended.code == 0, ended.err
     rows = {(row["measure"], row["strength"]): row for row in json.loads(ended.out)["correlations"]}
@@ -85,7 +85,7 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
-def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:
+def test_analyses_reject_wrong_names(dataset: Path, robust201: RunCommand, arguments, words: str) -> None:
     verb, *options = arguments
     ended = robust201(verb, dataset, *options)
     assert ended.code in {2, 4}, ended.err
@@ -93,7 +93,7 @@ def test_wrong_names_are_refused(dataset: Path, robust201: RunCommand, arguments
 
 
 @pytest.mark.parametrize("rows", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
-def test_a_table_of_other_architectures_or_datasets_is_refused(
+def test_correlate_rejects_join_table_without_evaluated_architectures(
     robust201: RunCommand, tmp_path: Path, rows: str
 ) -> None:
     write_results(tmp_path / "few", {"clean": {"2": 0.8, "3": 0.7}})
@@ -103,7 +103,7 @@ def test_a_table_of_other_architectures_or_datasets_is_refused(
     assert "expected numbers of architectures that were evaluated on cifar10, got none of them" in ended.err
 
 
-def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     for name in ("attacks", "rank-correlation", "best-cells"):
         ended = robust201("plot", name, dataset, "--out", tmp_path / f"{name}.csv")
         assert ended.code == 0, ended.err
@@ -147,7 +147,7 @@ def correlations(robust201: RunCommand, *words: object) -> pd.DataFrame:
     return rows[rows["measure"] == "jacobian.squared_norm"].set_index(["key", "strength"])
 
 
-def test_measures_of_one_folder_meet_accuracies_of_another(robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "accuracies", plan_of(["clean", "pgd"]))
     export(tmp_path / "measures", plan_of(["jacobian"]), formats=("parquet",))
     found = correlations(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
@@ -158,7 +158,7 @@ def test_measures_of_one_folder_meet_accuracies_of_another(robust201: RunCommand
     assert "expected accuracies, got none. Add a folder" in alone.err
 
 
-def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "both", plan_of(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
     unnamed = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
     assert unnamed.code == 2
@@ -170,7 +170,7 @@ def test_measures_may_be_of_other_weights_than_accuracies(robust201: RunCommand,
         assert found.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
-def test_several_trainings_stand_side_by_side(robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
     names = ("e200-s0", "e200-s1")
     export(tmp_path / "both", plan_of(list(STRENGTHS), names), formats=("parquet",))
     (tmp_path / "table.csv").write_text("index,latency\n" + "\n".join(f"{one},{one % 7}" for one in ARCHITECTURES))
@@ -193,7 +193,7 @@ def test_several_trainings_stand_side_by_side(robust201: RunCommand, tmp_path: P
         assert "--weights-name" in ended.err
 
 
-def test_folders_of_different_weights_are_combined(robust201: RunCommand, tmp_path: Path) -> None:
+def test_correlate_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "trained", plan_of(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
     export(tmp_path / "new", plan_of(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
     chosen = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
@@ -203,7 +203,7 @@ def test_folders_of_different_weights_are_combined(robust201: RunCommand, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_partial_export_is_correlated_over_what_it_has(robust201: RunCommand, tmp_path: Path, form: str) -> None:
+def test_correlate_uses_available_results_of_partial_export(robust201: RunCommand, tmp_path: Path, form: str) -> None:
     lacking = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
     export(tmp_path, plan_of(list(STRENGTHS)), FabricatedStore(lacking=lacking), partial=True, formats=(form,))
     found = correlations(robust201, tmp_path)

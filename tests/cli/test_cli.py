@@ -61,26 +61,26 @@ HIDDEN = {"meta"}
 ESCAPE = "\x1b"
 
 
-def test_every_verb_of_the_documentation_exists() -> None:
+def test_app_has_all_documented_commands() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert names == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", [None, *VERBS])
-def test_each_verb_has_help_on_stdout(robust201: RunCommand, verb: str | None) -> None:
+def test_help_goes_to_stdout(robust201: RunCommand, verb: str | None) -> None:
     ended = robust201(*([verb] if verb else []), "--help")
     assert (ended.code, ended.err) == (0, "")
     assert f"Usage: robust201 {verb or '[OPTIONS]'}" in ended.out
     assert ESCAPE not in ended.out
 
 
-def test_without_arguments_the_help_is_shown(robust201: RunCommand) -> None:
+def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
     ended = robust201()
     assert (ended.code, ended.err) == (0, "")
     assert all(verb in ended.out for verb in VERBS if verb not in HIDDEN)
 
 
-def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
+def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
     assert sorted(name for names in PANELS.values() for name in names) == sorted({*VERBS, "submit"} - HIDDEN)
     assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
         "Options",
@@ -89,7 +89,7 @@ def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
 
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
-def test_examples_of_the_help_are_command_lines(line: str) -> None:
+def test_help_examples_are_valid_command_lines(line: str) -> None:
     program, *words = line.split()
     assert program == "robust201"
     command: Any = typer.main.get_command(app)
@@ -100,7 +100,7 @@ def test_examples_of_the_help_are_command_lines(line: str) -> None:
     command.make_context(name, words, parent=parent)  # raises what a wrong option or a missing argument would
 
 
-def test_commands_that_are_advised_can_be_pasted(
+def test_suggested_commands_are_quoted_for_the_shell(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     results = tmp_path / "my results"
@@ -132,7 +132,7 @@ def test_version(robust201: RunCommand) -> None:
         (["export", "a", "--out", "b", "--round", "0"], "--round"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
+def test_wrong_command_line_gives_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
     ended = robust201(*arguments)
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
@@ -141,9 +141,7 @@ def test_a_wrong_command_line_is_one_line(robust201: RunCommand, arguments: list
     assert "--help" in line
 
 
-def test_json_for_scripts_parses_and_stands_alone_on_stdout(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
-) -> None:
+def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_sweep: WriteSweep, finished: Path) -> None:
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
@@ -165,7 +163,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
 
 
-def test_looking_imports_nothing_heavy(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
+def test_status_and_plan_do_not_import_heavy_libraries(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
     for words, absent in (
         (["status", str(finished)], {"torch", "ray", "pandas", "scipy"}),
         # A plan reads the seconds that a results folder has; here there is none yet.
@@ -187,7 +185,7 @@ finally:
         assert ended.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_entry_point_imports_next_to_nothing() -> None:
+def test_entry_point_does_not_import_libraries() -> None:
     """Every process that exports or searches executes the script again, up to its call."""
     program = (
         "import sys, robust201.__main__; print({'typer', 'numpy', 'pydantic', 'robust201.cli'} & set(sys.modules))"
@@ -243,7 +241,7 @@ def test_progress_goes_to_stderr_and_results_to_stdout(
     assert "10 evaluations" in export.out
 
 
-def test_nothing_but_plain_text_outside_terminals(
+def test_output_outside_terminals_is_plain_text(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
@@ -284,7 +282,7 @@ def on_terminal(*arguments: object, **environment: str) -> str:
     return shown.decode()
 
 
-def test_no_color_is_respected_on_terminals(finished: Path) -> None:
+def test_no_color_disables_styles_on_terminals(finished: Path) -> None:
     plain = on_terminal("status", finished, NO_COLOR="1")
     assert "digits fgsm" in plain
     assert ESCAPE not in plain
@@ -306,7 +304,7 @@ def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: W
     assert not (dataset / "missing.json").exists()
 
 
-def test_failed_units_end_with_3_and_are_told_once(
+def test_run_with_failed_units_exits_with_3_and_prints_each_failure_once(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from robust201.runtime import worker
@@ -322,7 +320,7 @@ def test_failed_units_end_with_3_and_are_told_once(
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
 
-def test_merging_narrowed_runs_gives_the_whole_sweep(
+def test_merge_of_partial_runs_equals_whole_sweep(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     for name, architecture in (("a", 0), ("b", 21)):
@@ -337,14 +335,14 @@ def test_merging_narrowed_runs_gives_the_whole_sweep(
     assert (again.code, again.out) == (0, "Joined 0 result files, 0 were already present.\n")
 
 
-def test_a_plan_writes_nothing(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
     before = read_tree(tmp_path)
     assert robust201("plan", sweep).code == 0
     assert read_tree(tmp_path) == before
 
 
-def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
+def test_closed_stdout_ends_command_without_error_output() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "robust201", "meta"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -356,7 +354,7 @@ def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
     assert process.wait() == 1
 
 
-def test_an_output_that_is_full_is_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gives_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -366,13 +364,13 @@ def test_an_output_that_is_full_is_one_line(robust201: RunCommand, monkeypatch: 
     assert "No space left on device" in ended.refusal(4)
 
 
-def test_paths_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     line = "a:b:c [bold]x[/bold] :warning: " + "long " * 60
     console.say(line)
     assert capsys.readouterr().err == line + "\n"
 
 
-def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_tally_prints_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, "evaluation", "Complete.") == 0
     assert capsys.readouterr().err.splitlines()[0] == (
@@ -417,7 +415,7 @@ def shards(results: Path) -> list[Path]:
     ("executor", "number"),
     [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
 )
-def test_ctrl_c_and_sigterm_drain(
+def test_run_drains_on_ctrl_c_and_sigterm(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, number: signal.Signals
 ) -> None:
     results = tmp_path / "results"
@@ -460,7 +458,7 @@ def living_members(session: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("verb", "resumes"), [("run", True), ("export", False), ("bench", False), ("report", False)])
-def test_only_what_can_be_resumed_says_so(
+def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, resumes: bool
 ) -> None:
     def interrupted(*_words: object, **_options: object) -> int:
@@ -473,7 +471,7 @@ def test_only_what_can_be_resumed_says_so(
     assert ("run the same command again" in said) == resumes
 
 
-def test_a_sweep_yaml_may_share_fields_by_merging(
+def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(
     robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
     fields = sweep_fields(keys={"clean": {}})

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_networks_are_compared(folder: Path, robust201: RunCommand) -> None:
+def test_compare_prints_and_writes_differences(folder: Path, robust201: RunCommand) -> None:
     words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean,fgsm", "--set", "fgsm.epsilons_255=1,8")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     ended = robust201("compare", *networks, *words, "--out", folder / "table.csv")
@@ -52,7 +52,7 @@ def test_two_networks_are_compared(folder: Path, robust201: RunCommand) -> None:
     assert len(told["summary"]) == 1
 
 
-def test_one_network_with_two_files_of_weights(folder: Path, robust201: RunCommand) -> None:
+def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust201: RunCommand) -> None:
     words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean", "--json")
     weights = ("--weights", folder / "a.pth", "--weights", folder / "b.pth")
     (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *words).out)["comparisons"]
@@ -69,7 +69,7 @@ def test_one_network_with_two_files_of_weights(folder: Path, robust201: RunComma
         (2, 0, "expected different networks"),
     ],
 )
-def test_what_cannot_be_paired_is_rejected(
+def test_compare_rejects_unpaired_networks_and_weights(
     folder: Path, robust201: RunCommand, networks: int, weights: int, told: str
 ) -> None:
     words = [f"{folder}/net.py:build"] * networks
@@ -77,7 +77,7 @@ def test_what_cannot_be_paired_is_rejected(
     assert told in robust201("compare", *words, *files, "--data", folder / "test.npz").refusal(2)
 
 
-def test_tables_are_written_as_latex(robust201, tmp_path):
+def test_evaluate_and_compare_write_latex(robust201, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom torch import nn\ndef a():\n    torch.manual_seed(0)\n"
@@ -100,13 +100,15 @@ def test_tables_are_written_as_latex(robust201, tmp_path):
         *(("--weights", "a.pth"), ("--set", "pgd.steps=1"), ("--channels", 1), ("--data", "cifar10")),
     ],
 )
-def test_networks_of_a_dataset_take_no_evaluation_options(robust201: RunCommand, words: tuple[object, ...]) -> None:
+def test_compare_rejects_evaluation_options_for_stored_networks(
+    robust201: RunCommand, words: tuple[object, ...]
+) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
     refusal = robust201("compare", *stored, *words).refusal(2)
     assert f"{words[0]}: it is an option of networks from Python files" in refusal
 
 
-def test_the_dataset_of_a_folder_is_named_by_dataset(folder: Path, robust201: RunCommand) -> None:
+def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
     assert "got 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")

@@ -14,7 +14,7 @@ from robust201.runtime.progress import RATE_SECONDS, RunProgress
     ("count", "text"),
     [(0, "0 shards"), (1, "1 shard"), (1.0, "1 shard"), (0.5, "0.5 shards"), (1.01, "1 shard"), (1728, "1,728 shards")],
 )
-def test_one_thing_is_one(count: float, text: str) -> None:
+def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
     assert console.show_count(count, "shard") == text
 
 
@@ -26,7 +26,7 @@ def test_one_thing_is_one(count: float, text: str) -> None:
         (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
     ],
 )
-def test_a_progress_line_counts_evaluations_alone(
+def test_run_display_prints_count_rate_and_remaining_time(
     monkeypatch: pytest.MonkeyPatch, age: float, computed: float, line: str
 ) -> None:
     told = io.StringIO()

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_curves_of_two_networks(folder: Path, robust201: RunCommand) -> None:
+def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
     words = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "L2", "--quiet")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     ended = robust201("curves", *networks, *words, "--out", folder / "curves.svg")
@@ -50,7 +50,7 @@ def test_curves_of_two_networks(folder: Path, robust201: RunCommand) -> None:
     )
 
 
-def test_one_network_and_an_attack_with_parameters(folder: Path, robust201: RunCommand) -> None:
+def test_curves_accepts_one_network_and_attack_parameters(folder: Path, robust201: RunCommand) -> None:
     words = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
     settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=300")
     ended = robust201("curves", f"{folder}/net.py:build", *words, *settings)
@@ -59,7 +59,7 @@ def test_one_network_and_an_attack_with_parameters(folder: Path, robust201: RunC
     assert (row["passes"], row["n_images"]) == (2 * (100 + 300), 12)
 
 
-def test_a_wrong_attack_is_refused_before_the_file_is_executed(folder: Path, robust201: RunCommand) -> None:
+def test_curves_checks_options_before_executing_the_file(folder: Path, robust201: RunCommand) -> None:
     (folder / "net.py").write_text("raise SystemExit('executed')")
     ended = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--attacks", "pgd")
     assert ended.code == 2

@@ -94,7 +94,7 @@ def arguments(**changes: Any) -> list[object]:
 
 
 @pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
-def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: RunCommand, data: str) -> None:
+def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: RunCommand, data: str) -> None:
     ended = robust201(*arguments(data=data, out="results.csv"), "--worst-case")
     assert ended.code == 0, ended.err
     assert "Executing my_model.py (SHA-256 " in ended.err
@@ -110,7 +110,7 @@ def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: 
     assert expected.worst_case().summary in " ".join(ended.out.split())
 
 
-def test_the_table_is_printed_as_json(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:
     ended = robust201(*arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
     assert ended.code == 0, ended.err
     payload = json.loads(ended.out)
@@ -123,7 +123,7 @@ def test_the_table_is_printed_as_json(files: Path, robust201: RunCommand) -> Non
     assert len(payload["worst_case"]) >= 1
 
 
-def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_subset_and_measure(files: Path, robust201: RunCommand) -> None:
     ended = robust201(*arguments(keys="clean,jacobian", count=10))
     assert ended.code == 0, ended.err
     assert "on 10 images of images.npz" in ended.out
@@ -145,7 +145,7 @@ def margins(model, images, labels):
 """
 
 
-def test_own_tasks_are_keys(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     settings = ["norm=Linf", "strengths=8,32", "passes=2"]
     measure = ["kind=measure", "columns=margin"]
@@ -168,7 +168,7 @@ def test_own_tasks_are_keys(files: Path, robust201: RunCommand) -> None:
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
 
 
-def test_own_tasks_take_parameters_and_stay_in_their_ball(files: Path, robust201: RunCommand) -> None:
+def test_custom_task_takes_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     own = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
     refusal = robust201(*arguments(keys="my_tasks.py"), *own).refusal(3)
@@ -181,7 +181,7 @@ def test_own_tasks_take_parameters_and_stay_in_their_ball(files: Path, robust201
     assert "No such file" in robust201(*arguments(keys="other.py")).refusal(2)
 
 
-def test_own_tasks_have_a_ball_and_a_hash(files: Path) -> None:
+def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
     with pytest.warns(RobustWarning):
@@ -196,7 +196,9 @@ def test_own_tasks_have_a_ball_and_a_hash(files: Path) -> None:
         )
 
 
-def test_first_look_without_keys(files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_without_keys_takes_first_look(
+    files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weak = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
     monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: weak)
     ended = robust201(*arguments(keys=None, count=12))
@@ -211,7 +213,7 @@ def test_first_look_without_keys(files: Path, robust201: RunCommand, monkeypatch
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "compare"])
-def test_keys_are_checked_before_files_are_executed(files: Path, robust201: RunCommand, verb: str) -> None:
+def test_commands_check_keys_before_executing_files(files: Path, robust201: RunCommand, verb: str) -> None:
     (files / "my_model.py").write_text("raise SystemExit('executed')")
     words = [verb, "my_model.py:build", "--data", "images.npz", "--image-size", SIZE, "--weights", "w.safetensors"]
     words += ["--weights", "other.safetensors"] if verb == "compare" else []
@@ -226,14 +228,14 @@ def test_keys_are_checked_before_files_are_executed(files: Path, robust201: RunC
 
 
 @pytest.mark.parametrize("keys", ["autoattack", "clean,autoattack"])
-def test_groups_are_keys(files: Path, robust201: RunCommand, keys: str) -> None:
+def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: str) -> None:
     few = ("--set", "autoattack.steps=3", "--set", "autoattack.queries=5", "--set", "autoattack.epsilons=8/255")
     ended = robust201(*arguments(keys=keys, out="results.csv"), *few)
     assert ended.code == 0, ended.err
     assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
-def test_randomised_networks(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand) -> None:
     options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
     words = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
     assert "evaluate with randomised=True (--randomised)" in robust201(
@@ -296,7 +298,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, what: str) -> None:
+def test_evaluate_reports_wrong_input_in_one_line(files: Path, robust201: RunCommand, what: str) -> None:
     prepare, changes, code, message = WRONG[what]
     prepare(files)
     if "network" in changes:
@@ -305,14 +307,14 @@ def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, w
     assert not (files / "results.csv").exists()
 
 
-def test_weights_of_another_network(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
     assert "expected the tensors of TinyNetwork, got others" in robust201(*arguments()).refusal(2)
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
-def test_weights_of_a_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
+def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
     state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
     expected = robust201(*arguments(out="expected.csv"))
@@ -323,35 +325,35 @@ def test_weights_of_a_torch_checkpoint(files: Path, robust201: RunCommand, funct
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_a_pickled_network_is_not_executed(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand) -> None:
     torch.save(TinyNetwork(), files / "w.pth")
     line = robust201(*arguments(weights="w.pth")).refusal(2)
     assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
     assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
-def test_one_number_of_mean_and_deviation_is_not_enough(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
     words = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
     assert "--mean and --std: expected both" in robust201(*words).refusal(2)
 
 
-def test_a_network_that_is_refused_is_bad_input(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_exits_with_2_for_rejected_network(files: Path, robust201: RunCommand) -> None:
     assert "got RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
 
 
-def test_a_network_that_fails_later_is_one_line(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_reports_late_failure_of_network_in_one_line(files: Path, robust201: RunCommand) -> None:
     ended = robust201(*arguments(network="my_model.py:Late", out="results.csv"))
     assert "expected logits of every batch, got RuntimeError: no gradients here" in ended.refusal(3)
     assert not (files / "results.csv").exists()
 
 
-def test_a_network_that_works_in_place_is_evaluated_right_or_refused(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_is_correct_for_in_place_network_or_rejects_it(files: Path, robust201: RunCommand) -> None:
     """Its input is a normalised copy: what it does to that reaches no image."""
     ended = robust201(*arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
     assert ended.code == 0, ended.err
 
 
-def test_warnings_are_lines_on_stderr(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_prints_warnings_on_stderr(files: Path, robust201: RunCommand) -> None:
     ended = robust201(*arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
     assert ended.code == 0, ended.err
     lines = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
@@ -360,14 +362,14 @@ def test_warnings_are_lines_on_stderr(files: Path, robust201: RunCommand) -> Non
     assert "RobustWarning" not in ended.err
 
 
-def test_the_documented_example_of_set_reaches_the_edge_of_the_ball(robust201: RunCommand) -> None:
+def test_documented_set_example_has_long_enough_steps(robust201: RunCommand) -> None:
     shown = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
     settings = dict(part.split("=") for part in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", shown))
     assert set(settings) == {"steps", "rel_stepsize"}
     assert PgdParameters.model_validate(settings).cautions == ()
 
 
-def test_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
     words = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
     ended = robust201(*arguments(keys="clean,pgd", out="results.csv"), *words)
     assert ended.code == 0, ended.err

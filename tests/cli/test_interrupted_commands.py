@@ -51,7 +51,7 @@ def start(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[bytes]":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_signals_at_random_moments_print_at_most_a_line_and_harm_nothing(
+def test_signals_at_random_moments_leave_results_intact(
     robust201: RunCommand, origin: Path, tmp_path: Path, verb: str
 ) -> None:
     begun = time.monotonic()

@@ -20,9 +20,7 @@ def arguments(command: str, results: Path) -> list[object]:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", IRREGULAR)
 @pytest.mark.each_value
-def test_shard_that_is_not_a_file_ends_each_command_by_name(
-    finished: Path, robust201: RunCommand, kind: str, command: str
-) -> None:
+def test_commands_name_shard_that_is_not_a_file(finished: Path, robust201: RunCommand, kind: str, command: str) -> None:
     path = replace(next((finished / "shards").rglob("*.parquet")), kind)
     result = robust201(*arguments(command, finished))
     assert result.code == 4
@@ -41,7 +39,7 @@ def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunComma
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
-def test_log_that_is_not_a_log_is_named(finished: Path, robust201: RunCommand, what: str) -> None:
+def test_logs_names_file_that_is_not_a_log(finished: Path, robust201: RunCommand, what: str) -> None:
     path = replace(next((finished / "logs").glob("*.jsonl")), what)
     result = robust201("logs", "21/digits/clean", finished)
     assert result.code == 4
@@ -67,13 +65,13 @@ def run_limited(mebibytes: int, *words: object) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_status_needs_less_address_space_than_its_limits(finished: Path) -> None:
+def test_status_works_with_limited_address_space(finished: Path) -> None:
     result = run_limited(640, "status", finished)
     assert (result.returncode, result.stderr) == (0, "")
     assert "100 %" in result.stdout
 
 
-def test_status_out_of_memory_ends_in_one_line(finished: Path) -> None:
+def test_status_reports_lack_of_memory_in_one_line(finished: Path) -> None:
     plan = finished / "plan.json"
     plan.write_bytes(b" " * (200 << 20))
     result = run_limited(150, "status", finished)

@@ -28,7 +28,7 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
+def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
     ended = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
@@ -41,7 +41,7 @@ def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, swe
     assert 0 < fewer["expected_kendall_tau"] < sampled["expected_kendall_tau"] < 1
 
 
-def test_a_small_sweep_shows_hours_alone(robust201: RunCommand, sweep: Path) -> None:
+def test_plan_of_small_sweep_shows_only_hours(robust201: RunCommand, sweep: Path) -> None:
     fields = yaml.safe_load(sweep.read_text()) | {"images": {"count": 2}, "architectures": [0, 1]}
     sweep.write_text(yaml.safe_dump(fields))
     ended = robust201("plan", sweep)
@@ -50,7 +50,7 @@ def test_a_small_sweep_shows_hours_alone(robust201: RunCommand, sweep: Path) -> 
     assert "What less would save" not in ended.out + ended.err
 
 
-def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -> None:
+def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) -> None:
     ended = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
     assert ended.code == 0, ended.err
     cells = json.loads(ended.out)["architectures"]
@@ -69,5 +69,7 @@ def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -
         (("--budget", "10%", "--keys", "pgd"), "--budget is for the whole sweep"),
     ],
 )
-def test_wrong_options_are_one_line(robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str) -> None:
+def test_plan_reports_wrong_options_in_one_line(
+    robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str
+) -> None:
     assert message in robust201("plan", sweep, *options).refusal(2)

@@ -20,7 +20,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
+def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
     shown = invoke("rank", FOLDER, *CHOSEN, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
     assert "the most accurate network is #3456 under PGD" in shown
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
@@ -31,14 +31,14 @@ def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
     assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
 
 
-def test_one_network_has_no_marks() -> None:
+def test_rank_of_one_network_has_no_marks() -> None:
     shown = invoke("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
     assert "It is the only network." in " ".join(shown.split())
     assert "*" not in shown
 
 
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
-def test_epsilons_are_in_pixels(epsilon: str) -> None:
+def test_rank_reads_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
     rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
     shown = {row["evaluation"] for row in rows}
     assert {"clean", "pgd:8", "fgsm:8"} <= shown
@@ -54,7 +54,7 @@ def test_epsilons_are_in_pixels(epsilon: str) -> None:
         ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
     ],
 )
-def test_epsilons_that_no_attack_has_are_rejected(
+def test_rank_and_report_reject_unused_epsilons(
     command: str, words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / ("page.html" if command == "report" else "table.csv")
@@ -64,7 +64,7 @@ def test_epsilons_that_no_attack_has_are_rejected(
     assert not out.exists()
 
 
-def test_plots_and_reports_show_the_networks_and_keys_that_are_chosen(tmp_path: Path) -> None:
+def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None:
     keys = ["--keys", "pgd"]
     invoke("plot", "attack-curves", FOLDER, *CHOSEN, *keys, "--out", str(tmp_path / "curves.csv"))
     curves = pd.read_csv(tmp_path / "curves.csv")
@@ -78,7 +78,7 @@ def test_plots_and_reports_show_the_networks_and_keys_that_are_chosen(tmp_path: 
     assert page.index("the most accurate network is #3456 under PGD") < page.index("Terms")
 
 
-def test_a_figure_for_other_numbers_of_networks_says_how_to_get_one(tmp_path: Path) -> None:
+def test_plot_tells_how_to_draw_for_other_numbers_of_networks(tmp_path: Path) -> None:
     many = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
     assert "of at most 11 networks" in str(many.exception)
     assert "Choose up to 11 by --architectures" in str(many.exception)

@@ -30,7 +30,7 @@ def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
 
 
-def test_outputs_have_one_name_and_formats_another() -> None:
+def test_output_and_format_options_have_consistent_names() -> None:
     options = {verb: options_of(command) for verb, command in commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
     writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
@@ -41,13 +41,13 @@ def test_outputs_have_one_name_and_formats_another() -> None:
 
 
 @pytest.mark.parametrize("verb", [None, "run", "export", "submit", "submit slurm"])
-def test_a_short_option_asks_for_help(robust201: RunCommand, verb: str | None) -> None:
+def test_commands_accept_short_help_option(robust201: RunCommand, verb: str | None) -> None:
     ended = robust201(*(verb or "").split(), "-h")
     assert (ended.code, ended.err) == (0, "")
     assert "Usage: robust201" in ended.out
 
 
-def test_completion_can_be_shown(robust201: RunCommand) -> None:
+def test_app_shows_shell_completion(robust201: RunCommand) -> None:
     assert "--show-completion" in robust201("--help").out
     complete = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +56,7 @@ def test_completion_can_be_shown(robust201: RunCommand) -> None:
         assert robust201().out.split() == ["plan", "plot"]
 
 
-def test_verbs_take_a_sweep_or_its_results(
+def test_commands_accept_sweep_yaml_or_results(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
@@ -73,9 +73,7 @@ def test_verbs_take_a_sweep_or_its_results(
         assert "#SBATCH" in robust201("submit", "slurm", place, "--dry-run").out
 
 
-def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_run_limit_selects_first_architectures(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
     assert json.loads(robust201("plan", "--json", sweep, "--limit", 1).out)["architectures"] == 1
     narrowed = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)
@@ -88,7 +86,7 @@ def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").refusal(2)
 
 
-def test_the_architectures_of_a_sweep_are_gone_through_once_not_for_each_that_is_named() -> None:
+def test_make_filters_iterates_over_architectures_once() -> None:
     gone_through = []
 
     class Counted(tuple[int, ...]):
@@ -102,7 +100,7 @@ def test_the_architectures_of_a_sweep_are_gone_through_once_not_for_each_that_is
     assert len(gone_through) == 1
 
 
-def test_meta_needs_a_file_or_a_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     piped = robust201("meta").out
     assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
     assert (tmp_path / "meta.json").read_text() == piped
@@ -110,7 +108,7 @@ def test_meta_needs_a_file_or_a_pipe(robust201: RunCommand, monkeypatch: pytest.
     assert "expected --out FILE or a pipe, got a terminal" in robust201("meta").refusal(2)
 
 
-def test_a_results_folder_with_code_asks_for_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
+def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     code = tmp_path / "attack.py"
     code.write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")

@@ -9,7 +9,7 @@ import yaml
 from tests.support.planted_studies import plant_mixing
 
 
-def test_the_marks_of_a_printed_study_are_checked_without_data(robust201):
+def test_study_checks_published_marks_without_data(robust201):
     ended = robust201("study", "--published", "image-distribution")
     assert ended.code == 0
     assert "117 of 118 printed decisions follow" in ended.out
@@ -18,7 +18,7 @@ def test_the_marks_of_a_printed_study_are_checked_without_data(robust201):
     assert (value["marks_that_follow"], value["comparisons_checked"]) == (117, 118)
 
 
-def test_another_name_is_one_line(robust201):
+def test_study_rejects_unknown_published_study_in_one_line(robust201):
     ended = robust201("study", "--published", "image-distributions")
     assert (ended.code, ended.out) == (2, "")
     assert "Did you mean 'image-distribution'?" in ended.err
@@ -55,7 +55,7 @@ def write_small_study(folder, *, note="Small."):
 
 
 @pytest.mark.slow
-def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
+def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     study, out = write_small_study(tmp_path), tmp_path / "out"
     ended = robust201("study", study, "--out", out)
     assert ended.code == 0, ended.err
@@ -75,7 +75,7 @@ def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
     assert "Again." in (out / "study.md").read_text()
 
 
-def test_the_page_is_written_from_exports_alone(robust201, tmp_path):
+def test_study_writes_page_from_exports(robust201, tmp_path):
     planted, exports = plant_mixing(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted.model_dump(mode="json")))
     words = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
@@ -84,7 +84,7 @@ def test_the_page_is_written_from_exports_alone(robust201, tmp_path):
     assert "$ robust201" not in ended.err
 
 
-def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
+def test_study_returns_exit_code_of_failed_step(robust201, tmp_path):
     study = write_small_study(tmp_path)
     study.write_text(study.read_text().replace("train.yaml", "other.yaml"))
     ended = robust201("study", study, "--out", tmp_path / "out")
@@ -93,7 +93,7 @@ def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_bad_input_is_refused_before_the_first_step(robust201, tmp_path, monkeypatch):
+def test_study_rejects_bad_input_before_first_step(robust201, tmp_path, monkeypatch):
     monkeypatch.delenv("ROBUST201_UNSET", raising=False)
     study, out = write_small_study(tmp_path), tmp_path / "out"
     out.touch()
@@ -107,7 +107,7 @@ def test_bad_input_is_refused_before_the_first_step(robust201, tmp_path, monkeyp
     assert not out.exists()
 
 
-def test_a_study_needs_a_folder_and_a_check_none(robust201, tmp_path):
+def test_study_needs_out_unless_published(robust201, tmp_path):
     for words in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
         ended = robust201("study", *words)
         assert (ended.code, ended.out) == (2, "")
@@ -131,7 +131,7 @@ def write_study_with_code(folder, code, steps):
 
 
 @pytest.mark.parametrize("where", ["study", "sweep", "code"])
-def test_a_study_executes_no_code_of_a_dataset(robust201, tmp_path, where):
+def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, where):
     """Neither where the study lies in it, nor where its sweep or the code alone does; before the first step."""
     dataset, mine = tmp_path / "downloads" / "dataset", tmp_path / "mine"
     places = {"study": (dataset / "sub", dataset), "sweep": (dataset / "sub", mine), "code": (mine, dataset)}
@@ -153,7 +153,7 @@ def test_a_study_executes_no_code_of_a_dataset(robust201, tmp_path, where):
 
 @pytest.mark.parametrize("step", ["robust201 train {train} {flag}", "robust201 train {train} ${{UNSET:-{flag}}}"])
 @pytest.mark.parametrize("flag", ["--allow-code={code}", "--allow-code {code}"])
-def test_steps_cannot_consent(robust201, tmp_path, step, flag):
+def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
     code = tmp_path / "code.py"
     flag = flag.format(code=code)
     if "UNSET" in step and " " in flag:
@@ -167,7 +167,7 @@ def test_steps_cannot_consent(robust201, tmp_path, step, flag):
 
 
 @pytest.mark.parametrize("last", ["train", "robustify"])
-def test_consent_to_all_steps_is_checked_before_the_first_one_runs(robust201, tmp_path, last):
+def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path, last):
     """The steps, not the sweep, name code of a dataset."""
     dataset, first = tmp_path / "dataset", tmp_path / "train.yaml"
     code, images = dataset / "code.py", tmp_path / "robust"
@@ -192,7 +192,7 @@ def test_consent_to_all_steps_is_checked_before_the_first_one_runs(robust201, tm
     assert not mark.exists()
 
 
-def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path):
+def test_study_step_with_custom_network_needs_consent(robust201, tmp_path):
     """On a command line FILE:FUNCTION is the user's word; in a study it is the study's."""
     code = tmp_path / "dataset" / "code.py"
     step = f"robust201 robustify {code}:build --dataset digits --count 20 --steps 1 --out {tmp_path / 'robust'}"

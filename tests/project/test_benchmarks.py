@@ -38,7 +38,7 @@ def read_options(monkeypatch: pytest.MonkeyPatch, module: str, words: list[str])
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_benchmark_explains_itself(
+def test_every_benchmark_has_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = import_module(name)
@@ -67,7 +67,7 @@ def described() -> list[str]:
 
 
 @pytest.mark.parametrize("place", [place for place in described() if commands((REPOSITORY / place).read_text())])
-def test_commands_have_the_options_that_they_are_called_with(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_benchmark_commands_have_valid_options(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, words in commands((REPOSITORY / place).read_text()):
         with monkeypatch.context() as patch, pytest.raises(OptionsRead):
             read_options(patch, module, words)

@@ -60,7 +60,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @by_page("README.md")
-def test_python_examples_run(demo: Path, page: str) -> None:
+def test_page_python_examples_run(demo: Path, page: str) -> None:
     blocks = examples(page, "python")
     assert blocks or page not in {"README.md", "docs/dataset.md", "docs/reader.md"}
     source = "\n".join(
@@ -96,7 +96,7 @@ _EFFECTS = {
 @pytest.mark.parametrize(
     "page", ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in DOCS.rglob("*.md"))]
 )
-def test_python_examples_print_their_values(page: str) -> None:
+def test_page_python_examples_print_their_values(page: str) -> None:
     trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
     values = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
     unused = [
@@ -108,13 +108,13 @@ def test_python_examples_print_their_values(page: str) -> None:
     assert unused == []
 
 
-def test_the_columns_of_a_frame_are_listed() -> None:
+def test_reader_page_lists_frame_columns() -> None:
     text = (REPOSITORY / "docs/reader.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
     rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n\n")[0], re.M)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FRAME_COLUMNS)
 
 
-def test_duckdb_examples_are_shown_in_order(demo: Path) -> None:
+def test_duckdb_examples_run_in_order(demo: Path) -> None:
     block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
     command = [sys.executable, "-c", block]
     first, again = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
@@ -132,7 +132,7 @@ def commands_on_the_demo(page: str) -> list[list[str]]:
 
 
 @by_page("docs/dataset.md")
-def test_shell_examples_run(
+def test_page_shell_examples_run(
     robust201: RunCommand, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -165,7 +165,7 @@ def write_tables_of_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "fewest"), [("docs/use-cases.md", 8), ("docs/architecture-search.md", 6)])
-def test_commands_of_the_three_uses_run(
+def test_use_case_commands_run(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, fewest: int
 ) -> None:
     """As printed, on an invented dataset of the paper's size; searches with few queries, and little is predicted."""
@@ -186,7 +186,7 @@ def test_commands_of_the_three_uses_run(
 
 
 @pytest.mark.slow
-def test_the_sweep_of_the_reference_runs(
+def test_configuration_example_sweep_runs(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -196,7 +196,7 @@ def test_the_sweep_of_the_reference_runs(
     assert robust201("verify", "runs/two-networks").code == 0
 
 
-def test_the_sweep_of_the_reference_is_valid() -> None:
+def test_configuration_example_sweep_is_valid() -> None:
     (example,) = examples("docs/configuration.md", "yaml")
     config = parse_config(yaml.safe_load(example), "docs/configuration.md")
     assert make_plan(config, assumed_facts(config)).n_evaluations > 0
@@ -222,7 +222,7 @@ def options_of(words: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", documents())
-def test_options_of_every_page_exist(page: str) -> None:
+def test_page_options_exist(page: str) -> None:
     lines = commands_of(page).replace("\\\n", " ")
     for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([a-z][^;&\n]*)", lines, re.M):
         words = shlex.split(command, comments=True)
@@ -231,7 +231,7 @@ def test_options_of_every_page_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", documents())
-def test_verbs_and_links_of_every_page_exist(page: str) -> None:
+def test_page_commands_and_links_exist(page: str) -> None:
     text, commands = (REPOSITORY / page).read_text(), commands_of(page)
     assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*VERBS, "submit"}
     for link in re.findall(r"\]\(([^)\s:]+)\)", text):

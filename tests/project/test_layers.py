@@ -74,7 +74,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_the_root_holds_the_api_and_the_rooms() -> None:
+def test_package_root_contains_only_api_and_folders() -> None:
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in {"__pycache__", "_bundled"}}
     assert files == ROOT | {"py.typed"}
@@ -87,7 +87,7 @@ def imported() -> dict[Path, set[str]]:
     return {path.relative_to(PACKAGE): imports(path) for path in sources()}
 
 
-def test_rooms_import_downward(imported: Mapping[Path, set[str]]) -> None:
+def test_folders_import_downward(imported: Mapping[Path, set[str]]) -> None:
     upward = []
     for place, names in imported.items():
         here = place.parts[0]
@@ -99,7 +99,7 @@ def test_rooms_import_downward(imported: Mapping[Path, set[str]]) -> None:
     assert upward == []
 
 
-def test_heavy_libraries_have_one_door(imported: Mapping[Path, set[str]]) -> None:
+def test_heavy_libraries_are_imported_only_in_listed_modules(imported: Mapping[Path, set[str]]) -> None:
     elsewhere = []
     for place, names in imported.items():
         for name in names:
@@ -135,7 +135,7 @@ def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("source_root", [REPOSITORY / "pipeline", REPOSITORY / "benchmarks"], ids=lambda p: p.name)
-def test_modules_do_not_import_each_other(source_root: Path) -> None:
+def test_modules_have_no_import_cycles(source_root: Path) -> None:
     """Imports inside functions count, too: they put a ring off, and do not open it."""
     base = source_root if source_root.name == "pipeline" else source_root.parent
     modules = {module_name(path, base): path for path in sources(source_root)}

@@ -30,7 +30,7 @@ def network() -> nn.Module:
     return network.requires_grad_(False)
 
 
-def test_estimated_gradient_approaches_the_gradient(nes, network):
+def test_nes_gradient_estimate_converges(nes, network):
     torch.manual_seed(1)
     images, labels = torch.rand(4, 3, 2, 2), torch.tensor([0, 1, 2, 0])
     watched = images.clone().requires_grad_()
@@ -40,7 +40,7 @@ def test_estimated_gradient_approaches_the_gradient(nes, network):
     torch.testing.assert_close(estimate, gradient, atol=0.02, rtol=0.1)
 
 
-def test_attack_stays_in_the_ball_and_leaves_misclassified_images_alone(nes, network):
+def test_nes_stays_in_ball_and_skips_misclassified_images(nes, network):
     torch.manual_seed(2)
     images = torch.rand(64, 3, 2, 2)
     predictions = network(images).argmax(dim=1)
@@ -55,7 +55,7 @@ def test_attack_stays_in_the_ball_and_leaves_misclassified_images_alone(nes, net
     assert fooled > (network(corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
 
 
-def test_attack_passes_the_checks_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
+def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
     path = write_sweep(
         name="nes",
         architectures=[21],
@@ -72,7 +72,7 @@ def test_attack_passes_the_checks_of_a_sweep(robust201: RunCommand, write_sweep:
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_sweeps_attack_as_many_strengths_by_pgd_as_by_nes(monkeypatch, name):
+def test_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, name):
     monkeypatch.setenv("ROBUST201_DATA", "data")
     monkeypatch.chdir(REPOSITORY)
     keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{name}.yaml").read_text())["keys"]

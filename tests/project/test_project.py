@@ -23,7 +23,7 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
+def test_ci_runs_readme_test_command() -> None:
     demo, tests = commands((REPOSITORY / "README.md").read_text())
     assert demo.endswith("robust201 demo")
     assert tests.endswith("-m pytest")
@@ -39,7 +39,7 @@ def fields_of(model: type[BaseModel]) -> set[str]:
     return found
 
 
-def test_the_configuration_reference_names_every_field() -> None:
+def test_configuration_reference_names_every_field() -> None:
     pages = ("docs/configuration.md", "docs/configuration-inputs.md")
     text = "\n".join((REPOSITORY / page).read_text() for page in pages)
     fields = fields_of(SweepConfig)
@@ -51,7 +51,7 @@ def test_the_configuration_reference_names_every_field() -> None:
     assert {"path", "frost", "queries", "part_minutes"} <= fields
 
 
-def test_every_pin_satisfies_its_range() -> None:
+def test_constraints_satisfy_version_ranges() -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -72,11 +72,11 @@ def test_every_pin_satisfies_its_range() -> None:
 @pytest.mark.parametrize(
     "name", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
 )
-def test_bundled_files_are_found(name: str) -> None:
+def test_bundled_files_exist(name: str) -> None:
     assert bundled(name).exists()
 
 
-def test_the_papers_sweep_looks_where_fetch_puts_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_sweep_uses_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]

@@ -74,7 +74,7 @@ def _is(called: str, *ends: str) -> bool:
     return any(called == end or called.endswith(f".{end}") for end in ends)
 
 
-def test_nothing_from_outside_is_opened_unsafely() -> None:
+def test_source_has_no_unsafe_calls_on_external_data() -> None:
     found = {
         place: unsafe
         for path in SOURCES
@@ -84,7 +84,7 @@ def test_nothing_from_outside_is_opened_unsafely() -> None:
     assert found == {}
 
 
-def test_the_loader_of_sweeps_is_a_safe_one(write_sweep: WriteSweep) -> None:
+def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:
     assert issubclass(_StrictLoader, yaml.SafeLoader | yaml.CSafeLoader)
     unsafe = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
     added = (set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)) & unsafe
@@ -105,7 +105,7 @@ class _Audit:
             self.found.append(".".join(map(str, arguments)))
 
 
-def test_no_pickle_is_opened_from_the_first_check_to_the_last_shard(make_sweep: MakeSweep) -> None:
+def test_sweep_opens_no_pickles(make_sweep: MakeSweep) -> None:
     audit = _Audit()
     content = pickle.dumps(Path("control"))
     audit.listening = True

@@ -44,7 +44,7 @@ def code_of(path: Path) -> str:
     return " ".join(kept)
 
 
-def test_words_of_one_experiment_stand_where_they_may() -> None:
+def test_experiment_specific_words_appear_only_in_listed_files() -> None:
     pages = [path for kind in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(kind)]
     said = {place_of(path): set(WORDS.findall(code_of(path))) for path in (*sources(), *pages)}
     elsewhere = {
@@ -82,7 +82,7 @@ def public_names(source: str) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_"))
 
 
-def test_no_two_public_things_of_a_folder_share_a_name() -> None:
+def test_public_names_are_unique_in_a_folder() -> None:
     modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
     for path in sources():
         for name in public_names(path.read_text(encoding="utf-8")):
@@ -144,7 +144,7 @@ def opening_calls(path: Path) -> Iterator[str]:
                 yield ast.unparse(node.func)
 
 
-def test_files_are_opened_by_one_function() -> None:
+def test_files_are_opened_only_through_core_files() -> None:
     found = {place_of(path): {*opening_calls(path)} for path in sources()}
     assert {module: calls for module, calls in found.items() if calls} == ALLOWED
 
@@ -187,7 +187,7 @@ def processor_dependent(source: str) -> list[str]:
     return names
 
 
-def test_generators_call_nothing_that_depends_on_the_processor() -> None:
+def test_generators_avoid_processor_dependent_functions() -> None:
     files = [
         file for name in GUARDED for file in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
     ]
