@@ -100,7 +100,7 @@ def main() -> None:
     clock = "wall" if options.device == "cuda" else "cpu"
     sample = [str(index) for index in stratified_sample(options.sample)] if options.sample else []
     print(
-        f"{clock} time of the attacks, start-up apart; {options.images} images of "
+        f"{clock} time of the attacks, excluding start-up; {options.images} images of "
         f"{images.dataset}, {options.queries} queries of Square, threads: {machine.threads}, {options.device}, "
         f"rounds: {options.rounds}\n"
     )

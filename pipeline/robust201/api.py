@@ -688,7 +688,7 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
     missing = [column for column in ("key", "strength", "accuracy") if column not in result]
     if missing:
         raise ConfigError(
-            f"Placing failed for the result: it has no column {', '.join(missing)}. Pass the result of "
+            f"Placing failed for the result: it lacks the columns {', '.join(missing)}. Pass the result of "
             "robust201.evaluate."
         )
     if data not in dataset.data:

@@ -47,7 +47,7 @@ def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
         evaluate(network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
     with pytest.raises(ConfigError, match=r"expected images of 3 channels, as its normalisation has, got 1\. Give"):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
-    with pytest.raises(DatasetError, match=r"'fog': corruptions are of RGB images.* Leave the key out\."):
+    with pytest.raises(DatasetError, match=r"'fog': corruptions need RGB images.* Leave the key out\."):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
     with pytest.raises(DatasetError, match=r"shape \(21, 3, 8, 1\) is ambiguous"):
         evaluate(network(1), PIXELS[:, :, :, :1], LABELS, ["clean"], progress=False)
@@ -65,9 +65,7 @@ def test_attack_does_not_round_float_images() -> None:
     assert table["accuracy"][0] == (predicted == LABELS).mean()
     attacked = attack("fgsm", TinyNetwork(), floats, LABELS, epsilon_255=[2])[0].numpy()
     assert np.abs(attacked - floats).max() == pytest.approx(2 / 255, rel=1e-4)
-    with pytest.raises(
-        DatasetError, match=r"'fog': corruptions start from pixels of 8 bits.*\.round\(\) / 255, or leave"
-    ):
+    with pytest.raises(DatasetError, match=r"'fog': corruptions need 8-bit pixels.*\.round\(\) / 255, or leave"):
         evaluate(TinyNetwork(), floats, LABELS, ["fog"], progress=False)
 
 

@@ -116,7 +116,9 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
     stored = "benchmark_data/cells-cifar10:21"
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
-        with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected networks of datasets only, or .*, got both"):
+        with pytest.raises(
+            ConfigError, match=r"cells-cifar10:21: networks in datasets and modules or tables cannot be compared"
+        ):
             robust201.compare(networks, images, labels, ["clean"])
 
 

@@ -127,8 +127,8 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     ("changes", "error", "message"),
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
-        ({"keys": ["clean"]}, ConfigError, "it names its keys"),
-        ({"epsilon": "4/255"}, ConfigError, "without keys and benchmark"),
+        ({"keys": ["clean"]}, ConfigError, "a benchmark has fixed keys"),
+        ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
         ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),

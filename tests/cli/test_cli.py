@@ -153,7 +153,7 @@ def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_swe
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     shown = robust201("status", sweep).out
-    assert (shown.count("100 %"), "evaluations/s" in shown) == (4, False)
+    assert (shown.count("100%"), "evaluations/s" in shown) == (4, False)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished).out)["sound"]

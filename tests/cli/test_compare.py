@@ -105,7 +105,7 @@ def test_compare_rejects_evaluation_options_for_stored_networks(
 ) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
     refusal = robust201("compare", *stored, *words).refusal(2)
-    assert f"{words[0]}: it is an option of networks from Python files" in refusal
+    assert f"{words[0]}: it applies only to FILE:FUNCTION" in refusal
 
 
 def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
@@ -113,4 +113,4 @@ def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, r
     assert "got 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     ended = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
-    assert "--dataset: it is an option of networks of a dataset" in ended.refusal(2)
+    assert "--dataset: it applies only to DATASET:ARCHITECTURE" in ended.refusal(2)

@@ -21,8 +21,8 @@ def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("age", "computed", "line"),
     [
-        (0.0, 0.0, "4/20 evaluations; rate and time left not known yet"),
-        (0.0, 6.0, "10/20 evaluations; rate and time left not known yet"),
+        (0.0, 0.0, "4/20 evaluations; rate and remaining time not known yet"),
+        (0.0, 6.0, "10/20 evaluations; rate and remaining time not known yet"),
         (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
     ],
 )

@@ -175,7 +175,7 @@ def test_custom_task_takes_parameters_and_must_stay_in_its_ball(files: Path, rob
     assert "expected Linf distances up to epsilon" in refusal
     wrong = ["--set", "my_tasks.nrm=Linf"]
     assert "Did you mean 'norm'?" in robust201(*arguments(keys="my_tasks.py"), *wrong).refusal(2)
-    assert "has no parameters of its own" in robust201(
+    assert "is not a group of parameters" in robust201(
         *arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
     ).refusal(2)
     assert "No such file" in robust201(*arguments(keys="other.py")).refusal(2)
@@ -188,7 +188,7 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
         table = evaluate(TinyNetwork(seed=0), *(IMAGES.images, IMAGES.labels, keys), normalisation=NORMALISATION)
     assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under the worst of them" in table.summary
     assert len(table.protocols["mine"]["file_sha256"]) == 64
-    with pytest.raises(ConfigError, match="choose images of a sweep"):
+    with pytest.raises(ConfigError, match="select images of a sweep"):
         evaluate(
             TinyNetwork(seed=0),
             *(IMAGES.images, IMAGES.labels),
@@ -262,7 +262,7 @@ def empty(folder: Path) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
-    "no function named": (keep, {"network": "my_model.py"}, 2, "expected FILE:FUNCTION"),
+    "no function named": (keep, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
     "no file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
     "no such function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
     "a file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
@@ -284,14 +284,14 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "a deviation of bytes": (keep, {"std": "63,62,66"}, 2, "--std: expected numbers above 0 and up to 1, since pixels"),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
     "a place without files": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
-    "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
-    "no parameter": (keep, {"set": "fgsm=3"}, 2, "expected KEY.PARAMETER=VALUE"),
+    "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
+    "no parameter": (keep, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
     "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
     "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
     "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
     "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
-    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "a first look has no parameters"),
-    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "expected it without keys and benchmark, got both"),
+    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
+    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
     "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
     "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
@@ -334,7 +334,7 @@ def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand)
 
 def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
     words = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
-    assert "--mean and --std: expected both" in robust201(*words).refusal(2)
+    assert "--mean and --std: they belong together" in robust201(*words).refusal(2)
 
 
 def test_evaluate_exits_with_2_for_rejected_network(files: Path, robust201: RunCommand) -> None:

@@ -85,4 +85,4 @@ def test_plot_tells_how_to_draw_for_other_numbers_of_networks(tmp_path: Path) ->
     few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *CHOSEN, "--out", str(tmp_path / "a.png")])
     assert "For few networks, draw attack-curves" in str(few.exception)
     other = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
-    assert "ends in .tex or .csv" in str(other.exception)
+    assert "ends in .csv or .tex" in str(other.exception)

@@ -105,7 +105,7 @@ def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.Monk
     assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
     assert (tmp_path / "meta.json").read_text() == piped
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "expected --out FILE or a pipe, got a terminal" in robust201("meta").refusal(2)
+    assert "it would print 1 MB of JSON to the terminal" in robust201("meta").refusal(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:

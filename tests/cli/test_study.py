@@ -12,8 +12,8 @@ from tests.support.planted_studies import plant_mixing
 def test_study_checks_published_marks_without_data(robust201):
     ended = robust201("study", "--published", "image-distribution")
     assert ended.code == 0
-    assert "117 of 118 printed decisions follow" in ended.out
-    assert "102 of 106 printed marks remain" in ended.out
+    assert "117 of 118 published decisions follow" in ended.out
+    assert "102 of 106 published significance marks remain" in ended.out
     value = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
     assert (value["marks_that_follow"], value["comparisons_checked"]) == (117, 118)
 

@@ -208,7 +208,7 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     ended = robust201("verify", finished)
-    sound = "6 result files, 9 evaluations sound; 1 of 10 missing, 1 network-key pair with gaps.\n"
+    sound = "6 result files, 9 evaluations valid; 1 of 10 missing, 1 network-key pair with gaps.\n"
     assert (ended.code, ended.out) == (3, sound)
     assert "unfinished: #0 digits fgsm at 1" in ended.err
 
@@ -217,18 +217,18 @@ def test_what_was_checked_is_told_and_an_unfinished_sweep_is_not_called_complete
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     ended = robust201("verify", finished, "--export", tmp_path / "out")
-    sound = f"6 result files, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
+    sound = f"6 result files, 10 evaluations valid; 0 of 10 missing; the export's {n_files} files agree.\n"
     assert (ended.code, ended.out) == (0, sound)
     for path in (finished / "shards").rglob("*.parquet"):
         path.unlink()
     ended = robust201("verify", finished)
-    assert (ended.code, ended.out) == (3, "0 result files, 0 evaluations sound; 10 of 10 missing.\n")
+    assert (ended.code, ended.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
     assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
     (finished / "plan.json").unlink()
     ended = robust201("verify", finished)
     assert (ended.code, ended.out) == (
         0,
-        "0 result files, 0 evaluations sound; no plan, so it is not known whether evaluations are missing.\n",
+        "0 result files, 0 evaluations valid; no plan, so it is not known whether evaluations are missing.\n",
     )
 
 

@@ -38,7 +38,7 @@ _FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "
 
 def _percent(done: int, total: int) -> str:
     """Render a percentage, which reaches 100 only if nothing is missing."""
-    return "100 %" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f} %"
+    return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
 def _count_failures(state: SweepStatus) -> str:
@@ -125,7 +125,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
     def cell(dataset: str, line: str) -> str:
         index = dataset, line
-        return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>6}" if index in total else ""
+        return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL, no_wrap=True)

@@ -55,7 +55,8 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY.PARAMETER=VALUE",
-        help="Set a parameter of a key, such as pgd.epsilons_255=1,8 or pgd.steps=10. Repeatable.",
+        help="Set a parameter of a key, such as pgd.epsilons_255=1,8. Repeatable: --set pgd.steps=10 "
+        "--set pgd.rel_stepsize=0.25.",
     ),
 ]
 Mean = Annotated[
