@@ -24,7 +24,7 @@ EPSILONS_255 = (0.5, 2.0)
 
 def bench(
     architectures: Annotated[
-        str, typer.Option(help="Architectures separated by commas: indices of NAS-Bench-201, or resnet18.")
+        str, typer.Option(help="Architectures separated by commas: cell indices, or resnet18.")
     ] = "309,21,13714",
     images: Annotated[int, typer.Option("--count", min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Timed repetitions; the median is reported.")] = 1,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
     from robust201.studies.comparisons import PrintedCheck
 
-PUBLISHED = ("image-distribution",)
+PUBLISHED_STUDIES = ("image-distribution",)
 """Studies whose published numbers can be checked without data."""
 
 
@@ -126,10 +126,10 @@ def _run_command(command: Any, argv: list[str], consent: StepConsent) -> int:
 def _check_published(name: str, as_json: bool) -> None:
     from robust201.studies.comparisons import check_printed_marks
 
-    if name not in PUBLISHED:
+    if name not in PUBLISHED_STUDIES:
         raise ConfigError(
-            f"Checking a published study failed for {name!r}: expected {', '.join(PUBLISHED)}."
-            f"{closest(name, PUBLISHED)}"
+            f"Checking a published study failed for {name!r}: expected {', '.join(PUBLISHED_STUDIES)}."
+            f"{closest(name, PUBLISHED_STUDIES)}"
         )
     check = check_printed_marks()
     if as_json:
