@@ -1,4 +1,4 @@
-"""Images of one channel, floats, image sets of class folders and networks of many classes through the Python API."""
+"""The Python API with grey images, float images, class folders and many classes."""
 
 from pathlib import Path
 
@@ -84,8 +84,8 @@ def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for place, pixels in enumerate(PIXELS):
-        file = tmp_path / f"class{LABELS[place]}" / f"{place:02d}.png"
+    for index, pixels in enumerate(PIXELS):
+        file = tmp_path / f"class{LABELS[index]}" / f"{index:02d}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.transpose(1, 2, 0)).save(file)
     return tmp_path

@@ -1,4 +1,4 @@
-"""The Python API: any module, left as it was; the numbers of a sweep; a place among evaluated architectures."""
+"""The Python API: evaluate, attack, load_model and place."""
 
 import copy
 import dataclasses
@@ -95,7 +95,7 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "images",
     [
         torch.from_numpy(PIXELS),
         PIXELS.transpose(0, 2, 3, 1),
@@ -104,10 +104,10 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     ],
     ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
 )
-def test_evaluate_accepts_images_in_all_formats(given: object) -> None:
+def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
-    found = evaluate(TinyNetwork(), given, torch.from_numpy(LABELS), KEYS, **NORMALISED)
-    pd.testing.assert_frame_equal(numbers(found), numbers(expected))
+    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISED)
+    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected))
 
 
 def test_normalisation_argument_matches_normalising_model() -> None:
@@ -135,17 +135,22 @@ def test_evaluate_returns_measure_in_separate_columns() -> None:
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
-    # A classifier of load_model knows its normalisation, so the Jacobian is that of the sweep.
+    # A classifier from load_model contains its normalisation, so the Jacobian equals that of the sweep.
     same = evaluate(tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False)
     assert same["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
 
 
 def test_progress_function_receives_counts() -> None:
-    told: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     evaluate(
-        TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=NORMALISATION, progress=lambda *counts: told.append(counts)
+        TinyNetwork(),
+        PIXELS,
+        LABELS,
+        KEYS,
+        normalisation=NORMALISATION,
+        progress=lambda *counts: progress_calls.append(counts),
     )
-    assert told == [(done, 5) for done in range(1, 6)]
+    assert progress_calls == [(done, 5) for done in range(1, 6)]
 
 
 def test_corruptions_depend_only_on_the_seed() -> None:
@@ -192,9 +197,9 @@ def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool)
 def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
     before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
-    found = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
+    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
     expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
-    assert found["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
+    assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (state_of(model), torch.backends.cudnn.allow_tf32) == (before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
 
@@ -214,9 +219,9 @@ def test_results_do_not_depend_on_the_callers_torch_contexts(surround: Callable,
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISED)
     images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     with surround():
-        found = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
+        evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
         same = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
-    pd.testing.assert_frame_equal(numbers(found), numbers(expected), check_exact=True)
+    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected), check_exact=True)
     assert torch.equal(same, images)
     assert not same.is_inference()
 
@@ -285,10 +290,10 @@ def test_evaluate_multiplies_matrices_in_full_precision() -> None:
     ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
 )
 def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: dict, order: object) -> None:
-    found = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
-    assert found.dtype == torch.float32
-    assert found.shape == (2, *PIXELS.shape)
-    difference = (found - torch.from_numpy(PIXELS) / 255).flatten(2)
+    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
+    assert attacked.dtype == torch.float32
+    assert attacked.shape == (2, *PIXELS.shape)
+    difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
     allowed = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
     assert (norms <= allowed[:, None] + 1e-5).all()
@@ -442,7 +447,7 @@ def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class _Scaled(torch.nn.Module):
-    """Logits of another network, rounded or multiplied: the same predictions, and no gradients to follow."""
+    """A network's logits, rounded or multiplied: equal predictions, but useless gradients."""
 
     def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a user gets wrong when a network is evaluated: one clear line each, before anything starts."""
+"""Wrong input of evaluate and attack: one clear line, before anything starts."""
 
 import warnings
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def refusal(expected: type[RobustError], message: str, **changes: Any) -> None:
 
 
 class Answering(nn.Module):
-    """A tiny network whose logits another function changes."""
+    """A tiny network whose logits a function changes."""
 
     def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
 
 @pytest.mark.parametrize("hide", [lambda logits: logits.detach(), lambda logits: torch.tensor(logits.tolist())])
 def test_evaluate_rejects_network_that_blocks_gradients(hide: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Attacks by gradient would find nothing, and it would look perfectly robust."""
+    """Gradient attacks would fail, and the network would look perfectly robust."""
     fgsm = [{"fgsm": {"epsilons_255": [8]}}]
     refusal(EvaluationError, "expected logits that PyTorch can differentiate", model=Answering(hide), keys=fgsm)
     without = evaluate(Answering(hide), PIXELS, LABELS, ["clean"], progress=False)
@@ -142,9 +142,9 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()
-    (said,) = (str(one.message) for one in warned)
-    assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in said
-    assert "The same sign appears in 1 more case. See docs/trust.md." in said
+    (message,) = (str(one.message) for one in warned)
+    assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
+    assert "The same sign appears in 1 more case. See docs/trust.md." in message
 
 
 def test_evaluate_warns_about_zero_gradients() -> None:

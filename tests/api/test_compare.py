@@ -40,7 +40,7 @@ def labels(images: np.ndarray) -> np.ndarray:
 def test_outcomes_match_the_rows(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(table, Evaluation)
-    assert table.outcomes.shape == (60, 3)  # none of the measure
+    assert table.outcomes.shape == (60, 3)  # a measure has no outcomes
     accuracies = table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
     pd.testing.assert_series_equal(table.outcomes.mean(), accuracies, check_names=False)
     assert pickle.loads(pickle.dumps(table)).outcomes.equals(table.outcomes)
@@ -48,22 +48,22 @@ def test_outcomes_match_the_rows(images, labels):
 
 
 def test_compare_detects_only_the_worse_network(images, labels):
-    found = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
-    assert found[["first", "second"]].drop_duplicates().values.tolist() == [
+    comparison = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
+    assert comparison[["first", "second"]].drop_duplicates().values.tolist() == [
         ["good", "copy"],
         ["good", "bad"],
         ["copy", "bad"],
     ]
-    same = found[found["second"] == "copy"]
+    same = comparison[comparison["second"] == "copy"]
     assert (same["difference"] == 0).all()
     assert (same["p_value"] == 1).all()
-    clean = found[(found["second"] == "bad") & (found["key"] == "clean")].iloc[0]
+    clean = comparison[(comparison["second"] == "bad") & (comparison["key"] == "clean")].iloc[0]
     assert clean["difference"] == clean["second_accuracy"] - clean["first_accuracy"] < -0.3
     assert clean["low"] < clean["difference"] < clean["high"] < 0
     expected = binomtest(int(clean["only_second"]), int(clean["only_first"] + clean["only_second"])).pvalue
     assert clean["p_value"] == pytest.approx(expected)
-    assert (found["adjusted_p_value"] >= found["p_value"]).all()
-    first, second, third = found.summary.splitlines()
+    assert (comparison["adjusted_p_value"] >= comparison["p_value"]).all()
+    first, second, third = comparison.summary.splitlines()
     assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
     assert first.endswith("They classify every image alike, as the same network would.")
     assert "alike" not in second
@@ -73,11 +73,12 @@ def test_compare_detects_only_the_worse_network(images, labels):
 
 def test_compare_accepts_tables(images, labels):
     tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
-    found = robust201.compare(tables)
-    assert found["first"].unique().tolist() == ["Evaluation 1"]
+    comparison = robust201.compare(tables)
+    assert comparison["first"].unique().tolist() == ["Evaluation 1"]
     modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
     pd.testing.assert_frame_equal(
-        pd.DataFrame(found).drop(columns=["first", "second"]), pd.DataFrame(modules).drop(columns=["first", "second"])
+        pd.DataFrame(comparison).drop(columns=["first", "second"]),
+        pd.DataFrame(modules).drop(columns=["first", "second"]),
     )
 
 
@@ -124,6 +125,6 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
 
 @pytest.mark.parametrize("which", ["module", "table"])
 def test_compare_rejects_single_network(images, labels, which):
-    one = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+    network = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
     with pytest.raises(ConfigError, match="expected several networks, got one"):
-        robust201.compare(one, images, labels)
+        robust201.compare(network, images, labels)

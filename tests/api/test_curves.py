@@ -1,4 +1,4 @@
-"""Security curves of networks: the same accuracies as evaluations at each epsilon, files, and what is refused."""
+"""Security curves: accuracies as in evaluations at each epsilon, files, and wrong arguments."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNet
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
-# A few steps of an attack that would like more: the warnings are not the point here.
+# Attacks have few steps to save time; their warnings are ignored.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
     pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 class Logits(nn.Module):
-    """Free of rounding that differs with the batch."""
+    """A network whose rounding does not depend on the batch."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
     evaluated = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluated["accuracy"].tolist()
     assert table.loc[0, "clean_accuracy"] == evaluated["accuracy"][0]
-    # What an evaluation knows of distances ends at its largest epsilon.
+    # Distances of an evaluation are limited by its largest epsilon.
     factor = 255 if norm == "Linf" else 1
     np.testing.assert_allclose(evaluated.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
     assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
@@ -146,7 +146,7 @@ def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(number):
 
 
 class Sums(nn.Module):
-    """A class for each third of the columns' sums, of images of any shape."""
+    """A network for images of any shape, whose logits are the sums over thirds of the columns."""
 
     def forward(self, pixels):
         sums = pixels.sum(dim=(1, 2))
@@ -176,6 +176,6 @@ def test_passes_are_counted_only_for_attacks_without_further_passes():
     for key in ("aa_fab", "bb", "bb_l0"):
         assert np.isnan(_passes(TASKS[key], {"steps": 7}))
     row = TASKS["bb_l2"]
-    # For planning, with the search for a starting point, once for all epsilons.
+    # For planning, the search for a starting point counts once for all epsilons.
     parameters = row.parameters(steps=100, epsilons=(0.5, 1.0))
     assert row.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2

@@ -1,4 +1,4 @@
-"""`robust201.evaluate` without keys: a subset of images that a count reproduces, AutoAttack, a summary."""
+"""`robust201.evaluate` without keys: a reproducible subset of images, AutoAttack, a summary."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ NORMALISED = {"normalisation": NORMALISATION, "progress": False}
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let AutoAttack take few steps: its defaults take seconds even on tiny networks."""
+    """Reduce AutoAttack's steps, since its defaults take seconds even on tiny networks."""
 
     def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
@@ -33,7 +33,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return {key: fields | few.get(key, {}) for key, fields in keys.items()}
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
-    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # so that the minimum is chosen on any machine
+    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # chooses the minimum count on any machine
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def test_compare_accepts_tables_of_same_subset() -> None:
 
 
 class Fixed(nn.Module):
-    """A linear network of some classes; NaN for white images."""
+    """A linear network; if broken, it returns NaN for white images."""
 
     def __init__(self, n_classes: int, *, is_broken: bool = False) -> None:
         super().__init__()

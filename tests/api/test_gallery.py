@@ -1,4 +1,4 @@
-"""Pictures of single images: the captions are the predictions of the network, the images those that were attacked."""
+"""Figures of attacked images and their captions."""
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ def captions(figure):
     return [axes.get_xlabel() for axes in figure.axes if axes.get_visible()]
 
 
-def picture(figure, place):
-    return np.asarray(figure.axes[place].images[0].get_array()).transpose(2, 0, 1)
+def picture(figure, index):
+    return np.asarray(figure.axes[index].images[0].get_array()).transpose(2, 0, 1)
 
 
 def test_show_draws_the_attacked_image_and_its_prediction():
@@ -68,8 +68,8 @@ def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
     out = tmp_path / "attacked.svg"
-    ended = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
-    assert ended.code == 0
+    result = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
+    assert result.code == 0
     assert out.read_text().count("<image") == 3
     for wrong in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
         arguments = ("--key", "fgsm", *wrong, "--out", tmp_path / "b.png")

@@ -1,4 +1,4 @@
-"""Benchmarks by name: RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
+"""RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ FIELDS = {
     *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture"),
     *("eps", "clean_acc", "reported", "footnote", "unreliable"),
 }
-"""Fields of model_info files that all leaderboards have, apart from the accuracy under the threat."""
+"""Fields of model_info in all leaderboards, except robust accuracy."""
 
 MODEL = """
 from torch import nn
@@ -44,7 +44,7 @@ def build(n_classes: int = 10) -> nn.Module:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with the first test images of an invented CIFAR-10 and CIFAR-10-C; half of them are classified."""
+    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     images, labels = fabricate(dataset("cifar10"), N_TEST)
@@ -116,11 +116,11 @@ def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data: Path) -> 
 
 
 def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand) -> None:
-    ended = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
-    assert ended.code == 0, ended.err
-    row = json.loads(ended.out)
+    result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
+    assert result.code == 0, result.err
+    row = json.loads(result.out)
     assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)
-    assert "are classified correctly" in ended.err
+    assert "are classified correctly" in result.err
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_evaluate_rejects_wrong_arguments(
 
 def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
-    words = ("evaluate", "my_model.py:build", "--benchmark")
-    assert "fog.npy" in robust201(*words, "robustbench-corruptions").refusal(2)
+    argv = ("evaluate", "my_model.py:build", "--benchmark")
+    assert "fog.npy" in robust201(*argv, "robustbench-corruptions").refusal(2)
     (data / "cifar10" / "test.parquet").unlink()
-    assert "robust201 fetch cifar10" in robust201(*words, "robustbench-linf").refusal(2)
-    wrong = robust201(*words, "robustbench-inf")
+    assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").refusal(2)
+    wrong = robust201(*argv, "robustbench-inf")
     assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
     assert "Executing" not in wrong.err
     assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)

@@ -1,4 +1,4 @@
-"""What the command line says of numbers: one thing is one, rates are told where they are known."""
+"""Counts and progress lines on the command line."""
 
 import io
 
@@ -29,11 +29,11 @@ def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
 def test_run_display_prints_count_rate_and_remaining_time(
     monkeypatch: pytest.MonkeyPatch, age: float, computed: float, line: str
 ) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=told, width=200))
+    stderr = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=stderr, width=200))
     monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + age)
     progress = RunProgress(20, evaluations_before=4, started=1000.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
     console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
-    assert told.getvalue().splitlines()[-1] == line
+    assert stderr.getvalue().splitlines()[-1] == line

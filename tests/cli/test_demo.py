@@ -1,4 +1,4 @@
-"""The demo beside what an earlier export left."""
+"""Formats that the demo exports."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Pipes, devices and huge files among results and logs: every command ends, and says which file is wrong."""
+"""Pipes, devices and huge files among results and logs: every command ends and names the file."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_logs_names_file_that_is_not_a_log(finished: Path, robust201: RunCommand
 
 LIMITED = """
 import resource, sys
-import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space of their own
+import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space themselves
 from pathlib import Path
 from robust201.cli.app import main
 
@@ -60,7 +60,7 @@ main()
 
 
 def run_limited(mebibytes: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command that may reserve so much address space beyond what its imports reserve."""
+    """Run a command that may reserve this much address space in addition to its imports."""
     command = [sys.executable, "-c", LIMITED, str(mebibytes), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

@@ -1,4 +1,4 @@
-"""What `plan` says of hours by key, of designs for a budget, and of the cells to evaluate next."""
+"""`robust201 plan`: hours by key, designs for a budget, and the cells to evaluate next."""
 
 import json
 from pathlib import Path
@@ -29,9 +29,9 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
-    ended = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
-    assert ended.code == 0, ended.err
-    summary = json.loads(ended.out)
+    result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
     whole = summary["costs"]["worker_hours"]
     assert sum(cost["hours"] for cost in summary["costs"]["hours_by_key"]) == pytest.approx(whole)
     sampled, fewer, _ = summary["designs"]
@@ -44,16 +44,16 @@ def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, 
 def test_plan_of_small_sweep_shows_only_hours(robust201: RunCommand, sweep: Path) -> None:
     fields = yaml.safe_load(sweep.read_text()) | {"images": {"count": 2}, "architectures": [0, 1]}
     sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("plan", sweep)
-    assert ended.code == 0
-    assert "Worker-hours by key" in ended.out
-    assert "What less would save" not in ended.out + ended.err
+    result = robust201("plan", sweep)
+    assert result.code == 0
+    assert "Worker-hours by key" in result.out
+    assert "What less would save" not in result.out + result.err
 
 
 def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) -> None:
-    ended = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
-    assert ended.code == 0, ended.err
-    cells = json.loads(ended.out)["architectures"]
+    result = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
+    assert result.code == 0, result.err
+    cells = json.loads(result.out)["architectures"]
     assert len({*cells}) == 3
     assert {*cells} <= {*range(400)} - {21, 41, 50}  # cells of the dataset
 

@@ -34,11 +34,11 @@ def measured(store: Path) -> dict[str, dict[float, float]]:
 
 
 def test_published_figures_check_fails_only_for_differing_accuracies(store: Path) -> None:
-    found = measured(store)
-    checks = list(examine_published_figures(count=None, store=store, published=found))
+    accuracies = measured(store)
+    checks = list(examine_published_figures(count=None, store=store, published=accuracies))
     assert [check.what for check in checks] == ["#0 clean", "#0 pgd at 1/255", "#0 pgd at 8/255"]
     assert all(check.ok for check in checks)
-    off = {"clean": {0.0: found["clean"][0.0] + 0.011}, "pgd": found["pgd"]}
+    off = {"clean": {0.0: accuracies["clean"][0.0] + 0.011}, "pgd": accuracies["pgd"]}
     first, *others = examine_published_figures(count=None, store=store, published=off)
     assert not first.ok
     assert "difference -0.0110" in first.detail
@@ -46,8 +46,8 @@ def test_published_figures_check_fails_only_for_differing_accuracies(store: Path
 
 
 def test_published_figures_check_allows_sampling_error_of_subset(store: Path) -> None:
-    found = measured(store)
-    near = {"clean": {0.0: found["clean"][0.0] + 0.05}}
+    accuracies = measured(store)
+    near = {"clean": {0.0: accuracies["clean"][0.0] + 0.05}}
     assert next(examine_published_figures(count=20, store=store, published=near)).ok
     assert not next(examine_published_figures(count=None, store=store, published=near)).ok
 

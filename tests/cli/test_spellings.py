@@ -1,4 +1,4 @@
-"""One word for one thing on the command line."""
+"""Consistent names of options and arguments on the command line."""
 
 import json
 import shutil
@@ -17,13 +17,14 @@ from tests.support.kept_plans import edit_plan
 
 
 def commands() -> dict[str, Any]:
-    """Every verb's command, those of a group by both words."""
-    found: dict[str, Any] = {}
+    """Return all commands by name; subcommands are named like `submit ray`."""
+    commands_by_name: dict[str, Any] = {}
     root: Any = typer.main.get_command(app)
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)
-        found |= {f"{name} {word}": one for word, one in inner.items()} if inner else {name: command}
-    return found
+        subcommands = {f"{name} {word}": subcommand for word, subcommand in (inner or {}).items()}
+        commands_by_name |= subcommands or {name: command}
+    return commands_by_name
 
 
 def options_of(command: Any) -> set[str]:
@@ -31,20 +32,20 @@ def options_of(command: Any) -> set[str]:
 
 
 def test_output_and_format_options_have_consistent_names() -> None:
-    options = {verb: options_of(command) for verb, command in commands().items()}
+    options = {name: options_of(command) for name, command in commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
     writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
-    assert {verb for verb in writing if "--out" not in options[verb]} == set()
-    assert [verb for verb in options if "--requeue" in options[verb]] == ["verify"]
-    for verb in ("plan", "run", "submit slurm", "submit ray"):
-        assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[verb], verb
+    assert {name for name in writing if "--out" not in options[name]} == set()
+    assert [name for name in options if "--requeue" in options[name]] == ["verify"]
+    for name in ("plan", "run", "submit slurm", "submit ray"):
+        assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[name], name
 
 
-@pytest.mark.parametrize("verb", [None, "run", "export", "submit", "submit slurm"])
-def test_commands_accept_short_help_option(robust201: RunCommand, verb: str | None) -> None:
-    ended = robust201(*(verb or "").split(), "-h")
-    assert (ended.code, ended.err) == (0, "")
-    assert "Usage: robust201" in ended.out
+@pytest.mark.parametrize("name", [None, "run", "export", "submit", "submit slurm"])
+def test_commands_accept_short_help_option(robust201: RunCommand, name: str | None) -> None:
+    result = robust201(*(name or "").split(), "-h")
+    assert (result.code, result.err) == (0, "")
+    assert "Usage: robust201" in result.out
 
 
 def test_app_shows_shell_completion(robust201: RunCommand) -> None:
@@ -60,17 +61,17 @@ def test_commands_accept_sweep_yaml_or_results(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    for place in (sweep, finished):
-        assert json.loads(robust201("plan", "--json", place).out)["evaluations"] == 10
-        run = robust201("run", place)
+    for path in (sweep, finished):
+        assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
+        run = robust201("run", path)
         assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
-        for words in (("status", place), ("verify", place), ("compact", place), ("doctor", place)):
+        for words in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
             assert robust201(*words).code == 0, words
-        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", place).refusal(2)
-        assert robust201("export", place, "--out", tmp_path / "json").code == 0
-        assert robust201("diff", place, tmp_path / "json").code == 0
-        assert robust201("merge", place, "--out", tmp_path / "merged").code == 0
-        assert "#SBATCH" in robust201("submit", "slurm", place, "--dry-run").out
+        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).refusal(2)
+        assert robust201("export", path, "--out", tmp_path / "json").code == 0
+        assert robust201("diff", path, tmp_path / "json").code == 0
+        assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
+        assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
 
 
 def test_run_limit_selects_first_architectures(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
@@ -98,6 +99,11 @@ def test_make_filters_iterates_over_architectures_once() -> None:
     config: Any = SimpleNamespace(selected_architectures=Counted(range(100)), make_space=lambda _code: space)
     assert make_filters(config, "50-149", None, None, 2).architectures == (50, 51)
     assert len(gone_through) == 1
+
+
+def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
+        assert "is listed more than once" in robust201("plan", write_sweep(), option, value).refusal(2)
 
 
 def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The paper is cited alike wherever it is."""
+"""The paper is cited in the same way everywhere."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The controls by others' networks (docs/controls.md): reading their files, and a small cut of the comparison."""
+"""Controls with published networks (docs/controls.md): reading their files, and a small comparison."""
 
 import importlib.util
 import io
@@ -45,7 +45,7 @@ def forget_scripts() -> Iterator[None]:
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Invented weights by layer and array, with Keras's axes."""
+    """Return random weights by layer and array, with Keras's axes."""
     generator = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}
@@ -73,7 +73,7 @@ def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarray:
-    """Compute logits of pixels (B, H, W, 3) in 0 to 255 with Keras's order of axes, in float64."""
+    """Return the logits of pixels (B, H, W, 3) from 0 to 255 with Keras's order of axes, in float64."""
     features = pixels.astype(np.float64)
     for number in range(6):
         suffix = f"_{number}" if number else ""
@@ -138,7 +138,7 @@ def test_lenet_uses_only_first_channel() -> None:
 
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with weights and images in runs/controls, or a reason to skip."""
+    """Return a working folder with weights and images in runs/controls, or skip the test."""
     packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
     data = Path(os.environ.get("ROBUST201_DATA", "."))
     if not list(packages.glob("advertorch-0.2.3.tar.gz")) or not (data / "mnist" / "t10k-images-idx3-ubyte").exists():

@@ -1,4 +1,4 @@
-"""Every step of the GPU benchmark, rehearsed on the CPU: the first run on a GPU must not fail by a typo."""
+"""Every step of the GPU benchmark on a CPU, so that its first run on a GPU does not fail because of a typo."""
 
 import json
 import sys
@@ -35,8 +35,8 @@ def test_gpu_plan_has_the_steps_of_the_rehearsal() -> None:
     assert len(on_gpu.networks) >= 6
 
 
-def run_main(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["gpu", *map(str, words)])
+def run_main(monkeypatch: pytest.MonkeyPatch, *argv: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu", *map(str, argv)])
     return gpu.main()
 
 
@@ -54,15 +54,15 @@ def test_gpu_benchmark_skips_finished_steps_and_continues_after_failures(
         return ""
 
     monkeypatch.setattr(gpu, "run_in_process", pretend)
-    words = ("--device", "cpu", "--out", tmp_path, "--only", "parity", "memory")
-    assert run_main(monkeypatch, *words) == 1
+    argv = ("--device", "cpu", "--out", tmp_path, "--only", "parity", "memory")
+    assert run_main(monkeypatch, *argv) == 1
     assert begun == ["parity", "memory"]
     printed = capsys.readouterr().out
     assert "an invented GPU" in printed
     assert "- memory: no such luck" in printed
-    assert run_main(monkeypatch, *words) == 1
+    assert run_main(monkeypatch, *argv) == 1
     assert begun == ["parity", "memory", "memory"]
-    assert run_main(monkeypatch, *words, "--tables") == 0
+    assert run_main(monkeypatch, *argv, "--tables") == 0
     assert begun == ["parity", "memory", "memory"]
 
 

@@ -1,4 +1,4 @@
-"""The example of an attack of one's own, NES (jobs/nes): its gradient, its images, and its sweeps."""
+"""NES, the example of a custom attack (jobs/nes): its gradient, its images, and its sweeps."""
 
 import runpy
 from pathlib import Path
@@ -25,7 +25,7 @@ def nes() -> dict:
 def network() -> nn.Module:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3, bias=False)).eval()
-    with torch.no_grad():  # else nearly all images have the same class
+    with torch.no_grad():  # otherwise nearly all images have the same class
         network[1].bias.copy_(-0.5 * network[1].weight.sum(dim=1))
     return network.requires_grad_(False)
 

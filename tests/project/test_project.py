@@ -1,4 +1,4 @@
-"""What the project says of itself is true: README commands, configuration reference, pins, bundled files."""
+"""README commands, configuration reference, version pins and bundled files are correct."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The replay of sampled evaluations: sizes that fit the budget, rankings compared as SciPy does."""
+"""The replay of sampled evaluations: sample sizes within the budget, and rank correlations as in SciPy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the code may not do with what comes from outside (SECURITY.md): rules over the source, and a watched run."""
+"""Handling of untrusted data (SECURITY.md): rules for the source, and an audited run."""
 
 import ast
 import pickle
@@ -19,7 +19,7 @@ PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 ALLOW_LIST = "core/unpickling.py"
-# A call by the end of its name, and the keyword without which it opens pickles, builds objects or trusts a stranger.
+# End of a call's name, and the keyword without which it unpickles, builds objects or trusts remote data.
 REQUIRED = {
     "torch.load": ("weights_only", True),
     "np.load": ("allow_pickle", False),
@@ -41,7 +41,7 @@ FORBIDDEN = {
 
 
 def violations(source: str, name: str) -> Iterator[str]:
-    """Lines of a module that open what comes from outside in an unsafe way."""
+    """Yield the lines of a module that open untrusted data in an unsafe way."""
     for node in ast.walk(ast.parse(source)):
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -93,7 +93,7 @@ def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:
 
 
 class _Audit:
-    """Records the globals that any unpickler of this process looks up while it listens."""
+    """Records the globals that unpicklers of this process look up while it is active."""
 
     def __init__(self) -> None:
         self.listening = False

@@ -1,4 +1,4 @@
-"""The documentation site: its contents, what it generates from the code, and references to its pages."""
+"""The documentation site: its contents, its generated reference, and references to its pages."""
 
 import re
 import subprocess
