@@ -1,23 +1,23 @@
-# One command a check; CI runs the same (see .ci/run).
+# One command per check; CI runs the same commands (see .ci/run).
 PYTHON ?= .venv/bin/python
 
 .PHONY: check docs format test test-all
-check:  ## lint, format and types, without changing a file
+check:  ## lint, format and types, without changing files
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-docs:  ## the documentation as a site, in site/; warnings are errors
+docs:  ## build the documentation in site/; warnings are errors
 	$(PYTHON) -m sphinx -W --keep-going -q -E docs site
 
-format:  ## mend what can be mended mechanically
+format:  ## fix lint and format automatically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-test:  ## the suite, without what is long
+test:  ## the tests, without slow ones
 	$(PYTHON) -m pytest
 
-test-all:  ## everything: the long forms too, whole clusters, and every fault
+test-all:  ## all tests, with slow ones, whole clusters and all faults
 	$(PYTHON) -m pytest -m "not cluster and not faults"
 	$(PYTHON) -m pytest -n 0 -m cluster
 	$(PYTHON) -m pytest -n 0 -m faults

@@ -1,14 +1,14 @@
-"""Compare both engines with the libraries called by hand, on networks that others trained (docs/controls.md).
+"""Compare both engines with the libraries called directly, on published networks (docs/controls.md).
 
     python -m benchmarks.controls
     python -m benchmarks.controls --folder runs/controls
 
-Reads results of `jobs/controls-*.yaml` in a folder: exports with outcomes by image in mnist-fused-dataset,
-mnist-reference-dataset, and so on for keras and resnet18, and by-hand/NETWORK.json of `jobs/controls/by_hand.py`.
+Reads results of `jobs/controls-*.yaml` in a folder: exports with per-image outcomes in mnist-fused-dataset,
+mnist-reference-dataset, and likewise for keras and resnet18, and by-hand/NETWORK.json from `jobs/controls/by_hand.py`.
 
-Prints two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test of the fused engine
-against the other two ways on the same images; a result that does not exist is a dash. The second compares
-published-dataset with the figures that advertorch's authors print beside their benchmarks.
+Prints two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused engine
+and the other two methods on the same images; missing results are dashes. The second compares published-dataset with the
+results that advertorch's authors published with their benchmarks.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "re
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
 ORDER = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""How keys are sorted: other keys, AutoAttack's, follow by their names."""
+"""Sort order of keys; the keys of AutoAttack follow in alphabetical order."""
 
 PUBLISHED = {
     ("lenet-plain", "clean"): 9889,
@@ -41,7 +41,7 @@ PUBLISHED = {
     ("lenet-robust", "aa_apgd-t"): 9204,
     ("lenet-robust", "aa_square"): 8929,
 }
-"""Correct of 10,000 MNIST test images. An attack succeeds there where the label differs from the prediction.
+"""Correctly classified images of 10,000 MNIST test images, under the attacks of advertorch's benchmarks.
 
 Source: the comments at the head of advertorch_examples/attack_benchmarks/benchmark_iterative_projected_gradient.py
 (advertorch 0.1.5), benchmark_autopgd.py and benchmark_square.py (0.2.2) of github.com/BorealisAI/advertorch.
@@ -52,9 +52,9 @@ Correct = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One network under one key: which images are classified correctly, (N,) for each way that computed it.
+    """Per-image outcomes (N,) of one network and key, by method.
 
-    `strength` is None if no engine computed it.
+    `strength` is None if no engine has a result.
     """
 
     network: str
@@ -63,7 +63,7 @@ class Comparison:
     correct: dict[str, Correct]
 
     def p_value(self, other: str) -> float | None:
-        """Return the p-value of the fused engine against another way; None if there is no result of both."""
+        """Return the p-value between the fused engine and another method; None if a result is missing."""
         if not {"fused", other} <= self.correct.keys():
             return None
         first, second = self.correct["fused"], self.correct[other]
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
-    """Return strength and outcomes by network and key, of an export of one dataset; none if it does not exist."""
+    """Return strength and outcomes by network and key from an export; empty if it does not exist."""
     if not path.exists():
         return {}
     n_images = len(pd.read_parquet(path / "images"))
@@ -86,14 +86,14 @@ def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
 
 
 def read_by_hand(file: Path) -> dict[str, Correct]:
-    """Return the outcomes by key of `by_hand.py`; none if it has not run."""
+    """Return the outcomes by key from `by_hand.py`; empty if it has not run."""
     if not file.exists():
         return {}
     return {key: np.array(result["correct"], bool) for key, result in json.loads(file.read_text()).items()}
 
 
 def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
-    """Read what each way computed of a sweep, sorted by network and key."""
+    """Read the results of all methods for a sweep, sorted by network and key."""
     exports = {engine: read_export(folder / f"{sweep}-{engine}-dataset") for engine in ENGINES}
     for network in SWEEPS[sweep]:
         by_hand = read_by_hand(folder / "by-hand" / f"{network}.json")
@@ -121,10 +121,10 @@ def make_row(comparison: Comparison) -> Iterator[str]:
     yield from (comparison.network, f"`{comparison.key}`")
     yield "–" if comparison.strength is None else f"{comparison.strength:g}"
     yield str(len(next(iter(comparison.correct.values()))))
-    for way in (*ENGINES, BY_HAND):
-        yield f"{comparison.correct[way].mean():.3f}" if way in comparison.correct else "–"
-    for way in (ENGINES[1], BY_HAND):
-        p_value = comparison.p_value(way)
+    for method in (*ENGINES, BY_HAND):
+        yield f"{comparison.correct[method].mean():.3f}" if method in comparison.correct else "–"
+    for method in (ENGINES[1], BY_HAND):
+        p_value = comparison.p_value(method)
         yield "–" if p_value is None else f"{p_value:.2g}"
 
 
@@ -133,7 +133,12 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
         ("network", "key", "strength", "images", *ENGINES, BY_HAND, "p, reference", "p, by hand"),
         map(make_row, comparisons),
     )
-    p_values = [p for one in comparisons for way in (ENGINES[1], BY_HAND) if (p := one.p_value(way)) is not None]
+    p_values = [
+        p
+        for comparison in comparisons
+        for method in (ENGINES[1], BY_HAND)
+        if (p := comparison.p_value(method)) is not None
+    ]
     if p_values:
         smallest, adjusted = min(p_values), min(holm_adjust(np.array(p_values)))
         print(f"\n{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm {adjusted:.2g}.")
@@ -154,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/controls"))
     options = parser.parse_args()
-    print_comparisons([one for sweep in SWEEPS for one in read_comparisons(options.folder, sweep)])
+    print_comparisons([row for sweep in SWEEPS for row in read_comparisons(options.folder, sweep)])
     print()
     print_published(read_export(options.folder / "published-dataset"))
 

@@ -1,16 +1,16 @@
-"""Compare the fused engine with the libraries: what a step of each attack costs, and the whole suite.
+"""Compare the fused engine with the libraries: cost of a step of each attack, and of the whole suite.
 
     python -m benchmarks.engine --networks 13714 1462 21 991 309 0 --sample 24
 
-Within one round every measurement is made once for each form of the reference (Foolbox and pyautoattack on the
-published network, called once per epsilon, in PyTorch's default layout and in channels_last) and once for the fused
-engine, and medians are taken over the rounds. Ratios are to the layout whose suite is faster. An attack's cost is
-marginal: the difference of two run lengths, so that what is done once per attack drops out. The clock is the thread's
-CPU time, which other processes disturb less than wall time.
+In each round, everything is measured once for each layout of the reference (Foolbox and pyautoattack on the published
+network, called once per epsilon, in PyTorch's default layout and in channels_last) and once for the fused engine; the
+medians over rounds are reported. Ratios are relative to the layout whose suite is faster. An attack's cost is the
+difference between two run lengths, so that fixed costs cancel. The clock is the thread's CPU time, which other
+processes affect less than wall time.
 
-Weights are random: they decide no time. Epsilons are so small that no image is ever fooled, so that every step is made
-for every image. Of Square the first queries are measured, which compute whole images. Later ones may compute only what
-a window changes: `python -m benchmarks.user_loop --queries 5000` measures whole runs. On a GPU: `benchmarks.gpu`.
+Weights are random, as times do not depend on them. Epsilons are so small that no image is fooled, so every step runs on
+every image. For Square, the first queries are measured, which compute whole images. Later queries may compute only the
+part that a window changes; `python -m benchmarks.user_loop --queries 5000` measures whole runs. GPU: `benchmarks.gpu`.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from benchmarks.engine_case import (
 from robust201.models.arithmetic import configure_torch
 
 LAYOUTS = {"reference": "default", "channels_last": "channels_last"}
-"""Forms of the published network that the libraries attack, and what tables call them."""
+"""Memory layouts of the published network that the libraries attack, and their names in tables."""
 
 ONE, TWO = (HARMLESS_EPSILON_255,), (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)
-"""Epsilons. Two fill the fused engine's batches as seven do; the libraries attack one after the other anyway."""
+"""Epsilons. Two fill the fused engine's batches as well as seven; the libraries attack one after the other anyway."""
 
 CPU = torch.device("cpu")
 HEADER = (
@@ -51,19 +51,21 @@ def make_case(index: int, n_images: int) -> Case:
 
 
 def measure(index: int, n_images: int, n_rounds: int) -> dict[str, Any]:
-    """Measure one network: seconds per image of passes, steps and the suite, by engine."""
+    """Measure seconds per image of passes, steps and the suite for one network, by engine."""
     clock, case = make_clock(CPU), make_case(index, n_images)
     engines = dict.fromkeys(LAYOUTS, ONE) | {"fused": TWO}
     tasks = {engine: dict(measurements_of(case, engine, epsilons)) for engine, epsilons in engines.items()}
-    times: dict[str, dict[str, list[float]]] = {engine: {what: [] for what in tasks[engine]} for engine in engines}
+    times: dict[str, dict[str, list[float]]] = {engine: {task: [] for task in tasks[engine]} for engine in engines}
     for engine in engines:
-        for what in ("forward", "gradient", "fgsm"):  # warms up
-            tasks[engine][what](clock)
+        for task in ("forward", "gradient", "fgsm"):  # warm-up
+            tasks[engine][task](clock)
     for _ in range(n_rounds):
-        for what in tasks["fused"]:
+        for task in tasks["fused"]:
             for engine in engines:
-                times[engine][what].append(tasks[engine][what](clock))
-    seconds = {engine: {what: median(values) for what, values in found.items()} for engine, found in times.items()}
+                times[engine][task].append(tasks[engine][task](clock))
+    seconds = {
+        engine: {task: median(values) for task, values in task_times.items()} for engine, task_times in times.items()
+    }
     suite = {engine: suite_seconds(costs) for engine, costs in seconds.items()}
     return {"index": index, "seconds": seconds, "suite": suite, "best": min(LAYOUTS, key=suite.__getitem__)}
 
@@ -82,7 +84,7 @@ def print_row(row: dict[str, Any]) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, nargs="*", default=list(CLASSES), help="indices")
-    parser.add_argument("--sample", type=int, default=0, help="networks of the stratified sample, 0 for none")
+    parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
     return parser.parse_args()

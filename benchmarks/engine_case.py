@@ -1,4 +1,4 @@
-"""What the benchmarks of the engines measure, on a CPU and on a GPU: passes, and steps of attacks, of one network."""
+"""Measurements of the engine benchmarks on CPU and GPU: passes and attack steps of one network."""
 
 import copy
 import time
@@ -33,23 +33,23 @@ HARMLESS_EPSILON_255 = 1e-4
 CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
-"""Where a data folder keeps trained networks, in the layout of the official archive."""
+"""Trained networks in the data folder, in the layout of the official archive."""
 
 SUITE_STEPS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 0.39 * 5000}
-"""Steps of the paper's attacks. Of Square's queries, those that are made (docs/protocol/statistics.md)."""
+"""Steps of the paper's attacks; for Square, the average number of queries (docs/protocol/statistics.md)."""
 
 Task = Callable[[], object]
 Clock = Callable[[Task], float]
 Measurement = Callable[[Clock], float]
-"""A clock → seconds per image, of a pass or of a step of an attack."""
+"""Function that maps a clock to seconds per image of a pass or attack step."""
 
 
 def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module, str]:
     """Load a trained network of the published size.
 
     Args:
-        folder: the data folder.
-        index: the architecture's.
+        folder: data folder.
+        index: index of the architecture.
         n_classes: number of classes.
 
     Returns:
@@ -65,10 +65,10 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
 
 @dataclass
 class Case:
-    """One network in both forms, with images that it classifies as they are labelled.
+    """A network, compiled and as published, with images that it classifies correctly.
 
-    An engine is ``fused``, or a form of the published network that the libraries attack: a key of `classifiers`, to
-    which callers may add forms.
+    An engine is ``fused``, or a key of `classifiers` for a published network that the libraries attack. Callers may add
+    further classifiers.
     """
 
     index: int
@@ -101,7 +101,7 @@ class Case:
         self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
 
     def classify_by(self, network: nn.Module, *, channels_last: bool = False) -> Classifier:
-        """Make a form of the published network."""
+        """Wrap a published network as a classifier."""
         return Classifier(
             network,
             NORMALISATION,
@@ -114,7 +114,7 @@ class Case:
     def attack(
         self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
     ) -> Iterator[Perturbed]:
-        """Run one attack on all images at some epsilons."""
+        """Run one attack on all images with the given epsilons."""
         fused = engine == "fused"
         context = Context(
             self.classifiers["reference" if fused else engine],
@@ -128,22 +128,22 @@ class Case:
         request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
         yield from perturb(TASKS[key], context, parameters, request)
 
-    def check(self, key: str, found: Sequence[Perturbed]) -> None:
-        """Check that the images resisted, since an attack makes fewer steps for a fooled one.
+    def check(self, key: str, batches: Sequence[Perturbed]) -> None:
+        """Check that the images are not fooled, since attacks make fewer steps for fooled images.
 
         Raises:
-            RuntimeError: more than one sample in a thousand was fooled; so many may lie on a border.
+            RuntimeError: more than one sample in a thousand was fooled (a few may be close to a decision boundary).
         """
         fooled = sum(
             int((self.compiled.logits(images).argmax(dim=1) != self.labels[positions]).count_nonzero())
-            for batch in found
+            for batch in batches
             for images, positions in zip(
                 torch.split(batch.images, 1000), torch.split(batch.positions, 1000), strict=True
             )
         )
-        n_samples = sum(len(batch.images) for batch in found)
+        n_samples = sum(len(batch.images) for batch in batches)
         if fooled > n_samples / 1000:
-            raise RuntimeError(f"#{self.index}: {key} fooled {fooled} of {n_samples} samples, which were to resist")
+            raise RuntimeError(f"#{self.index}: {key} fooled {fooled} of {n_samples} samples; expected almost none")
 
     def forward(self, engine: str, batch: int | None = None) -> None:
         """Classify all images once."""
@@ -165,7 +165,7 @@ class Case:
 
 
 def make_clock(device: torch.device) -> Clock:
-    """Make a clock: CPU time of the thread, or wall time around a synchronised GPU."""
+    """Return a clock: the thread's CPU time, or wall time with synchronisation of the GPU."""
 
     def on_cpu(task: Task) -> float:
         start = time.thread_time()
@@ -183,32 +183,32 @@ def make_clock(device: torch.device) -> Clock:
 
 
 def exhaust(batches: Iterable[object]) -> None:
-    """Compute everything, and keep nothing."""
+    """Consume an iterator without keeping its items."""
     deque(batches, maxlen=0)
 
 
 def step_seconds(
     case: Case, engine: str, key: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Measurement:
-    """What one step of an attack costs for a sample: the difference of two run lengths."""
+    """Return a measurement of an attack step's cost per sample: the difference between two run lengths."""
     name, *lengths = LENGTHS[key]
 
-    def measured(clock: Clock) -> float:
+    def measure(clock: Clock) -> float:
         times = []
         for length in lengths:
-            found: list[Perturbed] = []
+            batches: list[Perturbed] = []
             parameters = TASKS[key].parameters(**{name: length})
-            times.append(clock(lambda: found.extend(case.attack(engine, key, epsilons, parameters, batch))))  # noqa: B023
-            case.check(key, found)
+            times.append(clock(lambda: batches.extend(case.attack(engine, key, epsilons, parameters, batch))))  # noqa: B023
+            case.check(key, batches)
         return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
 
-    return measured
+    return measure
 
 
 def measurements_of(
     case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Iterator[tuple[str, Measurement]]:
-    """What is measured of a network in one engine: (what, seconds per image as a function of the clock)."""
+    """Yield the measurements of a network with one engine: names, and functions from a clock to seconds per image."""
     n_images = len(case.images)
     parameters = TASKS["fgsm"].parameters()
     yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
@@ -224,12 +224,12 @@ def measurements_of(
 
 
 def suite_seconds(costs: dict[str, float]) -> float:
-    """Seconds per image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
+    """Return seconds per image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
     return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps * costs[key] for key, steps in SUITE_STEPS.items())
 
 
 def stratified_sample(count: int) -> list[int]:
-    """Choose networks from the evaluated ones: the middle of each of `count` equal strata by multiply-accumulates."""
+    """Return the middle network of each of `count` equal strata of the evaluated networks by multiply-accumulates."""
 
     def cost(index: int) -> tuple[int, int]:
         spec = architecture(index).spec

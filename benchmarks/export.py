@@ -1,12 +1,12 @@
-"""Export of a synthetic sweep of 100 classes: speed, and memory of all processes.
+"""Measure the export of a synthetic sweep with 100 classes: speed, and memory of all processes.
 
     python -m benchmarks.export                      5 GB of JSON; needs 8 GB of disk, deleted at the end
-    python -m benchmarks.export --gigabytes 0.2      a trial
+    python -m benchmarks.export --gigabytes 0.2      a quick trial
 
-The sweep has 100 classes, as CIFAR-100's. Its rows are means of softmax vectors of networks of different confidence,
-so that they have as many digits, and as many tiny numbers, as a trained network's. They are committed as a worker does
-and compacted; then the shards are exported with each number of processes, and the memory of all processes
-(proportional set size) is sampled. An export at the size of the paper's sweep: `benchmarks.store`.
+The sweep has 100 classes, like CIFAR-100. Its rows are mean softmax vectors of simulated networks with different
+confidence, so they have as many digits and tiny numbers as those of trained networks. Results are committed like those
+of a worker, and compacted. Then the shards are exported with each number of processes, while the memory of all
+processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's sweep.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SAMPLE_SECONDS = 0.1
 
 
 class SyntheticPlan:
-    """What export needs of a plan."""
+    """The part of a plan that an export needs."""
 
     measurements: tuple[str, ...] = MEASUREMENTS
 
@@ -57,40 +57,40 @@ class SyntheticPlan:
     space_name = "nasbench201"
 
     def measurements_of(self, _key: str) -> tuple[str, ...]:
-        """Names of the measurements of a key."""
+        """Return the names of a key's measurements."""
         return self.measurements
 
     def n_classes(self, _dataset: str) -> int:
-        """Number of classes."""
+        """Return the number of classes."""
         return 100
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-        """No weights, so no recorded accuracies."""
+        """Return nothing: there are no weights with recorded accuracies."""
         return iter(())
 
     def describe(self) -> dict[str, Any]:
-        """How the numbers came about."""
+        """Return the content of sweep.json."""
         return {"name": "synthetic", "protocols": []}
 
     def portable_fields(self) -> dict[str, Any]:
-        """Fields of the sweep."""
+        """Return the fields of the sweep YAML."""
         return {"name": "synthetic"}
 
 
 def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
-    """Take one of a bank of results and turn its classes, so that no two rows are alike."""
+    """Return a random result of a bank with its classes rotated, so that rows differ."""
     values = bank[rng.integers(len(bank))]
     shift = int(rng.integers(len(values["cm"])))
-    turned = {
+    rotated = {
         name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in values.items()
     }
-    return {name: turned[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
+    return {name: rotated[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
 
 
 def make_bank(
     rng: np.random.Generator, n_results: int = 16, n_classes: int = N_CLASSES, n_images: int = N_IMAGES
 ) -> list[dict[str, Any]]:
-    """Results of imagined networks, from unsure to very sure of themselves."""
+    """Return results of simulated networks with increasing confidence."""
     bank = []
     per_class = n_images // n_classes
     labels = np.repeat(np.arange(n_classes), per_class)
@@ -115,8 +115,8 @@ def make_bank(
             counts = np.broadcast_to(counts_of(cm), sums.shape)
             values[name] = np.full(sums.shape, np.nan)
             np.divide(sums, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
-        sure = fixed[np.arange(n_images), predicted]
-        means = [sure[predicted == labels].mean(), sure[predicted != labels].mean()]
+        confidences = fixed[np.arange(n_images), predicted]
+        means = [confidences[predicted == labels].mean(), confidences[predicted != labels].mean()]
         values["confidence_prediction"] = np.array(means) / 2.0**FRACTION_BITS
         bank.append(values)
     return bank
@@ -130,11 +130,11 @@ def fill(store: ShardStore, plan: SyntheticPlan) -> None:
         results = [EvaluationResult(part, strength, make_values(rng, bank), 1.0) for strength in STRENGTHS]
         store.commit(results)
     store.compact(grace_seconds=0)
-    store.compact(grace_seconds=0)  # deletes what the first pass merged
+    store.compact(grace_seconds=0)  # delete the files that the first pass merged
 
 
 def _gigabytes(process: psutil.Process) -> float:
-    """Proportional set size of a process; 0 of one that has ended."""
+    """Return the proportional set size of a process in GB; 0 if it has ended."""
     try:
         return float(process.memory_full_info().pss) / 1e9
     except psutil.Error:
@@ -143,14 +143,14 @@ def _gigabytes(process: psutil.Process) -> float:
 
 @contextmanager
 def sampling_memory() -> Iterator[dict[str, float]]:
-    """Sample proportional set sizes in GB: of this process and all below it together, and of the largest below it."""
+    """Sample the peak memory in GB of this process and its descendants together, and of the largest descendant."""
     peak = {"all": 0.0, "processes": 0.0, "largest": 0.0}
     stop = threading.Event()
 
     def sample() -> None:
         while not stop.wait(SAMPLE_SECONDS):
-            own, *workers = map(_gigabytes, [psutil.Process(), *psutil.Process().children(recursive=True)])
-            peak["all"] = max(peak["all"], own + sum(workers))
+            driver, *workers = map(_gigabytes, [psutil.Process(), *psutil.Process().children(recursive=True)])
+            peak["all"] = max(peak["all"], driver + sum(workers))
             peak["processes"] = max(peak["processes"], 1 + len(workers))
             peak["largest"] = max(peak["largest"], *workers, 0.0)
 
@@ -165,9 +165,9 @@ def sampling_memory() -> Iterator[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=5.0, help="of JSON, about")
+    parser.add_argument("--gigabytes", type=float, default=5.0, help="approximate size of the JSON")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, len(os.sched_getaffinity(0))])
-    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if absent")
+    parser.add_argument("--folder", type=Path, help="working folder; a temporary folder if absent")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="robust201-export-", dir=options.folder))
     try:
@@ -176,19 +176,22 @@ def main() -> None:
         start = time.perf_counter()
         fill(store, plan)
         shards = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
-        made = time.perf_counter() - start
-        print(f"{len(plan.units)} units of 100 classes x 5 severities, {shards / 1e9:.2f} GB of shards, {made:.0f} s")
+        fill_seconds = time.perf_counter() - start
+        print(
+            f"{len(plan.units)} units of 100 classes x 5 severities, {shards / 1e9:.2f} GB of shards, "
+            f"{fill_seconds:.0f} s"
+        )
         for processes in dict.fromkeys(options.processes):
             with sampling_memory() as peak:
                 start = time.perf_counter()
                 inventory = store.inventory()
-                exported: Any = plan  # as far as an export needs one
-                report = export_dataset(exported, store, inventory, folder / "out", processes=processes)
+                any_plan: Any = plan  # has only the members that an export needs
+                report = export_dataset(any_plan, store, inventory, folder / "out", processes=processes)
                 seconds = time.perf_counter() - start
             print(
                 f"{processes} processes: {report.n_bytes / 1e9:.2f} GB of JSON in {seconds:.1f} s, "
                 f"{report.n_bytes / 1e6 / seconds:.1f} MB/s, peak memory {peak['all']:.2f} GB over "
-                f"{peak['processes']:.0f} processes, of a worker {peak['largest']:.2f} GB"
+                f"{peak['processes']:.0f} processes, largest worker {peak['largest']:.2f} GB"
             )
             shutil.rmtree(folder / "out")
     finally:

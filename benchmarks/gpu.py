@@ -5,9 +5,9 @@
     python -m benchmarks.gpu --device cpu
 
 Each step runs in its own process and writes one JSON file into the output folder. Steps whose file exists are not
-repeated, so the same command resumes. A step that fails or runs too long is reported at the end, and the others go on.
-The tables are printed as steps end; `--tables` prints them again from the files. `--device cpu` rehearses every step
-with tiny networks. Needs no Ray, no data and no network connection.
+repeated, so the same command resumes. A step that fails or runs too long is reported at the end; the other steps
+continue. Tables are printed as steps finish; `--tables` prints them again from the files. `--device cpu` tries out
+every step with tiny networks. Needs no Ray, no data and no network connection.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEP_MINUTES = 8.0
 
 
 def make_plan(device: str, folder: Path) -> Plan:
-    """Make the plan. Nothing is computed in the driver, so it holds no memory of the device."""
+    """Return the plan. The driver computes nothing, so that it does not use memory of the device."""
     return rehearsal(folder) if device == "cpu" else Plan(device, folder)
 
 
@@ -43,12 +43,12 @@ def run_step(device: str, folder: Path, name: str) -> None:
 
 
 def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
-    """Measure one step in a process of its own: what went wrong, or an empty string."""
-    words = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--out", str(folder), "--step", name]
+    """Measure one step in a separate process; return an error message, or an empty string."""
+    argv = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--out", str(folder), "--step", name]
     log = folder / f"{name}.log"
     with log.open("wb") as stream:
-        # A session of its own: what the step has started must end with it, or it would go on beside the next one.
-        process = subprocess.Popen(words, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
+        # In a separate session, all processes that the step started can be killed with it.
+        process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         code = process.wait(timeout=60 * minutes)
     except subprocess.TimeoutExpired:
@@ -61,13 +61,13 @@ def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
     return f"{lines[-1] if lines else f'ended with {code}'} (see {log})" if code else ""
 
 
-def chosen(names: Sequence[str], only: Sequence[str]) -> list[str]:
-    """The steps whose names begin with one of the given words; all where none is given."""
-    return [name for name in names if not only or any(name.startswith(word) for word in only)]
+def select_steps(names: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Return the steps whose names begin with one of the prefixes; all if there are no prefixes."""
+    return [name for name in names if not only or any(name.startswith(prefix) for prefix in only)]
 
 
 def table_of(plan: Plan, name: str) -> Iterator[str]:
-    """The lines of a step's table, under its name; none where it has not run."""
+    """Yield a step's name and table; nothing if it has not run."""
     values = read_values(plan.folder, name)
     if values is not None:
         yield f"\n## {name}\n\n{values['machine']}\n"
@@ -76,18 +76,20 @@ def table_of(plan: Plan, name: str) -> Iterator[str]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder of the JSON files; a temporary one for a rehearsal")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the JSON files; with --device cpu a temporary folder if absent"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--only", nargs="+", default=[], help="steps by the beginnings of their names")
-    parser.add_argument("--tables", action="store_true", help="only print the tables of what has run")
-    parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="of one step, at most")
-    parser.add_argument("--budget-minutes", type=float, help="begin no step after this time")
+    parser.add_argument("--only", nargs="+", default=[], help="prefixes of the steps to run")
+    parser.add_argument("--tables", action="store_true", help="only print the tables of finished steps")
+    parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="time limit per step")
+    parser.add_argument("--budget-minutes", type=float, help="start no step after this time")
     parser.add_argument("--step", help="measure one step in this process")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run the steps that are missing; 1 if one failed."""
+    """Run the missing steps; return 1 if one failed."""
     options = parse_arguments()
     folder = options.out or Path(tempfile.mkdtemp(prefix="robust201-gpu-") if options.device == "cpu" else "gpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,17 +97,17 @@ def main() -> int:
         run_step(options.device, folder, options.step)
         return 0
     if options.device == "cuda" and not (options.tables or torch.cuda.is_available()):
-        raise SystemExit("Measuring failed for cuda: expected a GPU that PyTorch can use, got none. Try --device cpu.")
+        raise SystemExit("Measuring failed for cuda: PyTorch finds no GPU. Try --device cpu.")
     plan = make_plan(options.device, folder)
-    names = chosen([step.name for step in steps_of(plan)], options.only)
+    names = select_steps([step.name for step in steps_of(plan)], options.only)
     start = time.monotonic()
     failures: dict[str, str] = {}
     for name in names:
-        is_wanted = not options.tables and read_values(folder, name) is None
-        if is_wanted and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
-            failures[name] = "not begun: the time is up"
+        is_missing = not options.tables and read_values(folder, name) is None
+        if is_missing and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
+            failures[name] = "not started: the time budget is used up"
             continue
-        if is_wanted:
+        if is_missing:
             failure = run_in_process(options.device, folder, name, options.minutes)
             if failure:
                 failures[name] = failure

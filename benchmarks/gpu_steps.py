@@ -1,4 +1,4 @@
-"""The steps of `benchmarks.gpu`: each measures one thing, returns plain values for a file, and makes its table of them.
+"""Steps of `benchmarks.gpu`: each measures values for a file, and makes a table from them.
 
 No step needs Ray, data or a network connection.
 """
@@ -47,19 +47,19 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What all steps share.
+    """Settings that all steps share.
 
     Attributes:
-        device: ``cuda``, or ``cpu`` for a rehearsal.
-        folder: one JSON file per step.
-        networks: measured by all steps.
-        images: per network.
-        batches: of the libraries: the usual one, and the largest.
-        rounds: of speed.
+        device: ``cuda``, or ``cpu`` for a trial run.
+        folder: folder of one JSON file per step.
+        networks: networks to measure.
+        images: number of images per network.
+        batches: the libraries' usual and largest batch sizes.
+        rounds: repetitions of speed measurements.
         size: channels and cells of the networks.
-        capacity: samples that the fused engine shows at once; None to choose by the device's memory.
-        parity_images: images of the proof of parity.
-        lengths: of the attacks there.
+        capacity: samples per batch of the fused engine; None chooses it by the device's memory.
+        parity_images: number of images of the parity step.
+        lengths: attack parameters of the parity step.
     """
 
     device: str
@@ -75,16 +75,16 @@ class Plan:
 
     @property
     def torch_device(self) -> torch.device:
-        """Where it computes."""
+        """Device to compute on."""
         return torch.device(self.device)
 
     def arithmetic(self, precision: Precision) -> Precision:
-        """A precision of the device: a CPU has no tf32, and rehearses it as fp32."""
+        """Return the precision to use: fp32 instead of tf32 on a CPU."""
         return "fp32" if self.device == "cpu" and precision == "tf32" else precision
 
 
 def rehearsal(folder: Path) -> Plan:
-    """Everything on a CPU, with networks and lengths so small that only mistakes show."""
+    """Return a plan for the CPU whose networks and attacks are so small that it only reveals mistakes."""
     return Plan(
         "cpu",
         folder,
@@ -100,13 +100,13 @@ def rehearsal(folder: Path) -> Plan:
 
 
 def read_values(folder: Path, name: str) -> Values | None:
-    """Read what a step found; None where it has not run."""
+    """Read a step's values; None if it has not run."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def write_values(folder: Path, name: str, values: Values) -> None:
-    """Write what a step found, whole or not at all."""
+    """Write a step's values atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{name}.part"
     part.write_text(json.dumps(values, indent=1) + "\n")
@@ -115,12 +115,12 @@ def write_values(folder: Path, name: str, values: Values) -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One step.
+    """A step.
 
     Attributes:
-        name: of its file.
-        measure: does the work.
-        show: lines of its table.
+        name: name of its file.
+        measure: function that measures its values.
+        show: function that yields the lines of its table.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Step:
 
 
 def steps_of(plan: Plan) -> list[Step]:
-    """List all steps: those whose failure would make the others worthless come first."""
+    """Return all steps; those whose failure invalidates the others come first."""
     speed = [
         Step(f"speed-{index}-{precision}", partial(measure_speed, index, precision), show_speed)
         for precision in PRECISIONS
@@ -143,7 +143,7 @@ def steps_of(plan: Plan) -> list[Step]:
 
 
 def describe_machine(device: str) -> str:
-    """Device and versions."""
+    """Describe the device and versions."""
     if device != "cuda":
         return f"CPU, PyTorch {torch.__version__}"
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
@@ -151,35 +151,37 @@ def describe_machine(device: str) -> str:
 
 
 def measure_parity(plan: Plan) -> Values:
-    """Differing bits of images and logits between the fused attacks and the libraries."""
+    """Count differing bits of images and logits between the fused attacks and the libraries."""
     configure_torch(1, "fp32")
     rows = []
     for index in plan.networks:
-        found = compare_random(
+        comparisons = compare_random(
             index, plan.torch_device, n_images=plan.parity_images, lengths=plan.lengths, size=plan.size
         )
-        rows += [{"network": index, "attack": key, "correct": correct, "bits": bits} for key, correct, bits in found]
+        rows += [
+            {"network": index, "attack": key, "correct": correct, "bits": bits} for key, correct, bits in comparisons
+        ]
     return {"rows": rows}
 
 
-def show_parity(found: Values) -> Iterator[str]:
-    """A row per network and attack."""
+def show_parity(values: Values) -> Iterator[str]:
+    """Yield a table with one row per network and attack."""
     yield "| network | attack | images correct at each epsilon | differing bits at each epsilon |"
     yield "|---" * 4 + "|"
-    for row in found["rows"]:
+    for row in values["rows"]:
         correct, bits = (" ".join(map(str, row[name])) for name in ("correct", "bits"))
         yield f"| #{row['network']} | `{row['attack']}` | {correct} | {bits} |"
     yield ""
-    yield f"{sum(sum(row['bits']) for row in found['rows'])} differing bits"
+    yield f"{sum(sum(row['bits']) for row in values['rows'])} differing bits"
 
 
 class Setup(NamedTuple):
-    """A way to compute: what attacks, and at which batch; the fused engine chooses its own.
+    """An engine's set-up.
 
     Attributes:
-        form: ``usual`` (default layout), ``reference`` (the same, with cuDNN's fastest algorithms) or ``channels_last``
-            for the libraries; ``graphs`` or ``calls`` for the fused engine.
-        batch: images per batch.
+        form: for the libraries ``usual`` (default layout), ``reference`` (the same with cuDNN's fastest algorithms) or
+            ``channels_last``; for the fused engine ``graphs`` or ``calls``.
+        batch: images per batch; None with the fused engine, which chooses it.
     """
 
     form: str
@@ -187,12 +189,12 @@ class Setup(NamedTuple):
 
     @property
     def is_fused(self) -> bool:
-        """Whether it is the fused engine."""
+        """Whether this is the fused engine."""
         return self.form in ("graphs", "calls")
 
     @property
     def label(self) -> str:
-        """Its name in files and tables."""
+        """Name in files and tables."""
         return f"fused, {self.form}" if self.is_fused else f"{self.form} {self.batch}"
 
 
@@ -200,7 +202,7 @@ GRAPHS = Setup("graphs")
 
 
 def setups_of(plan: Plan) -> list[Setup]:
-    """List what is measured of a network; cuDNN keeps its choice by shape, so no other setup has the usual batch."""
+    """Return all set-ups. cuDNN caches its choice by shape, so only one set-up has the usual batch size."""
     usual, largest = plan.batches
     return [
         Setup("usual", usual),
@@ -211,7 +213,7 @@ def setups_of(plan: Plan) -> list[Setup]:
 
 
 def configure(setup: Setup, precision: Precision) -> None:
-    """Set torch's switches as a worker does, or as users of the libraries do."""
+    """Configure torch like a worker, or like users of the libraries."""
     configure_torch(1, precision)
     if not setup.is_fused:
         torch.use_deterministic_algorithms(mode=False)
@@ -220,13 +222,13 @@ def configure(setup: Setup, precision: Precision) -> None:
 
 
 def make_images(count: int, device: torch.device) -> torch.Tensor:
-    """Random pixels: they decide no time."""
+    """Return random pixels, on which times do not depend."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=torch.uint8, generator=generator).to(device)
 
 
 def memory_of(device: torch.device) -> tuple[int, int]:
-    """Bytes that are free for this process, and that there are; those of a small GPU for a CPU."""
+    """Return free and total bytes for this process; for a CPU, those of a small GPU."""
     if device.type != "cuda":
         return 2**33, 2**33
     free, total = torch.cuda.mem_get_info(device)
@@ -234,7 +236,7 @@ def memory_of(device: torch.device) -> tuple[int, int]:
 
 
 def capacity_of(plan: Plan) -> Capacity:
-    """Samples that the fused engine shows at once."""
+    """Return the number of samples per batch of the fused engine."""
     if plan.capacity is not None:
         return plan.capacity
     free, total = memory_of(plan.torch_device)
@@ -250,20 +252,20 @@ def capacity_of(plan: Plan) -> Capacity:
 
 
 def make_case(index: int, precision: Precision, plan: Plan) -> Case:
-    """Make a network with random weights in every form."""
+    """Return a case with random weights and all classifiers."""
     case = Case(index, plan.torch_device, make_images(plan.images, plan.torch_device), *plan.size, precision)
     case.classifiers["usual"] = case.classifiers["reference"]
     return case
 
 
-def in_buckets(case: Case, capacity: Capacity, form: str) -> Bucketed:
-    """Let the fused engine show the case's network in buckets, as a worker does."""
+def bucket_model(case: Case, capacity: Capacity, form: str) -> Bucketed:
+    """Return the case's compiled network with bucketed batches, as a worker uses it."""
     graphs = form == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
     return Bucketed(case.compiled, capacity, device=case.device, prepare=GraphCapture(case.device) if graphs else None)
 
 
 def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:
-    """A forward pass and one with the gradient, of full batches of the fused engine: task and number of samples."""
+    """Return a forward pass and a gradient pass with full batches: task and number of samples."""
 
     def tiled(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         rows = torch.arange(n_samples, device=case.device) % len(case.images)
@@ -278,9 +280,9 @@ def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Cal
 
 
 def peak_bytes(device: torch.device, task: Callable[[], object]) -> int | None:
-    """What a task reserves beyond what was reserved before; None on a CPU, which does not say.
+    """Return the memory that a task reserves additionally; None on a CPU, where it cannot be measured.
 
-    Reserved, not allocated: a captured graph's memory counts as free between its replays, but nothing else can use it.
+    Reserved rather than allocated memory is measured, because only its graph can use a captured graph's memory.
     """
     if device.type != "cuda":
         task()
@@ -297,7 +299,7 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Passes against the estimate of bytes per sample, and whole attacks against the device."""
+    """Compare the memory of passes with its estimate, and the memory of whole attacks with the device's memory."""
     configure_torch(1, "fp32")
     device, capacity = plan.torch_device, capacity_of(plan)
     passes, attacks = [], []
@@ -309,7 +311,7 @@ def measure_memory(plan: Plan) -> Values:
             row = {"network": index, "pass": what, "samples": n_samples, "estimate": estimate}
             passes.append(row | {"bytes": peak_bytes(device, task)})
         for key, changes in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):
-            model = in_buckets(case, capacity, "graphs")
+            model = bucket_model(case, capacity, "graphs")
             case.model, case.model_batch = model, capacity.logits
             attack = partial(_run_attack, case, key, TASKS[key].parameters(**changes))
             attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, attack)})
@@ -321,29 +323,29 @@ def _gib(n_bytes: int | None) -> str:
     return "unmeasured" if n_bytes is None else f"{n_bytes / 2**30:.2f}"
 
 
-def show_memory(found: Values) -> Iterator[str]:
-    """Passes, then attacks."""
+def show_memory(values: Values) -> Iterator[str]:
+    """Yield a table of passes and a table of attacks."""
     yield "| network | pass | samples | peak, GiB | estimate, GiB |"
     yield "|---" * 5 + "|"
-    for row in found["passes"]:
+    for row in values["passes"]:
         cells = (row["pass"], f"{row['samples']:,}", _gib(row["bytes"]), _gib(row["estimate"]))
         yield f"| #{row['network']} | {' | '.join(cells)} |"
     yield ""
-    yield f"Whole attacks; {_gib(found['total'])} GiB, of which {USED_FRACTION:.0%} are planned with"
+    yield f"Whole attacks; {_gib(values['total'])} GiB in total, of which plans use {USED_FRACTION:.0%}"
     yield ""
-    yield "| network | attack | reserved at most, GiB |"
+    yield "| network | attack | peak reserved, GiB |"
     yield "|---" * 3 + "|"
-    for row in found["attacks"]:
+    for row in values["attacks"]:
         yield f"| #{row['network']} | `{row['key']}` | {_gib(row['bytes'])} |"
 
 
 def tasks_of(case: Case, setup: Setup, capacity: Capacity) -> tuple[dict[str, Measurement], Callable[[], None]]:
-    """What is measured in a setup, of which the case's model becomes the form; and what frees its memory."""
+    """Set the case's model up, and return its measurements and a function that frees its memory."""
     if not setup.is_fused:
         return dict(measurements_of(case, setup.form, EPSILONS_255[:1], setup.batch)), torch.cuda.empty_cache
-    model = in_buckets(case, capacity, setup.form)
+    model = bucket_model(case, capacity, setup.form)
     case.model, case.model_batch = model, capacity.logits
-    n_epsilons = min(N_PAPER_EPSILONS, -(-2 * capacity.logits // len(case.images)))  # fill two batches
+    n_epsilons = min(N_PAPER_EPSILONS, -(-2 * capacity.logits // len(case.images)))  # fills two batches
     tasks = dict(measurements_of(case, "fused", EPSILONS_255[:n_epsilons]))
     for what, (task, n_samples) in passes_of(case, model, capacity).items():
         tasks[what] = partial(_full_pass, task, n_samples)
@@ -355,7 +357,7 @@ def _full_pass(task: Callable[[], object], n_samples: int, clock: Clock) -> floa
 
 
 def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
-    """Seconds per image of passes and steps of attacks of one network, by setup."""
+    """Measure seconds per image of passes and attack steps of one network, by set-up."""
     arithmetic, clock, capacity = plan.arithmetic(precision), make_clock(plan.torch_device), capacity_of(plan)
     configure(GRAPHS, arithmetic)
     case = make_case(index, arithmetic, plan)
@@ -366,7 +368,7 @@ def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
         tasks, release = tasks_of(case, setup, capacity)
         try:
             for task in tasks.values():
-                task(clock)  # libraries choose their kernels, and graphs are captured
+                task(clock)  # warm-up: libraries choose kernels, graphs are captured
             rounds = [{what: task(clock) for what, task in tasks.items()} for _ in range(plan.rounds)]
             seconds[setup.label] = {what: median(times[what] for times in rounds) for what in tasks}
         except torch.OutOfMemoryError:
@@ -384,15 +386,16 @@ def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
     }
 
 
-def show_speed(found: Values) -> Iterator[str]:
-    """A row per setup, fastest last."""
-    seconds, suite = found["seconds"], found["suite"]
-    ours = suite[GRAPHS.label]
+def show_speed(values: Values) -> Iterator[str]:
+    """Yield a table with one row per set-up, fastest last."""
+    seconds, suite = values["seconds"], values["suite"]
+    fused_suite = suite[GRAPHS.label]
     libraries = [label for label in suite if not label.startswith("fused")]
     usual, best = libraries[0], min(libraries, key=suite.__getitem__)
     yield (
-        f"#{found['index']}, {found['precision']}, {found['images']:,} images; **"
-        f"{suite[usual] / ours:.2f} times as fast as the usual loop, {suite[best] / ours:.2f} times as the best**"
+        f"#{values['index']}, {values['precision']}, {values['images']:,} images; **"
+        f"{suite[usual] / fused_suite:.2f} times as fast as the usual loop, {suite[best] / fused_suite:.2f} times as "
+        "the best**"
     )
     columns = list(seconds[usual])
     yield ""
@@ -400,6 +403,6 @@ def show_speed(found: Values) -> Iterator[str]:
     yield "|---" * (len(columns) + 3) + "|"
     for label in sorted(suite, key=suite.__getitem__, reverse=True):
         cells = [f"{seconds[label][what] * 1e6:.2f}" for what in columns]
-        yield f"| {label} | {' | '.join(cells)} | {suite[label] * 1e3:.3f} | {suite[label] / ours:.2f} |"
-    for label, why in found["failed"].items():
+        yield f"| {label} | {' | '.join(cells)} | {suite[label] * 1e3:.3f} | {suite[label] / fused_suite:.2f} |"
+    for label, why in values["failed"].items():
         yield f"- {label}: {why}"

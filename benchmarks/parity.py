@@ -7,15 +7,16 @@ The data folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks 
 `checkpoints/NATS-tss-v1_0-3ffb9-full`. For each network, its compiled form is compared with the published one; then
 each attack runs, on one thread:
 
-- by its library (Foolbox, AutoAttack, `engine: reference`) on the published network, in both memory layouts;
-- fused, on the compiled network, with its own draws (`engine: fused`). Single images differ from the library's by
-  chance: McNemar's exact test on the images that only one of the two leaves right;
-- fused, with the library's draws and batches: on the published network no bit of the first `--bit-images` images and
-  their logits may differ; on the compiled network, which rounds differently, images whose predicted class differs are
-  counted. Attacks on a grid draw nothing, and are compared on the published network alone, on all images.
+- with its library (Foolbox, AutoAttack, `engine: reference`) on the published network, in both memory layouts;
+- fused, on the compiled network, with its own random numbers (`engine: fused`). Outcomes of single images differ by
+  chance, so McNemar's exact test compares the images that are correct after only one of the two attacks;
+- fused, with the random numbers and batches of the library. On the published network no bit of the first `--bit-images`
+  images and their logits may differ. On the compiled network, which rounds differently, images with a different
+  predicted class are counted. Grid attacks have no random numbers; they are compared only on the published network, on
+  all images.
 
 By default an attack has one strength, and its steps, queries and rotations are cut to 30 forward passes per image. With
-`--paper` it has all its strengths and full length, but for Square (500 queries). The exit status is 1 if bits differ.
+`--paper` it has all its strengths and full length, except Square (500 queries). The exit status is 1 if bits differ.
 On a GPU: `python -m benchmarks.gpu --only parity`.
 """
 
@@ -53,38 +54,38 @@ STRENGTHS: dict[str, dict[str, Any]] = {
     "L1": {"epsilons": [6.0]},
 }
 LENGTHS = {"steps": 4, "queries": 20, "rotations": 3}
-"""Parameters that decide how long an attack takes, and the least of each."""
+"""Parameters that determine an attack's duration, with their minimum."""
 
 PASSES = 30
 SEED = 0
 HEADER = (
-    "| network | attack | lengths | right: library | fused | only one of them, smallest p | differing bits "
-    "| classes that differ, compiled | fused, CPU s | library, times | channels_last, times |\n" + "|---" * 11 + "|"
+    "| network | attack | lengths | correct: library | fused | only one, smallest p | differing bits "
+    "| differing classes, compiled | fused, CPU s | library / fused | channels_last / fused |\n" + "|---" * 11 + "|"
 )
 
 
 def short_parameters(key: str, n_classes: int) -> Parameters:
-    """Set one strength, and cut an attack's lengths by one factor until an image takes `PASSES` forward passes."""
-    row = TASKS[key]
-    strength = {} if row.constraint is None else STRENGTHS[row.constraint.name]
-    chosen = whole = row.parameters(**strength)
-    lengths = {name: getattr(whole, name) for name in LENGTHS if name in row.parameters.model_fields}
+    """Return parameters with one strength, shortened by a common factor to `PASSES` forward passes per image."""
+    task = TASKS[key]
+    strength = {} if task.constraint is None else STRENGTHS[task.constraint.name]
+    parameters = full = task.parameters(**strength)
+    lengths = {name: getattr(full, name) for name in LENGTHS if name in task.parameters.model_fields}
     for factor in np.geomspace(1, 1e-3, 61).tolist():
         cut = {name: min(value, max(LENGTHS[name], int(value * factor))) for name, value in lengths.items()}
-        chosen = row.parameters(**strength, **cut)
-        if row.passes(chosen, n_classes) <= PASSES:
+        parameters = task.parameters(**strength, **cut)
+        if task.passes(parameters, n_classes) <= PASSES:
             break
-    return chosen
+    return parameters
 
 
 def paper_parameters(key: str) -> Parameters:
-    """All strengths and the full length, but for Square."""
+    """Return parameters with all strengths and full length, except for Square."""
     changes: dict[str, Any] = {"queries": 500} if key == "aa_square" else {}
     return TASKS[key].parameters(**changes)
 
 
 class Case:
-    """A trained network in the forms that are attacked, and the images."""
+    """A trained network, as published and compiled, and the images."""
 
     def __init__(self, folder: Path, index: int, images: ImageSet) -> None:
         self.index, self.images = index, images
@@ -96,22 +97,22 @@ class Case:
         self.pixels, self.labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
 
     def attack(self, engine: str, classifier: Classifier, model: Model, key: str, parameters: Parameters) -> Any:
-        """Attack all images at all strengths: (S, N, 3, H, W)."""
+        """Return all images attacked at all strengths (S, N, 3, H, W)."""
         context = Context(classifier, SEED, len(self.images), key=key, engine=engine, model=model)
         request = Request(parameters.strengths, self.pixels, self.labels, self.images.indices)
-        found = torch.full((len(parameters.strengths), *self.pixels.shape), torch.nan)
+        attacked = torch.full((len(parameters.strengths), *self.pixels.shape), torch.nan)
         for batch in perturb(TASKS[key], context, parameters, request):
-            found[batch.strength, batch.positions] = batch.images
-        return found
+            attacked[batch.strength, batch.positions] = batch.images
+        return attacked
 
     def right(self, model: Model, perturbed: torch.Tensor) -> NDArray[np.bool_]:
-        """Which images are still classified correctly: (S, N)."""
+        """Return which attacked images are classified correctly (S, N)."""
         with torch.inference_mode():
             classes = [model.logits(images).argmax(dim=1) for images in perturbed]
         return (torch.stack(classes) == self.labels).numpy()
 
     def differing_bits(self, key: str, parameters: Parameters, n_images: int) -> list[int]:
-        """Bits of images and logits, at each strength, that differ between library and fused attack."""
+        """Return the number of differing bits of images and logits between library and fused attack, by strength."""
         pixels, labels = self.pixels[:n_images], self.labels[:n_images]
         if TASKS[key].constraint is None:
             by_engine = [
@@ -119,11 +120,11 @@ class Case:
                 for engine in ("reference", "fused")
             ]
             return [differing_bits(*pair) for pair in zip(*by_engine, strict=True)]  # type: ignore[no-untyped-call]
-        found = compare(key, self.published, pixels, labels, parameters, seed=SEED).values()
-        return [one.image_bits + one.logit_bits for one in found]
+        comparisons = compare(key, self.published, pixels, labels, parameters, seed=SEED).values()
+        return [comparison.image_bits + comparison.logit_bits for comparison in comparisons]
 
     def differing_classes(self, key: str, parameters: Parameters) -> list[int]:
-        """Images, at each strength, whose class differs between library and fused attack on the compiled network."""
+        """Return the number of images whose class differs between library and fused attack on the compiled network."""
         constraint = TASKS[key].constraint
         if constraint is None:
             return []
@@ -143,20 +144,20 @@ class Case:
         return counts
 
     def describe(self) -> str:
-        """How far the compiled network is from the published one, on clean images."""
+        """Describe differences between the compiled and the published network on clean images."""
         pixels = to_float(self.pixels)
         logits, _, gradient = self.published.loss_and_gradient(pixels, self.labels)
-        found, _, near = self.compiled.loss_and_gradient(pixels, self.labels)
+        compiled_logits, _, compiled_gradient = self.compiled.loss_and_gradient(pixels, self.labels)
         return (
             f"#{self.index}, compiled: largest logit {float(logits.abs().max()):.1f}, largest difference of a logit "
-            f"{float((found - logits).abs().max()):.1e}; gradient, relative (L2) "
-            f"{float((near - gradient).norm() / gradient.norm()):.1e}, signs that differ "
-            f"{float((near.sign() != gradient.sign()).float().mean()):.1e}"
+            f"{float((compiled_logits - logits).abs().max()):.1e}; gradient, relative (L2) "
+            f"{float((compiled_gradient - gradient).norm() / gradient.norm()):.1e}, signs that differ "
+            f"{float((compiled_gradient.sign() != gradient.sign()).float().mean()):.1e}"
         )
 
 
 def measure(case: Case, key: str, parameters: Parameters, n_bit_images: int) -> tuple[list[str], int]:
-    """Attack with all forms in turn: cells of the table, and differing bits."""
+    """Run an attack with all methods; return the table's cells and the number of differing bits."""
     seconds, right = [], []
     for engine, classifier, model in (
         ("reference", case.published, case.published),
@@ -172,34 +173,34 @@ def measure(case: Case, key: str, parameters: Parameters, n_bit_images: int) -> 
     bits = case.differing_bits(key, parameters, n_bit_images)
     lengths = ", ".join(f"{getattr(parameters, name)} {name}" for name in LENGTHS if hasattr(parameters, name))
     pairs = " ".join(f"{first}/{second}" for first, second in zip(*only, strict=True))
-    cells = [f"#{case.index}", f"`{key}`", lengths, joined(library.sum(axis=1)), joined(fused.sum(axis=1))]
+    cells = [f"#{case.index}", f"`{key}`", lengths, join_numbers(library.sum(axis=1)), join_numbers(fused.sum(axis=1))]
     cells += [
         f"{pairs}, {mcnemar_p_values(*only).min():.3f}",
-        joined(bits),
-        joined(case.differing_classes(key, parameters)),
+        join_numbers(bits),
+        join_numbers(case.differing_classes(key, parameters)),
     ]
     cells += [f"{seconds[2]:.2f}", *(f"{taken / seconds[2]:.2f}" for taken in seconds[:2])]
     return cells, sum(bits)
 
 
-def joined(numbers: Sequence[int] | NDArray[Any]) -> str:
+def join_numbers(numbers: Sequence[int] | NDArray[Any]) -> str:
     return " ".join(map(str, numbers))
 
 
 def compare_random(
     index: int, device: torch.device, *, n_images: int, lengths: dict[str, int], size: tuple[int, int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
-    """Compare bits on digits and random weights, which need no data.
+    """Compare bits on digits with random weights, which need no data.
 
     Args:
-        index: of the network.
-        device: where to compute.
-        n_images: images of the batch.
-        lengths: steps and queries of the attacks that have them.
+        index: index of the network.
+        device: device to compute on.
+        n_images: number of images in the batch.
+        lengths: steps and queries, for attacks that have them.
         size: channels and cells of the network.
 
     Yields:
-        Attack, images correct and differing bits at each epsilon.
+        Attack, number of correct images and differing bits at each epsilon.
     """
     from robust201.bench.generated import random_network
 
@@ -212,17 +213,23 @@ def compare_random(
         fields = TASKS[key].parameters.model_fields
         changes: dict[str, Any] = {name: value for name, value in lengths.items() if name in fields}
         parameters = TASKS[key].parameters(**changes)
-        found = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
-        yield key, [one.correct for one in found], [one.image_bits + one.logit_bits for one in found]
+        comparisons = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
+        yield (
+            key,
+            [comparison.correct for comparison in comparisons],
+            [comparison.image_bits + comparison.logit_bits for comparison in comparisons],
+        )
 
 
 def main() -> int:
-    """Measure and print; the exit status is 1 where bits differ."""
+    """Print the comparison; return 1 if bits differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", type=int, default=[21, 309])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
     parser.add_argument("--images", type=int, default=32)
-    parser.add_argument("--bit-images", type=int, default=16, help="images of which bits are compared, in one batch")
+    parser.add_argument(
+        "--bit-images", type=int, default=16, help="number of images whose bits are compared, in one batch"
+    )
     parser.add_argument("--paper", action="store_true", help="all strengths and full lengths; Square: 500 queries")
     options = parser.parse_args()
     configure_torch(threads=1)

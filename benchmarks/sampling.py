@@ -1,16 +1,16 @@
-"""Replay sampled evaluations on outcomes of all images: coverage of intervals, their widths, and rankings.
+"""Replay sampled evaluations on full outcomes: coverage and widths of intervals, and rankings.
 
     python -m benchmarks.sampling DATASET [DATASET ...] --draws 1000 --figure sampling.svg
 
-DATASET is an export with outcomes by image (docs/statistics.md); several are read as one. Each time, a pilot of other
-networks is drawn and the models are fitted on it; the other networks are estimated from samples of the images, and the
-estimates compared with the full outcomes, which they never see. Beside them stands simple random sampling of images at
-equal cost: passes times images, of a sweep of 6,466 networks with a pilot of 20, and with the keys that are counted on
-all images (`clean`, `fgsm` and corruptions).
+DATASET is an export with per-image outcomes (docs/statistics.md); several are merged. In each repetition, models are
+fitted on a random pilot of networks. The other networks are estimated from samples of the images, and the estimates are
+compared with the full outcomes. The alternative is simple random sampling of images at equal cost: passes times images,
+for a sweep of 6,466 networks with a pilot of 20, and with the keys that are counted on all images (`clean`, `fgsm` and
+corruptions).
 
-`--population 10000` lets each image stand for several, so that a set of 500 images is sampled like one of 10,000 with
-the same distribution of outcomes. The cost of a key is that of the paper's sweep (`jobs/paper.yaml`). The tables of
-docs/sampling.md are from
+`--population 10000` repeats each image, so that a set of 500 images is sampled like one of 10,000 with the same
+distribution of outcomes. Costs of keys are those of the paper's sweep (`jobs/paper.yaml`). The tables of
+docs/sampling.md are the output of
 
     python -m benchmarks.sampling benchmark_data/cells-cifar10 --population 10000
 """
@@ -45,10 +45,10 @@ from robust201.tasks import TASKS
 PAPER = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 CHEAP = ("clean", "fgsm")
 EXTREME = 0.02
-"""Accuracies nearer to 0 or 1 are left out of all columns: there is nothing to rank."""
+"""Accuracies closer than this to 0 or 1 are excluded from all columns, as there is nothing to rank."""
 SPACE = 6466
 PILOT_OF_SPACE = 20
-"""Networks of the paper's sweep, and of the pilot, for the costs; replays have smaller pilots."""
+"""Number of networks in the paper's sweep and in its pilot, for costs; replays have smaller pilots."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -56,7 +56,7 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Population:
-    """Outcomes of A networks on N images: of expensive keys (A, S, N), and of all cheap keys together (A, C, N)."""
+    """Outcomes of A networks on N images: (A, S, N) for each expensive key, (A, C, N) for all cheap keys together."""
 
     expensive: Mapping[str, _Bools]
     cheap: _Bools
@@ -67,10 +67,12 @@ class Population:
         return int(self.cheap.shape[2]) * self.repeats
 
 
-def read_population(folders: Sequence[str], dataset: str, chosen: Sequence[str] | None, size: int | None) -> Population:
-    """Read the networks that have outcomes under all chosen keys; each image counts `size` / N times."""
+def read_population(
+    folders: Sequence[str], dataset: str, expensive_keys: Sequence[str] | None, size: int | None
+) -> Population:
+    """Read the networks that have outcomes for all keys; each image counts `size` / N times."""
     data = RobustnessDataset(*folders)
-    keys = data.keys_all if chosen is None else [*CHEAP, *chosen]
+    keys = data.keys_all if expensive_keys is None else [*CHEAP, *expensive_keys]
     tables = {
         (key, strength): data.outcomes(dataset, key, strength)
         for key in keys
@@ -81,7 +83,7 @@ def read_population(folders: Sequence[str], dataset: str, chosen: Sequence[str] 
     for (key, _), table in tables.items():
         rows = [[str(name) for name in table.architectures].index(name) for name in common]
         outcomes.setdefault(key, []).append(table.correct[rows])
-    arrays = {key: np.stack(several, axis=1) for key, several in outcomes.items()}
+    arrays = {key: np.stack(arrays_of_key, axis=1) for key, arrays_of_key in outcomes.items()}
     cheap = np.concatenate([arrays.pop(key) for key in CHEAP], axis=1)
     n_images = cheap.shape[2]
     if size is not None and size % n_images:
@@ -90,8 +92,8 @@ def read_population(folders: Sequence[str], dataset: str, chosen: Sequence[str] 
 
 
 def count_passes(sweep: Path) -> dict[str, float]:
-    """Return forward passes per image of each key of a sweep, over all strengths."""
-    os.environ.setdefault("ROBUST201_DATA", ".")  # nothing is read from it
+    """Return forward passes per image by key of a sweep, over all strengths."""
+    os.environ.setdefault("ROBUST201_DATA", ".")  # the YAML requires it, but nothing is read
     config = load_config(sweep)
     return {
         key: TASKS[key].passes(parameters, 10) * max(1, len(parameters.strengths))
@@ -100,47 +102,47 @@ def count_passes(sweep: Path) -> dict[str, float]:
 
 
 def is_sampled(key: str) -> bool:
-    """Whether a sweep for a budget samples a key: attacks that are not cheap."""
+    """Return whether a sweep with a budget samples a key: only expensive attacks."""
     return TASKS[key].kind == "attack" and key not in CHEAP
 
 
 def sample_sizes(cost: float, passes: Mapping[str, float], n_images: int) -> dict[str, int]:
-    """Return images by key for a fraction `cost` of the whole sweep, pilot and counted keys included.
+    """Return sample sizes by key for a fraction `cost` of the whole sweep, including the pilot and counted keys.
 
-    Sizes of sampled keys are as in a sweep for a budget, in proportion to 1 / sqrt(passes). Such a sweep counts
-    corruptions; for them, as many images are taken as simple random sampling has.
+    Sizes of sampled keys are proportional to 1 / sqrt(passes), as in a sweep with a budget. Such a sweep counts
+    corruptions; here they have the sample size of simple random sampling.
 
     Raises:
-        SystemExit: the pilot and the counted keys cost more.
+        SystemExit: the pilot and the counted keys cost more than `cost`.
     """
     whole, pilot = sum(passes.values()), PILOT_OF_SPACE / SPACE
     counted = sum(number for key, number in passes.items() if not is_sampled(key)) / whole
-    left = (cost - pilot) / (1 - pilot) - counted
-    if left <= 0:
+    remaining = (cost - pilot) / (1 - pilot) - counted
+    if remaining <= 0:
         raise SystemExit(
             f"--costs: expected more than {pilot + counted:.1%}, for the pilot and counted keys, got {cost}"
         )
     roots = {key: number**0.5 for key, number in passes.items() if is_sampled(key)}
-    factor = left * whole * n_images / sum(roots.values())
+    factor = remaining * whole * n_images / sum(roots.values())
     sizes = {key: min(n_images, round(factor / root)) for key, root in roots.items()}
     return {key: sizes.get(key, round(cost * n_images)) for key in passes}
 
 
 @dataclass
 class Tally:
-    """What samples of one key at one cost give, one array per sample, and simple random samples beside them."""
+    """Results of the samples for one key and cost, one array per sample, with those of simple random samples."""
 
     truth: list[_Floats] = field(default_factory=list)  # (T, S)
-    inside: list[_Bools] = field(default_factory=list)  # (T, S), accuracies that count
+    inside: list[_Bools] = field(default_factory=list)  # (T, S), accuracies that are not extreme
     covered: list[_Bools] = field(default_factory=list)
     half_width: list[_Floats] = field(default_factory=list)
     error: list[_Floats] = field(default_factory=list)
     simple_half_width: list[_Floats] = field(default_factory=list)
     simple_error: list[_Floats] = field(default_factory=list)
-    pairs: list[_Floats] = field(default_factory=list)  # (4, S): tau, tau of simple, best found, best among the tied
+    pairs: list[_Floats] = field(default_factory=list)  # (4, S): tau, simple tau, best found, best tied
 
     def rows(self) -> dict[str, Any]:
-        """Return the numbers of the table."""
+        """Return the values of the table's row."""
         from scipy.special import ndtr
 
         inside = np.stack(self.inside)
@@ -174,7 +176,7 @@ class Tally:
 
 
 def compare_orders(truth: _Floats, value: _Floats, simple: _Floats, low: _Floats, high: _Floats) -> _Floats:
-    """Return Kendall's tau-b with the full ranking of both methods, and whether the best network is found, or tied.
+    """Return Kendall's tau-b of both methods with the full ranking, and whether the best network is found or tied.
 
     Args:
         truth: (T, S) accuracies.
@@ -184,7 +186,7 @@ def compare_orders(truth: _Floats, value: _Floats, simple: _Floats, low: _Floats
         high: (T, S) upper bounds.
 
     Returns:
-        (4, S), NaN where all networks have the same accuracy.
+        (4, S), NaN if all networks have the same accuracy.
     """
     first, second = np.triu_indices(len(truth), 1)
     signs = [np.sign(np.round(numbers[first] - numbers[second], 12)) for numbers in (truth, value, simple)]
@@ -205,8 +207,8 @@ def replay_key(
     n_strata: int,
     pilot: NDArray[Any],
     seed: int,
-) -> Iterator[tuple[float, SampleDesign, "Network"]]:
-    """Fit the model on a pilot, and yield a design for each cost with what the samples need."""
+) -> Iterator[tuple[float, SampleDesign, "Networks"]]:
+    """Fit the model on a pilot, and yield a design for each cost with the networks to estimate."""
     outcomes, repeats = population.expensive[key], population.repeats
     rest = np.setdiff1d(np.arange(len(outcomes)), pilot)
     cheap = population.cheap
@@ -215,21 +217,21 @@ def replay_key(
     repeated, expected = np.tile(outcomes[pilot], repeats), np.tile(predict_pilots(model, values), repeats)
     strata = stratify(repeated, n_strata=n_strata, seed=seed, name=key, predicted=expected)
     predicted = [model.predict(features(outcomes[pilot], cheap[network], cheap[pilot])) for network in rest]
-    network = Network(outcomes[rest], np.concatenate(predicted), repeats)
+    networks = Networks(outcomes[rest], np.concatenate(predicted), repeats)
     for cost, counts in sizes.items():
-        yield cost, allocate(strata, repeated, counts[key], expected), network
+        yield cost, allocate(strata, repeated, counts[key], expected), networks
 
 
 @dataclass(frozen=True)
-class Network:
-    """Outcomes (T, S, N) of the networks that are estimated, and predictions (T S, N) for them."""
+class Networks:
+    """Outcomes (T, S, N) of the networks to estimate, and predictions (T S, N) for them."""
 
     outcomes: _Bools
     predicted: _Floats
     repeats: int
 
     def add_samples(self, tally: Tally, design: SampleDesign, simple_count: int, n_samples: int, seed: int) -> None:
-        """Draw samples of the design, and simple random ones, and add what they give to the tally."""
+        """Draw samples of the design and simple random samples, and add their results to the tally."""
         n_networks, n_strengths, n_images = self.outcomes.shape
         shape = (n_networks, n_strengths)
         correct = self.outcomes.reshape(-1, n_images)
@@ -257,7 +259,7 @@ class Network:
 def run_replay(
     population: Population, sizes: Mapping[float, Mapping[str, int]], arguments: argparse.Namespace
 ) -> dict[tuple[str, float], Tally]:
-    """Replay all keys; of each, the same pilots."""
+    """Replay all keys, with the same pilots for each key."""
     n_pilots = -(-arguments.draws // arguments.samples)
     generator = np.random.default_rng(arguments.seed)
     n_networks = len(population.cheap)
@@ -266,18 +268,18 @@ def run_replay(
     for key in population.expensive:
         start = time.monotonic()
         for number, pilot in enumerate(pilots):
-            for cost, design, network in replay_key(population, key, sizes, arguments.strata, pilot, number):
+            for cost, design, networks in replay_key(population, key, sizes, arguments.strata, pilot, number):
                 tally = tallies.setdefault((key, cost), Tally())
                 simple_count = round(cost * population.n_images)
-                network.add_samples(tally, design, simple_count, arguments.samples, seed=number)
+                networks.add_samples(tally, design, simple_count, arguments.samples, seed=number)
         print(f"{key}: {time.monotonic() - start:.0f} s", flush=True)
     return tallies
 
 
 HEADER = (
     "| cost | images | key | coverage, by strength | half-width, points | widest strength "
-    "| simple random | gain | tau | simple random | by theory | best found | among the tied "
-    "| spread of networks, points |\n" + "|---" * 14 + "|"
+    "| simple random | gain | tau | simple random | by theory | best found | best tied "
+    "| spread between networks, points |\n" + "|---" * 14 + "|"
 )
 
 
@@ -293,14 +295,14 @@ def format_row(cost: float, images: int, key: str, numbers: Mapping[str, Any], s
 
 
 def spread_of(outcomes: _Bools) -> float:
-    """Return the median over strengths of the standard deviation of accuracies between networks (A, S, N)."""
+    """Return the standard deviation of accuracies between networks (A, S, N), as the median over strengths."""
     accuracy = outcomes.mean(axis=2)
     inside = ((accuracy > EXTREME) & (accuracy < 1 - EXTREME)).all(axis=0)
     return float(np.median(accuracy.std(axis=0, ddof=1)[inside]))
 
 
 def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]]) -> None:
-    """Draw half-widths and tau over cost; thin lines are single keys."""
+    """Draw half-widths and tau against cost; thin lines are single keys."""
     from matplotlib.figure import Figure
 
     costs = sorted({cost for _, cost in rows})
@@ -314,9 +316,9 @@ def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]])
             axes.plot(np.multiply(costs, 100), lines.T, color=colour, alpha=0.25, linewidth=0.8)
             axes.plot(np.multiply(costs, 100), np.median(lines, axis=0), color=colour, marker="o", label=label)
         axes.set_xscale("log")
-        axes.set_xticks([100 * cost for cost in costs], [f"{100 * cost:g} %" for cost in costs])
+        axes.set_xticks([100 * cost for cost in costs], [f"{100 * cost:g}%" for cost in costs])
         axes.minorticks_off()
-        axes.set_xlabel("cost, of all images of all networks")
+        axes.set_xlabel("cost, relative to all images of all networks")
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("half-width of the 95% interval, points")
     left.set_ylim(bottom=0)
@@ -327,19 +329,19 @@ def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]])
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="+", metavar="DATASET", help="exports with outcomes by image")
+    parser.add_argument("folders", nargs="+", metavar="DATASET", help="exports with per-image outcomes")
     parser.add_argument("--dataset", default="cifar10")
-    parser.add_argument("--keys", help="expensive keys, with commas between them; default: all")
+    parser.add_argument("--keys", help="expensive keys, separated by commas; default: all")
     parser.add_argument(
-        "--population", type=int, help="images; a multiple of those of the export, which then count often"
+        "--population", type=int, help="number of images, a multiple of the export's; each then counts several times"
     )
-    parser.add_argument("--pilot", type=int, default=7, help="networks of the pilot")
+    parser.add_argument("--pilot", type=int, default=7, help="number of networks in the pilot")
     parser.add_argument("--strata", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=1000, help="samples of images per key and cost")
-    parser.add_argument("--samples", type=int, default=20, help="samples of images per pilot")
-    parser.add_argument("--costs", default="0.025,0.05,0.1", help="fractions of the cost of the whole sweep")
+    parser.add_argument("--draws", type=int, default=1000, help="number of samples per key and cost")
+    parser.add_argument("--samples", type=int, default=20, help="number of samples per pilot")
+    parser.add_argument("--costs", default="0.025,0.05,0.1", help="fractions of the whole sweep's cost")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--figure", type=Path, help="file to draw to: .svg, .png or .pdf")
+    parser.add_argument("--figure", type=Path, help="figure to write: .svg, .png or .pdf")
     return parser.parse_args()
 
 
@@ -353,13 +355,13 @@ def main() -> None:
     sizes = {cost: sample_sizes(cost, passes, n_images) for cost in costs}
     n_networks = len(population.cheap)
     print(
-        f"{n_networks} networks, a pilot of {arguments.pilot}; {n_images:,} images, each of "
-        f"{population.cheap.shape[2]:,} {population.repeats} times; {arguments.strata} strata; "
+        f"{n_networks} networks, a pilot of {arguments.pilot}; {n_images:,} images (each of "
+        f"{population.cheap.shape[2]:,} {population.repeats} times); {arguments.strata} strata; "
         f"{arguments.draws:,} samples, {arguments.samples} per pilot; seed {arguments.seed}; "
         f"passes per image of {PAPER.name}"
     )
     tallies = run_replay(population, sizes, arguments)
-    rows = {place: tally.rows() for place, tally in tallies.items()}
+    rows = {index: tally.rows() for index, tally in tallies.items()}
     spread = {key: spread_of(outcomes) for key, outcomes in population.expensive.items()}
     print(f"\n{HEADER}")
     for cost in costs:

@@ -1,11 +1,11 @@
-"""Measure what the scheduler and the Ray executor cost, with units of the paper's sweep whose evaluation costs nothing.
+"""Measure the overhead of the scheduler and the Ray executor, with units of the paper's sweep that compute nothing.
 
     python -m benchmarks.scheduler
 
-runs on two cores, however many the machine has. The driver is the product's: `runtime.sweep.compute` with its
-scheduler, its progress and its Ray executor, on bundles of `jobs/paper.yaml`. Only the worker is simulated: an actor in
-a process of its own that does nothing for each unit. Neither the driver nor a worker may import torch. Units count once
-every worker has been heard of, since processes start one after the other.
+runs on two cores of the machine. The driver is `runtime.sweep.compute` with its scheduler, progress and Ray executor,
+on bundles of `jobs/paper.yaml`. Only the worker is simulated: an actor in a separate process that computes nothing.
+Neither the driver nor a worker may import torch. Counting starts when every worker has answered, because processes
+start one after the other.
 """
 
 import argparse
@@ -42,32 +42,32 @@ class SimulatedWorker:
     """A worker that computes nothing."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Answer each unit at once; receipts have the process in place of a shard's name."""
+        """Yield a receipt for each unit, with the process ID in place of a shard's name."""
         for part in bundle.parts:
             yield Receipt(part.unit.id, part.strengths, part.start, part.stop, str(os.getpid()), 0.0)
         if "torch" in sys.modules:
             raise RuntimeError("a simulated worker imported torch")
 
     def drain(self) -> None:
-        """Nothing: a benchmark runs to its end."""
+        """Do nothing: a benchmark runs to its end."""
 
 
 def start_worker(_metrics: Metrics) -> SimulatedWorker:
-    """Make a worker in its actor."""
+    """Return a worker for an actor."""
     return SimulatedWorker()
 
 
 @dataclass
 class Observer:
-    """Watches a run in its driver.
+    """Observer of a run in its driver.
 
     Attributes:
-        n_units: units of the run.
-        memory: megabytes of the driver, with the first unit and at each quarter of them.
-        workers: processes that have been heard of.
-        began: when the last of them was first heard of, and how many units had come by then.
-        n_received: units that have come.
-        ended: when the last of them came.
+        n_units: number of units in the run.
+        memory: megabytes of the driver at the first unit and after each quarter of the units.
+        workers: processes that have answered.
+        began: time at which the last worker first answered, and number of units received until then.
+        n_received: number of units received.
+        ended: time of the last unit.
     """
 
     n_units: int
@@ -78,7 +78,7 @@ class Observer:
     ended: float = 0.0
 
     def observe(self, progress: RunProgress, event: Event | None) -> None:
-        """Take a receipt into account."""
+        """Record a receipt."""
         del progress
         if not isinstance(event, Receipt):
             return
@@ -91,12 +91,12 @@ class Observer:
 
     @property
     def units_per_second(self) -> float:
-        """Units per second since all workers have been heard of."""
+        """Units per second since all workers have answered."""
         return (self.n_received - self.began[1]) / (self.ended - self.began[0])
 
 
 def plan_units(config: SweepConfig, n_units: int) -> Plan:
-    """Plan so many units of the sweep: all of as few architectures as have them."""
+    """Plan `n_units` units of the sweep, of as few architectures as possible."""
     n_architectures = -(-n_units // UNITS_PER_ARCHITECTURE)
     config = config.model_copy(update={"architectures": config.selected_architectures[:n_architectures]})
     plan = make_plan(config, assumed_facts(config))
@@ -105,7 +105,7 @@ def plan_units(config: SweepConfig, n_units: int) -> Plan:
 
 
 def measure(n_units: int, n_workers: int, results: Path) -> str:
-    """Run the units and describe it as a row of the table."""
+    """Run the units and return the table's row."""
     os.environ.setdefault("ROBUST201_DATA", str(results))
     execution = {"workers": n_workers, "device": "cpu", "gmacs_per_second": NEVER_SPLIT_GMACS}
     plan = plan_units(load_config(SWEEP, results=results, execution=execution), n_units)
@@ -132,13 +132,13 @@ def main() -> None:
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:N_CORES]
     if len(cores) < N_CORES:
-        print(f"on {len(cores)} core only; the table is of {N_CORES}", file=sys.stderr)
+        print(f"only {len(cores)} core is available; the published table used {N_CORES}", file=sys.stderr)
     os.sched_setaffinity(0, cores)  # Ray and its workers inherit it
     with tempfile.TemporaryDirectory() as folder:
         print(f"{HEADER}\n{measure(arguments.units, arguments.workers, Path(folder))}", flush=True)
 
 
 if __name__ == "__main__":
-    from benchmarks import scheduler  # workers are sent to other processes, which know them by this module's name
+    from benchmarks import scheduler  # worker processes import this module by its name
 
     scheduler.main()

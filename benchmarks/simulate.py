@@ -1,11 +1,11 @@
-"""Simulate the paper's sweep on many preemptible GPUs: how long it takes, and what is lost to what.
+"""Simulate the paper's sweep on many preemptible GPUs: duration, and GPU-hours by cause.
 
     python -m benchmarks.simulate
 
-prints the table of docs/internals/store-and-runtime.md; that page says what is simulated and what is assumed.
-The plan, its parts and bundles, their order, retries and preemptions are the product's (`planning.plan`,
-`runtime.scheduler`); machines, time and the cost of a part are simulated (`virtual_cluster.py`). Equal arguments
-give equal results.
+prints the table of docs/internals/store-and-runtime.md, which explains the simulation and its assumptions. The plan,
+its parts and bundles, their order, retries and preemptions come from the product (`planning.plan`,
+`runtime.scheduler`). Machines, time and costs of parts are simulated (`virtual_cluster.py`). Equal arguments give equal
+results.
 
     python -m benchmarks.simulate --architectures 100 --gpus 20
 
@@ -38,23 +38,23 @@ from robust201.tasks.parameters import Square
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 
 CONSTANT_MACS, FORWARD_SPREAD = 13.6e6, 0.38
-"""A forward pass takes as long as its multiply-accumulates and this constant, times a factor drawn for each network.
-Both were fitted to thirty networks on a CPU; the second is the standard deviation of the factor's logarithm."""
+"""Cost of a forward pass: its multiply-accumulates plus this constant, times a random factor for each network. Both
+were fitted to thirty networks on a CPU; the second is the standard deviation of the factor's logarithm."""
 
 RESISTING = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}
-"""Fraction of Square's queries that are made: published medians of images that resist (docs/protocol/statistics.md)."""
+"""Fraction of Square's queries that are made, from published medians (docs/protocol/statistics.md)."""
 
 RESISTING_SPREAD = 0.2
-"""Standard deviation of the logarithm of a network's factor on `RESISTING`: an assumption."""
+"""Assumed standard deviation of the logarithm of a network's factor on `RESISTING`."""
 
 
 class PartCosts:
-    """Seconds that a GPU computes for a part, which differ from the plan's estimate as in a real sweep.
+    """GPU seconds of parts, which deviate from the plan's estimates as in a real sweep.
 
     Args:
-        config: the sweep.
-        macs_per_second: what a GPU sustains, averaged over the space.
-        seed: of what is drawn for each network.
+        config: sweep.
+        macs_per_second: throughput of a GPU, averaged over the space.
+        seed: seed for the random factors of networks.
     """
 
     def __init__(self, config: SweepConfig, macs_per_second: float, seed: int) -> None:
@@ -71,7 +71,7 @@ class PartCosts:
         self._passes = {key: _passes(key, parameters) for key, parameters in config.parameters.items()}
 
     def seconds(self, part: Part) -> float:
-        """Seconds of one part, without loading weights."""
+        """Return the seconds of a part, without loading weights."""
         unit = part.unit
         passes = self._passes[unit.key] * len(part.strengths)
         if unit.key == "fgsm":
@@ -87,7 +87,7 @@ def _macs(index: ArchitectureId, dataset: str) -> int:
 
 
 def _passes(key: str, parameters: object) -> float:
-    """Forward passes per image and strength; of Square those of an image that resists to the end."""
+    """Return forward passes per image and strength; for Square, the maximum."""
     if isinstance(parameters, Square):
         return float(parameters.queries * parameters.restarts)
     return 1.0 if key == "fgsm" else TASKS[key].passes(parameters, 10)
@@ -95,17 +95,17 @@ def _passes(key: str, parameters: object) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One simulated run.
+    """Result of a simulated run.
 
     Attributes:
-        tally: the scheduler's account.
-        hours: GPU-hours by cause; they add up to `n_gpus` times `makespan`.
-        n_gpus: machines.
-        n_parts: parts of the sweep.
+        tally: tally of the scheduler.
+        hours: GPU-hours by cause; their sum is `n_gpus` times `makespan`.
+        n_gpus: number of machines.
+        n_parts: number of parts in the sweep.
         makespan: hours from the start to the last receipt.
-        bound: hours below which no order could get, even without preemptions.
-        preemptions: machines taken away.
-        crashes: workers that died by themselves.
+        bound: lower bound of the makespan for any order, without preemptions.
+        preemptions: number of preempted machines.
+        crashes: number of crashed workers.
     """
 
     tally: RunTally
@@ -119,16 +119,16 @@ class Outcome:
 
 
 def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], machines: Machines, seed: int) -> Outcome:
-    """Let the product's scheduler run bundles on simulated machines.
+    """Run bundles with the product's scheduler on simulated machines.
 
     Args:
-        bundles: in the order in which they are to begin.
-        seconds_of: what a part costs.
-        machines: what it runs on.
-        seed: of preemptions and crashes.
+        bundles: bundles in the order in which they start.
+        seconds_of: function that returns the cost of a part.
+        machines: simulated machines.
+        seed: seed of preemptions and crashes.
 
     Raises:
-        RuntimeError: not every part was computed.
+        RuntimeError: some parts were not computed.
     """
     costs = [seconds_of(part) for bundle in bundles for part in bundle.parts]
     cluster = VirtualCluster(machines, seconds_of, seed)
@@ -152,9 +152,9 @@ class Sweep:
     """A planned sweep with the costs of its parts.
 
     Args:
-        config: the sweep.
-        seed: of the networks' costs.
-        macs_per_second: throughput of a worker, averaged over the space; None for what the plan assumes.
+        config: sweep.
+        seed: seed of the networks' costs.
+        macs_per_second: throughput of a worker, averaged over the space; None takes the plan's assumption.
     """
 
     def __init__(self, config: SweepConfig, seed: int, macs_per_second: float | None = None) -> None:
@@ -162,7 +162,7 @@ class Sweep:
         self.costs = PartCosts(config, macs_per_second or config.execution.assumed_gmacs() * 1e9, seed)
 
     def bundles(self, n_workers: int) -> Sequence[Bundle]:
-        """Cut, bundle and order the sweep as a run with so many workers does."""
+        """Split, bundle and order the sweep like a run with `n_workers` workers."""
         parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in self._plan.units)
         return list(make_bundles(self._plan, parts, n_workers=n_workers))
 
@@ -176,7 +176,7 @@ HEADER = (
 
 
 def make_rows(base: Machines) -> dict[str, Machines]:
-    """List the rows of the table: name to machines."""
+    """Return the machines of each row of the table, by name."""
     counts = dict.fromkeys((max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus))
     rows = {f"{count:,} GPUs": dataclasses.replace(base, n_gpus=count) for count in counts}
     for hours in (0.5, 24.0, math.inf):
@@ -197,7 +197,7 @@ def format_row(name: str, outcome: Outcome) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpus", type=int, default=1000)
-    parser.add_argument("--gpu-macs-per-second", type=float, default=2e12, help="mean over the space: an assumption")
+    parser.add_argument("--gpu-macs-per-second", type=float, default=2e12, help="assumed mean over the space")
     parser.add_argument("--hours-between-preemptions", type=float, default=2.0, help="mean; inf for none")
     parser.add_argument("--architectures", type=int, default=1, metavar="N", help="simulate every N-th network")
     parser.add_argument("--seed", type=int, default=0)
@@ -206,7 +206,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    os.environ.setdefault("ROBUST201_DATA", ".")  # nothing is read from it
+    os.environ.setdefault("ROBUST201_DATA", ".")  # the YAML requires it, but nothing is read
     config = load_config(SWEEP, execution={"gmacs_per_second": arguments.gpu_macs_per_second / 1e9})
     config = config.model_copy(update={"architectures": config.selected_architectures[:: arguments.architectures]})
     sweep = Sweep(config, arguments.seed)

@@ -3,10 +3,10 @@
     python -m benchmarks.singular_values --fusion runs/image-distribution-lenet/fusion-digit
     python -m benchmarks.singular_values --figure docs/images/singular-values.svg
 
-Prints a table in Markdown: over the test images of each set, the mean and standard deviation of the effective rank, and
-of the number of singular values that hold 99% of the energy, of the pixels as they are and without each channel's mean.
-The figure has the mean spectra. ROBUST201_DATA names a folder with mnist/ and cifar10/; the blends are test images that
-`robust201 fuse` wrote.
+Prints a Markdown table with mean and standard deviation over the test images of each set: effective rank, number of
+singular values with 99% of the energy, and energy of the largest one, for raw pixels and after subtracting each
+channel's mean. The figure shows the mean spectra. ROBUST201_DATA names a folder with mnist/ and cifar10/; the blends
+are test images that `robust201 fuse` wrote.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from robust201.studies.drawings import SERIES_COLOURS, save_figure
 
 ENERGY = 0.99
 
-FORMS = {False: "pixels as they are", True: "without the mean of each channel"}
-"""Whether the mean is subtracted, with the words for it."""
+FORMS = {False: "raw pixels", True: "channel means subtracted"}
+"""Descriptions, by whether channel means are subtracted."""
 
 
 def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.uint8]]:
@@ -44,19 +44,19 @@ def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.ui
 
 
 def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
-    """Print mean ± standard deviation over images."""
+    """Print means ± standard deviations over images."""
     print("| images | number | pixels | effective rank | values for 99% of the energy | energy of the largest |")
     print("| --- | --: | --- | --: | --: | --: |")
     for name, by_form in spectra.items():
-        for is_centred, one in by_form.items():
-            columns = (one.effective_rank, one.rank_of_energy(ENERGY), one.energy[:, 0])
+        for is_centred, spectrum in by_form.items():
+            columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
             cells = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
-            print(f"| {name} | {len(one.energy):,} | {FORMS[is_centred]} | {' | '.join(cells)} |")
+            print(f"| {name} | {len(spectrum.energy):,} | {FORMS[is_centred]} | {' | '.join(cells)} |")
 
 
 def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> None:
-    """Draw the mean spectra, one panel with the channels' means and one without."""
-    figure, panels = parts.make_axes_grid(2, 7.2, 3.0, 2.2, label="share of the energy", limits=(1e-7, 2), below=0.5)
+    """Draw the mean spectra, in one panel for raw pixels and one with channel means subtracted."""
+    figure, panels = parts.make_axes_grid(2, 7.2, 3.0, 2.2, label="fraction of the energy", limits=(1e-7, 2), below=0.5)
     for axes, is_centred in zip(panels, FORMS, strict=True):
         for (_, by_form), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
             mean = np.nanmean(by_form[is_centred].energy, axis=0)
@@ -73,9 +73,9 @@ def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> N
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fusion", type=Path, help="folder that `robust201 fuse` wrote")
-    parser.add_argument("--count", type=int, help="images of each set; all by default")
-    parser.add_argument("--figure", type=Path, help="SVG file for the mean spectra")
+    parser.add_argument("--fusion", type=Path, help="folder written by `robust201 fuse`")
+    parser.add_argument("--count", type=int, help="number of images per set; all if absent")
+    parser.add_argument("--figure", type=Path, help="SVG file to draw the mean spectra into")
     arguments = parser.parse_args()
     spectra = {
         name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in FORMS}

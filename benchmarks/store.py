@@ -1,23 +1,23 @@
-"""Measure everything that reads or writes results at the size of the paper's sweep, step by step.
+"""Measure all commands that read or write results, at the size of the paper's sweep.
 
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
     python -m benchmarks.store --only exported --scale 0.01
 
-Prints a table: what, how many, seconds, peak memory. Each line is a process of its own, from its start to its end,
-with Python's start and imports (a second or two). "Cold" means without the index and with no page of the results in
-the file cache; what the kernel knows of folders and files (names, sizes) stays there, and so do all pages of a FOLDER
-that lies in memory (tmpfs). All other lines have warm caches. Needs 12 GB in FOLDER at scale 1.
+Prints a table: step, counts, seconds, peak memory. Each line is a separate process, measured from its start to its end,
+including Python's start and imports (a second or two). "Cold" means without the index and without pages of the results
+in the file cache; names and sizes of files stay in the kernel's cache, and so do all pages if FOLDER is in memory
+(tmpfs). All other lines have warm caches. Needs 12 GB in FOLDER at scale 1.
 
-The results are invented, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
+The results are synthetic, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
 
-- finished: 1,610,034 rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would
-  have, but without confidences and with values that compress to nothing: a resume hashes a shard once only, and scans
-  read no values.
-- exported: the same rows with all measurements of ten classes, valid, cycled through a bank of eight. `verify` checks
-  them, an export writes JSON and Parquet, and the report is made from these.
+- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as the 133 GB that `plan` estimates,
+  but without confidences and with highly compressible values, since a resume hashes a shard only once and scans read no
+  values.
+- exported: the same rows with valid measurements for ten classes, repeated from a bank of eight results. `verify`
+  checks them, an export writes JSON and Parquet, and the report is written from these.
 - small: 40,000 shards of one unit each.
-- compacted: shards of real size, which are merged. Confidences are drawn at random and do not compress at all, where
-  true ones do by a quarter. What a first resume takes follows from the rate at which it hashes these.
+- compacted: shards of realistic size, which are merged. Confidences are random and do not compress, whereas real ones
+  shrink by a quarter. Their hashing rate gives the duration of a first resume.
 """
 
 import argparse
@@ -48,30 +48,30 @@ from robust201.planning.plan_file import load_plan, save_plan
 from robust201.shards import ShardStore
 
 ROWS_PER_SHARD = 2_440
-"""Rows of a compacted shard: 133 GB over 1,610,034 rows are 82 kB a row, and 192 MiB a shard."""
+"""Rows per compacted shard: 133 GB for 1,610,034 rows are 82 kB per row and 192 MiB per shard."""
 
 ROWS_PER_GROUP = 180
 INPUTS_PER_SHARD = 450
 SMALL_SHARDS = 40_000
 N_ARCHITECTURES = 6466
 COMPACTED_ARCHITECTURES = 250
-"""Their shards, 45 each, are 5.6 GB: several outputs of compaction in each dataset."""
+"""Their shards, 45 each, have 5.6 GB, which compact to several files per dataset."""
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 MIB = 1 << 20
 
 MakeTables = Callable[[Sequence[tuple[Unit, float]], Sequence[str]], Iterator[Any]]
-"""Makes the row groups of a compacted shard of some (unit, strength), with some columns."""
+"""Function that yields a compacted shard's row groups from its (unit, strength) pairs and columns."""
 
 
 def paper_sweep(results: Path) -> SweepConfig:
-    """The paper's sweep, with another results folder."""
-    os.environ.setdefault("ROBUST201_DATA", str(results / "data"))  # named by the YAML; nothing of it is read
+    """Return the paper's sweep with a different results folder."""
+    os.environ.setdefault("ROBUST201_DATA", str(results / "data"))  # the YAML requires it, but nothing is read
     return load_config(bundled("jobs/paper.yaml"), results=str(results))
 
 
 def _peak_mib() -> float:
-    """Peak memory of this process; what wait4 tells would be the parent's where that is larger."""
+    """Return the peak memory of this process; wait4 would report the parent's if that is larger."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
@@ -79,43 +79,44 @@ def _peak_mib() -> float:
 def make_results_folder(
     results: Path, measurements: Sequence[str] = ("accuracy", "cm"), scale: float = 1.0
 ) -> tuple[Plan, ShardStore]:
-    """A results folder with the paper's plan, of some measurements and a fraction of architectures, and no shard."""
+    """Create a results folder with the paper's plan, for a fraction `scale` of the architectures, without shards."""
     config = paper_sweep(results).model_copy(update={"measurements": tuple(measurements)})
     if scale < 1:
-        chosen = config.selected_architectures
-        config = config.model_copy(update={"architectures": chosen[: max(1, round(scale * len(chosen)))]})
+        architectures = config.selected_architectures
+        n_selected = max(1, round(scale * len(architectures)))
+        config = config.model_copy(update={"architectures": architectures[:n_selected]})
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, store)
-    for protocol in plan.protocols.values():  # those of corruptions too, which nobody has generated
+    for protocol in plan.protocols.values():  # also of corruptions, whose images do not exist
         store.save_protocol(protocol)
     return plan, store
 
 
-def invented(unit: Unit, strength: float, draws: np.random.Generator, *, confidences: bool) -> EvaluationResult:
-    """An evaluation with the shapes of a real one."""
+def make_result(unit: Unit, strength: float, generator: np.random.Generator, *, confidences: bool) -> EvaluationResult:
+    """Return a synthetic result with realistic shapes."""
     n_classes = CLASSES[unit.dataset]
-    counts = draws.multinomial(unit.n_images, np.full(n_classes**2, 1 / n_classes**2)) if confidences else None
+    counts = generator.multinomial(unit.n_images, np.full(n_classes**2, 1 / n_classes**2)) if confidences else None
     cm = (
         np.zeros((n_classes, n_classes), np.int32) if counts is None else counts.reshape(n_classes, -1).astype(np.int32)
     )
     values: dict[str, Any] = {"accuracy": np.float64(np.trace(cm) / unit.n_images), "cm": cm}
     if confidences:
         for name in ("confidence_label", "confidence_argmax"):
-            rows = draws.random((n_classes, n_classes))
+            rows = generator.random((n_classes, n_classes))
             values[name] = rows / rows.sum(axis=1, keepdims=True)
-        values["confidence_prediction"] = draws.random(2)
-    return EvaluationResult(Part(unit, unit.strengths, 0, unit.n_images), strength, values, 1.0, {"host": "invented"})
+        values["confidence_prediction"] = generator.random(2)
+    return EvaluationResult(Part(unit, unit.strengths, 0, unit.n_images), strength, values, 1.0, {"host": "synthetic"})
 
 
 def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences: bool) -> None:
-    """Write a shard per unit, without waiting for the disk each time."""
+    """Write a shard per unit, without syncing each to disk."""
     from robust201.shards.folder import stem_of
     from robust201.shards.parquet import encode
 
-    draws = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for unit in units:
-        content = encode([invented(unit, s, draws, confidences=confidences) for s in unit.strengths])
+        content = encode([make_result(unit, s, generator, confidences=confidences) for s in unit.strengths])
         path = store.folder.shards / unit.dataset / "new"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -123,7 +124,7 @@ def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences:
 
 
 def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) -> None:
-    """Write all evaluations of a plan in compacted shards."""
+    """Write all evaluations of a plan as compacted shards."""
     from robust201.shards.parquet import Footer, write_tables
     from robust201.tasks.columns import columns_of
 
@@ -139,11 +140,11 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) ->
 
 
 _N_CLASSES = 10
-"""Of all datasets in compacted shards: larger matrices would take minutes to write, and no scan reads them."""
+"""Classes of all datasets in compacted shards: larger matrices take minutes to write, and no scan reads them."""
 
 
 def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
-    """Row groups of evaluations whose values are all zero."""
+    """Yield row groups whose values are all zero."""
     from robust201.tasks.columns import COLUMNS
 
     def zeros(name: str, n_images: int) -> NDArray[Any]:
@@ -153,7 +154,7 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
 
 
 def valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
-    """Row groups of evaluations with valid values."""
+    """Yield row groups with valid values."""
 
     @functools.cache
     def values(name: str, n_images: int) -> NDArray[Any]:
@@ -166,7 +167,7 @@ def valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> 
 def _tables(
     rows: Sequence[tuple[Unit, float]], columns: Sequence[str], values_of: Callable[[str, int], NDArray[Any]]
 ) -> Iterator[Any]:
-    """Row groups of evaluations that cycle through values (B, …) of a column and a number of images."""
+    """Yield row groups that repeat the values (B, …) of `values_of(column, n_images)`."""
     import pyarrow as pa
 
     from robust201.shards.parquet import IDENTITY_TYPES, MEASUREMENT_TYPES
@@ -194,8 +195,9 @@ def _tables(
             bank = values_of(name, group[0][0].n_images)
             values = bank[np.arange(len(group)) % len(bank)].reshape(len(group), -1)
             offsets = np.arange(len(group) + 1, dtype=np.int32) * values.shape[1]
-            flat, kind = pa.array(values.ravel()), schema.field(name).type
-            arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=kind) if pa.types.is_list(kind) else flat
+            flat, column_type = pa.array(values.ravel()), schema.field(name).type
+            is_list = pa.types.is_list(column_type)
+            arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=column_type) if is_list else flat
         yield pa.table(arrays, schema=schema)
 
 
@@ -207,7 +209,7 @@ def plan_step(folder: Path) -> str:
 
 
 def resume_step(folder: Path) -> str:
-    """Find out what a results folder lacks, as `run` does."""
+    """Find the missing evaluations of a results folder, like `run`."""
     from robust201.runtime.preview import preview_run
 
     plan, store = load_plan(folder), ShardStore.open(folder)
@@ -228,7 +230,7 @@ def resume_step(folder: Path) -> str:
 
 
 def status_step(folder: Path) -> str:
-    """Count what is done, as `status` does."""
+    """Count finished evaluations, like `status`."""
     from robust201.monitoring.status import read_status
 
     state = read_status(load_plan(folder), ShardStore.open(folder).inventory(on_damage="report"))
@@ -236,17 +238,17 @@ def status_step(folder: Path) -> str:
 
 
 def scan_step(folder: Path) -> str:
-    """Find out what the shards hold, without a plan."""
+    """Read the inventory of shards, without a plan."""
     inventory = ShardStore.open(folder).inventory()
     return f"{len(inventory.shards):,} shards, {len(inventory):,} rows"
 
 
 def compare_step(folder: Path) -> str:
-    """Hold all accuracies against themselves, as `diff` does."""
+    """Compare all accuracies with themselves, like `diff`."""
     from robust201.export.diff import compare_results
 
     report = compare_results(folder, folder)
-    return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies of either"
+    return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies"
 
 
 def compact_step(folder: Path) -> str:
@@ -260,7 +262,7 @@ def compact_step(folder: Path) -> str:
 
 
 def verify_step(folder: Path) -> str:
-    """Check every row, as `verify` does."""
+    """Check every row, like `verify`."""
     from robust201.export.verify import verify_results
 
     verdict = verify_results(folder)
@@ -268,7 +270,7 @@ def verify_step(folder: Path) -> str:
 
 
 def export_step(folder: Path) -> str:
-    """Write JSON and Parquet, by as many processes as `robust201 export`."""
+    """Write JSON and Parquet, with as many processes as `robust201 export`."""
     from robust201.export import export_dataset
     from robust201.export.pool import default_processes
 
@@ -283,18 +285,18 @@ def export_step(folder: Path) -> str:
             formats=("json", "parquet"),
             processes=processes,
         )
-    return f"{report.n_bytes / 1e9:.2f} GB, {processes} processes, together {1e9 * peak['all'] / MIB:.0f} MiB"
+    return f"{report.n_bytes / 1e9:.2f} GB, {processes} processes, {1e9 * peak['all'] / MIB:.0f} MiB together"
 
 
 def report_step(folder: Path) -> str:
-    """Make the report of an exported dataset."""
+    """Write the report of an exported dataset."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
     page = folder.with_name("report.html")
     with sampling_memory() as peak:
         write_report(RobustnessDataset(folder.with_name("dataset")), page)
-    return f"page of {page.stat().st_size / MIB:.1f} MiB, all processes together {1e9 * peak['all'] / MIB:.0f} MiB"
+    return f"page of {page.stat().st_size / MIB:.1f} MiB, all processes {1e9 * peak['all'] / MIB:.0f} MiB"
 
 
 STEPS: dict[str, Callable[[Path], str]] = {
@@ -311,21 +313,21 @@ STEPS: dict[str, Callable[[Path], str]] = {
 
 
 def measure(name: str, step: str, folder: Path) -> None:
-    """Run a step in a process of its own and print its line."""
+    """Run a step in a separate process and print its line."""
     command = [sys.executable, "-m", "benchmarks.store", "--step", step, "--folder", str(folder)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    *_, counted, peak = process.stdout.read().splitlines()
+    *_, counts, peak = process.stdout.read().splitlines()
     if process.wait():
         raise SystemExit(f"{name} failed with exit code {process.returncode}")
     seconds = time.perf_counter() - started
-    print(f"{name:<42}{counted:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
+    print(f"{name:<42}{counts:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
 
 
-def cool(results: Path) -> None:
-    """Drop the pages of all files of a results folder from the file cache, once they are on the disk."""
-    os.sync()  # what is not written yet cannot be dropped
+def evict_from_cache(results: Path) -> None:
+    """Write all files of a results folder to disk, and drop their pages from the file cache."""
+    os.sync()  # unwritten pages cannot be dropped
     for path in results.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -335,31 +337,31 @@ def cool(results: Path) -> None:
                 os.close(descriptor)
 
 
-def age(store: ShardStore) -> None:
-    """Let shards have been written a minute ago: what is hashed within seconds of its writing is hashed again."""
+def backdate_shards(store: ShardStore) -> None:
+    """Set modification times a minute back, since shards hashed seconds after writing are hashed again."""
     for entry in store.folder.backend.entries():
         os.utime(store.folder.shards.joinpath(entry.name), (entry.modified - 60, entry.modified - 60))
 
 
 def measure_finished(folder: Path, scale: float) -> None:
-    """Plan, and resume, watch and compare a finished sweep."""
+    """Measure planning, and resuming, status and comparison of a finished sweep."""
     measure("plan the paper's sweep", "plan", folder / "plan")
     finished = folder / "finished"
     plan, store = make_results_folder(finished, scale=scale)
     write_compacted_shards(store, plan, zero_tables)
-    age(store)
-    cool(finished)
+    backdate_shards(store)
+    evict_from_cache(finished)
     measure("finished sweep: first resume, cold", "resume", finished)
     measure("finished sweep: resume scan", "resume", finished)
     shutil.rmtree(store.folder.index)
-    cool(finished)
+    evict_from_cache(finished)
     measure("finished sweep: status, cold", "status", finished)
     measure("finished sweep: status, index", "status", finished)
     measure("finished sweep: compared with itself", "compare", finished)
 
 
 def measure_exported(folder: Path, scale: float) -> None:
-    """Verify and export a finished sweep, and report on it."""
+    """Measure verification, export and report of a finished sweep."""
     exported = folder / "exported"
     plan, store = make_results_folder(exported, MEASUREMENTS, scale)
     write_compacted_shards(store, plan, valid_tables)
@@ -369,25 +371,25 @@ def measure_exported(folder: Path, scale: float) -> None:
 
 
 def measure_small(folder: Path, scale: float) -> None:
-    """Scan shards that were never compacted."""
+    """Measure scans of shards that were never compacted."""
     small = folder / "small"
     plan, store = make_results_folder(small)
     write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)
-    cool(small)
+    evict_from_cache(small)
     measure("uncompacted shards: scan, cold", "scan", small)
     measure("uncompacted shards: scan, index", "scan", small)
     measure("uncompacted shards: status, index", "status", small)
 
 
 def measure_compacted(folder: Path, scale: float) -> None:
-    """Hash and merge shards of real size."""
+    """Measure hashing and merging of shards of realistic size."""
     compacted = folder / "compacted"
     plan, store = make_results_folder(compacted, scale=scale * COMPACTED_ARCHITECTURES / N_ARCHITECTURES)
     write_small_shards(store, plan.units, confidences=True)
-    age(store)
-    cool(compacted)
-    measure("shards of real size: first resume, cold", "resume", compacted)
-    measure("shards of real size: resume scan", "resume", compacted)
+    backdate_shards(store)
+    evict_from_cache(compacted)
+    measure("shards of realistic size: first resume, cold", "resume", compacted)
+    measure("shards of realistic size: resume scan", "resume", compacted)
     measure("compaction", "compact", compacted)
 
 
@@ -400,11 +402,13 @@ FOLDERS = {
 
 
 def main() -> None:
-    """Measure everything, or one step."""
+    """Measure all steps, or one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="where results are invented; removed afterwards")
-    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, to try it out")
-    parser.add_argument("--only", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="folders to invent")
+    parser.add_argument("--folder", type=Path, help="folder for the synthetic results, which are deleted at the end")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, for a quick trial")
+    parser.add_argument(
+        "--only", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="folders to create and measure"
+    )
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:

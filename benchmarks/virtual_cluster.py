@@ -1,9 +1,9 @@
-"""An executor of simulated machines under a virtual clock: what `runtime.scheduler` drives in the simulation.
+"""Executor of simulated machines with a virtual clock, which `runtime.scheduler` drives in the simulation.
 
-It behaves as the Ray executor does. A worker has a window of bundles; bundles for which no started worker has room wait
-in common, of which a worker takes one of the network of its last bundle first; a worker keeps the network of its last
-part; parts that ended before a machine went keep their receipts, the
-part in progress is lost. Time passes from event to event, kept in a heap.
+It behaves like the Ray executor. A worker has a window of bundles. Bundles wait in a common queue if no started worker
+has room; a worker prefers a waiting bundle for the network of its last bundle, and keeps the network of its last part
+loaded. If a machine is lost, finished parts keep their receipts and the part in progress is lost. The clock advances
+from event to event.
 """
 
 import heapq
@@ -27,16 +27,16 @@ ACTIVITIES: tuple[Activity, ...] = ("absent", "starting", "idle", "loading", "co
 
 @dataclass(frozen=True)
 class Machines:
-    """The simulated GPUs, all alike, one worker each.
+    """Simulated GPUs, all equal, with one worker each.
 
     Attributes:
-        n_gpus: how many.
+        n_gpus: number of GPUs.
         preemption_hours: mean time from a machine's arrival to its preemption (exponential); infinite for none.
-        crash_hours: mean time from a worker's start to its death by itself (exponential); infinite for none.
-        replacement_seconds: from a preemption to the next machine.
-        start_seconds: from a machine to a worker that computes.
-        load_seconds: weights and compilation, whenever the network changes.
-        window: bundles that a worker is given at once.
+        crash_hours: mean time from a worker's start to its crash (exponential); infinite for none.
+        replacement_seconds: time from a preemption to the next machine.
+        start_seconds: time from a machine's arrival to its worker's start.
+        load_seconds: time to load and compile weights when the network changes.
+        window: maximum number of bundles assigned to a worker.
     """
 
     n_gpus: int
@@ -50,13 +50,13 @@ class Machines:
 
 @dataclass
 class _Gpu:
-    """One machine and its worker: what it does and since when.
+    """A machine and its worker, with the current activity and its start time.
 
     Attributes:
-        life: number of its worker; events of an earlier one are void.
-        position: part in progress of the bundle that stands first.
-        network: what is loaded.
-        offered: length of its queue under which it stands in the cluster's list of room.
+        life: number of its worker; events of earlier workers are ignored.
+        position: index of the part in progress within the first bundle.
+        network: loaded network.
+        offered: queue length under which it is listed in the cluster's `_room`; None if it has no room.
     """
 
     number: int
@@ -70,18 +70,18 @@ class _Gpu:
 
 
 class VirtualCluster:
-    """Computes bundles on machines that come and go, in no time; an `Executor`.
+    """`Executor` on simulated machines.
 
     Args:
-        machines: what is simulated.
-        seconds_of: what a part costs.
-        seed: of preemptions and crashes.
+        machines: simulated machines.
+        seconds_of: function that returns the cost of a part.
+        seed: seed of preemptions and crashes.
 
     Attributes:
         now: virtual seconds since the start.
-        hours: GPU-hours by cause; `close` completes them.
-        preemptions: machines that were taken away, whatever they were doing.
-        crashes: workers that died by themselves.
+        hours: GPU-hours by cause; complete after `close`.
+        preemptions: number of preempted machines.
+        crashes: number of crashed workers.
     """
 
     gpus_per_worker = 1.0
@@ -95,65 +95,65 @@ class VirtualCluster:
         self._gpus = [_Gpu(number) for number in range(machines.n_gpus)]
         self._heap: list[tuple[float, int, _Gpu, int, Callable[[_Gpu], list[Event]]]] = []
         self._order = itertools.count()
-        self._held: deque[Bundle] = deque()
+        self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
         self._draining = False
-        # By length of the queue, started workers that have room; a dict is a set that keeps its order.
+        # Started workers that have room, by queue length. The dicts serve as ordered sets.
         self._room: list[dict[int, None]] = [{} for _ in range(machines.window)]
         self.now = 0.0
         self.hours: dict[Cause, float] = dict.fromkeys(get_args(Cause), 0.0)
         self.preemptions = self.crashes = 0
         for gpu in self._gpus:
-            self._after(machines.start_seconds, gpu, self._start)
+            self._schedule(machines.start_seconds, gpu, self._start)
 
     def free_slots(self) -> int:
-        """Places left in the windows, those of workers that are yet to start among them, and among those that wait."""
+        """Return the free slots in all windows (also of workers that have not started) and in the common queue."""
         return 0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD - self._in_flight
 
     def submit(self, bundle: Bundle) -> None:
-        """Take a bundle; it waits in common where no started worker has room."""
+        """Accept a bundle; it waits in the common queue if no started worker has room."""
         self._in_flight += 1
-        self._held.append(bundle)
-        self._hand_out()
+        self._waiting.append(bundle)
+        self._assign_bundles()
 
     def poll(self, timeout: float) -> list[Event]:
-        """Advance the clock to the next time at which something is to be told.
+        """Advance the clock to the next events, and return them.
 
         Raises:
-            RuntimeError: nothing will ever happen, since there are no machines, or the clock went backwards.
+            RuntimeError: there are no more events, since there are no machines, or the clock went backwards.
         """
         del timeout
         while self._heap:
-            time, _, gpu, life, happen = heapq.heappop(self._heap)
+            time, _, gpu, life, handle = heapq.heappop(self._heap)
             if life != gpu.life:
                 continue
             if time < self.now:
                 raise RuntimeError(f"the virtual clock went from {self.now} back to {time}")
             self.now = time
-            if events := happen(gpu):
+            if events := handle(gpu):
                 return events
-        raise RuntimeError(f"nothing will ever happen on {self._machines.n_gpus} machines")
+        raise RuntimeError(f"no more events on {self._machines.n_gpus} machines")
 
     def drain(self) -> None:
-        """Take nothing more; what was taken is computed to its end."""
+        """Accept no more bundles; accepted bundles are computed to the end."""
         self._draining = True
 
     def close(self) -> None:
-        """Complete the ledger: every worker's activity ends now; safe to call twice."""
+        """End every worker's activity, which completes `hours`; may be called twice."""
         for gpu in self._gpus:
-            self._turn(gpu, gpu.activity)
+            self._switch_activity(gpu, gpu.activity)
 
-    def _after(self, seconds: float, gpu: _Gpu, happen: Callable[[_Gpu], list[Event]]) -> None:
-        heapq.heappush(self._heap, (self.now + seconds, next(self._order), gpu, gpu.life, happen))
+    def _schedule(self, seconds: float, gpu: _Gpu, handle: Callable[[_Gpu], list[Event]]) -> None:
+        heapq.heappush(self._heap, (self.now + seconds, next(self._order), gpu, gpu.life, handle))
 
-    def _turn(self, gpu: _Gpu, activity: Activity, *, lost: bool = False) -> None:
-        """Book the time of what a worker did until now, and let it do something else."""
+    def _switch_activity(self, gpu: _Gpu, activity: Activity, *, lost: bool = False) -> None:
+        """Add the time of a worker's activity to `hours`, and start another activity."""
         cause: Cause = "lost" if lost and gpu.activity == "computing" else gpu.activity
         self.hours[cause] += (self.now - gpu.since) / 3600
         gpu.activity, gpu.since = activity, self.now
 
-    def _offer(self, gpu: _Gpu) -> None:
-        """Note how many bundles a worker has room for, after anything that changed it."""
+    def _update_room(self, gpu: _Gpu) -> None:
+        """Update `_room` after a change to a worker's queue or activity."""
         if gpu.offered is not None:
             del self._room[gpu.offered][gpu.number]
         is_open = gpu.activity not in ("absent", "starting")
@@ -162,81 +162,81 @@ class VirtualCluster:
         if gpu.offered is not None:
             self._room[gpu.offered][gpu.number] = None
 
-    def _hand_out(self) -> None:
-        """Give bundles to the workers with the shortest queues, as long as there is room."""
-        while self._held:
+    def _assign_bundles(self) -> None:
+        """Assign waiting bundles to the workers with the shortest queues, while there is room."""
+        while self._waiting:
             room = next((room for room in self._room if room), None)
             if room is None:
                 return
             gpu = self._gpus[next(iter(room))]
-            gpu.queue.append(take_for(self._held, gpu.queue[-1].network if gpu.queue else gpu.network))
-            self._offer(gpu)
+            gpu.queue.append(take_for(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
+            self._update_room(gpu)
             if len(gpu.queue) == 1:
                 self._begin(gpu)
 
     def _arrive(self, gpu: _Gpu) -> list[Event]:
-        self._turn(gpu, "starting")
-        self._after(self._machines.start_seconds, gpu, self._start)
+        self._switch_activity(gpu, "starting")
+        self._schedule(self._machines.start_seconds, gpu, self._start)
         return []
 
     def _start(self, gpu: _Gpu) -> list[Event]:
-        self._turn(gpu, "idle")
+        self._switch_activity(gpu, "idle")
         machines = self._machines
         preemption, crash = (self._random.exponential(size=2) * 3600).tolist()
         preemption, crash = preemption * machines.preemption_hours, crash * machines.crash_hours
         if crash < preemption:
-            self._after(crash, gpu, self._crash)
+            self._schedule(crash, gpu, self._crash)
         elif math.isfinite(preemption):
-            self._after(preemption, gpu, self._preempt)
-        self._offer(gpu)
-        self._hand_out()
+            self._schedule(preemption, gpu, self._preempt)
+        self._update_room(gpu)
+        self._assign_bundles()
         return []
 
     def _begin(self, gpu: _Gpu) -> None:
-        """Begin the next part of the bundle that stands first."""
+        """Start the next part of the first bundle."""
         unit = gpu.queue[0].parts[gpu.position].unit
         if gpu.network == (unit.dataset, unit.architecture):
             self._compute(gpu)
             return
-        self._turn(gpu, "loading")
+        self._switch_activity(gpu, "loading")
         gpu.network = (unit.dataset, unit.architecture)
-        self._after(self._machines.load_seconds, gpu, self._compute)
+        self._schedule(self._machines.load_seconds, gpu, self._compute)
 
     def _compute(self, gpu: _Gpu) -> list[Event]:
-        self._turn(gpu, "computing")
-        self._after(self._seconds_of(gpu.queue[0].parts[gpu.position]), gpu, self._finish)
+        self._switch_activity(gpu, "computing")
+        self._schedule(self._seconds_of(gpu.queue[0].parts[gpu.position]), gpu, self._finish)
         return []
 
     def _finish(self, gpu: _Gpu) -> list[Event]:
-        """End a part, and begin the next one."""
+        """Finish a part, and start the next one."""
         bundle = gpu.queue[0]
         part = bundle.parts[gpu.position]
         events: list[Event] = [Receipt(part.unit.id, part.strengths, part.start, part.stop, "", self.now - gpu.since)]
-        self._turn(gpu, "idle")
+        self._switch_activity(gpu, "idle")
         gpu.position += 1
         if gpu.position == len(bundle.parts):
             gpu.position = 0
             gpu.queue.popleft()
             self._in_flight -= 1
             events.append(BundleDone(bundle))
-        self._offer(gpu)
+        self._update_room(gpu)
         if gpu.queue:
             self._begin(gpu)
         else:
-            self._hand_out()
+            self._assign_bundles()
         return events
 
     def _crash(self, gpu: _Gpu) -> list[Event]:
         self.crashes += 1
-        return self._lose(gpu, preempted=False)
+        return self._lose_worker(gpu, preempted=False)
 
     def _preempt(self, gpu: _Gpu) -> list[Event]:
         self.preemptions += 1
-        return self._lose(gpu, preempted=True)
+        return self._lose_worker(gpu, preempted=True)
 
-    def _lose(self, gpu: _Gpu, *, preempted: bool) -> list[Event]:
-        """End a worker; the next one starts on the same machine, or on one that replaces it."""
-        self._turn(gpu, "absent" if preempted else "starting", lost=True)
+    def _lose_worker(self, gpu: _Gpu, *, preempted: bool) -> list[Event]:
+        """End a worker; the next worker starts on the same machine or on its replacement."""
+        self._switch_activity(gpu, "absent" if preempted else "starting", lost=True)
         gpu.life += 1
         events: list[Event] = [
             BundleLost(bundle, started=bundle is gpu.queue[0], preempted=preempted, reason="its machine was lost")
@@ -245,9 +245,9 @@ class VirtualCluster:
         self._in_flight -= len(events)
         gpu.queue.clear()
         gpu.position, gpu.network = 0, None
-        self._offer(gpu)
+        self._update_room(gpu)
         if preempted:
-            self._after(self._machines.replacement_seconds, gpu, self._arrive)
+            self._schedule(self._machines.replacement_seconds, gpu, self._arrive)
         else:
-            self._after(self._machines.start_seconds, gpu, self._start)
+            self._schedule(self._machines.start_seconds, gpu, self._start)
         return events

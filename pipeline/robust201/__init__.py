@@ -1,7 +1,7 @@
 """robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
 
-In Python: `load_model`, `evaluate`, `compare`, `attack` and `place` are explained in `robust201.api`, `curves` in
-`robust201.security`, `show` in `robust201.gallery`; `RobustnessDataset` reads results.
+`load_model`, `evaluate`, `compare`, `attack` and `place` are documented in `robust201.api`, `curves` in
+`robust201.security`, and `show` in `robust201.gallery`. `RobustnessDataset` reads results.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when they are asked for: workers and the command line start without them.
+    # Imported on first use, so that workers and the command line start quickly.
     if name == "RobustnessDataset":
         from robust201.reader.dataset import RobustnessDataset
 

@@ -8,10 +8,10 @@ import signal
 def main() -> None:
     """Run the command line (see `cli.exits`)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Until the command begins and after it has ended, Ctrl-C ends the process as SIGTERM does: without a traceback.
+        # Before and after the command, Ctrl-C ends the process without a traceback, like SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        # Arrow's own allocator keeps the freed memory of threads that have ended; read when pyarrow is imported.
+        # Arrow's allocator keeps the memory of ended threads. The variable is read when pyarrow is imported.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from robust201.core.memory import collect_rarely
 
@@ -20,7 +20,7 @@ def main() -> None:
 
         run()
     finally:
-        gc.freeze()  # a last look for garbage would take longer than many a command
+        gc.freeze()  # skips the garbage collection at exit, which can take longer than the command itself
 
 
 if __name__ == "__main__":

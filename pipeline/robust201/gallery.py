@@ -1,4 +1,4 @@
-"""Single images under attack: clean image, change and attacked image, with what the network says of each."""
+"""Figures of single images under attack: clean image, perturbation and attacked image, with predictions."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SHOWN = 20
-"""Images in one figure."""
+"""Maximum number of images in a figure."""
 
 WIDTH = 5.0
-"""Of the figure, in inches."""
+"""Width of the figure in inches."""
 
 
 def show(
@@ -41,36 +41,38 @@ def show(
     class_names: Sequence[str] | None = None,
     **parameters: Any,
 ) -> "Figure":
-    """Attack single images and draw them, with the predicted classes and their confidences (softmax probabilities).
+    """Attack images and draw them, with the predicted classes and their confidences (softmax probabilities).
 
-    The change is shown around grey, enlarged so that its largest value fills the range; its factor stands below it.
+    The perturbation is drawn around grey and scaled so that its largest value fills the range; the scale is below it.
 
     Args:
         model: see `evaluate`.
         images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
-        labels: its class, or theirs.
-        key: an attack.
-        epsilon_255: radius of an Linf ball in units of 1/255, or
-        epsilon: of an L2 or L1 ball in pixels of [0, 1]; by default, the largest of the attack's own.
+        labels: class of each image.
+        key: key of an attack.
+        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest.
+        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest.
         normalisation: see `evaluate`.
-        class_names: one per class; their numbers by default.
-        parameters: of the attack, and further arguments of `attack`, such as ``seed=1``.
+        class_names: one name per class; by default the classes' numbers.
+        parameters: parameters of the attack, and further arguments of `attack`, such as ``seed=1``.
 
     Returns:
-        A Matplotlib figure: notebooks display it, ``.savefig("attacked.png")`` writes it.
+        A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
 
     Raises:
-        ConfigError: more than one radius or too many images, or a reason of `attack`.
+        ConfigError: there are several radii or too many images, or a reason of `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
     from robust201.figures.image_grid import Tile, draw_image_grid, show_change
 
     if np.ndim(images) == 3:
         images, labels = images[None], np.atleast_1d(labels)
-    given = as_image_set(images, labels)
-    n_images = len(given.labels)
+    image_set = as_image_set(images, labels)
+    n_images = len(image_set.labels)
     if n_images > MAX_SHOWN:
-        raise ConfigError(f"Showing images failed: {MAX_SHOWN} fit in a figure, got {n_images}. Choose some of them.")
+        raise ConfigError(
+            f"Showing images failed: a figure has room for {MAX_SHOWN}, got {n_images}. Select some of them."
+        )
     radius = epsilon if epsilon_255 is None else epsilon_255
     if radius is None and not {"epsilons_255", "epsilons"} & parameters.keys():
         radius, field = _largest_radius(key)
@@ -78,14 +80,14 @@ def show(
     attacked = attack(
         key,
         model,
-        given.images,
-        given.labels,
+        image_set.images,
+        image_set.labels,
         epsilon_255=epsilon_255,
         epsilon=epsilon,
         normalisation=normalisation,
         **parameters,
     )[-1]
-    clean = to_float(torch.from_numpy(given.images)).to(attacked.device)
+    clean = to_float(torch.from_numpy(image_set.images)).to(attacked.device)
     with warnings.catch_warnings(), ExitStack() as stack:
         warnings.simplefilter("ignore", RobustWarning)  # `attack` has already warned about the network
         classifier = stack.enter_context(as_classifier(model, clean, normalisation=as_normalisation(normalisation)))
@@ -94,19 +96,19 @@ def show(
         before, after = (_describe_predictions(classifier, pixels, names) for pixels in (clean, attacked))
     changes = (attacked - clean).cpu().numpy()
     rows = []
-    for place in range(n_images):
-        largest = float(np.abs(changes[place]).max())
+    for index in range(n_images):
+        largest = float(np.abs(changes[index]).max())
         factor = f"× {0.5 / largest:.0f}" if largest else "unchanged"
-        change = Tile(show_change(changes[place], largest), factor)
-        first, last = (pixels[place].cpu().numpy() for pixels in (clean, attacked))
-        rows.append([Tile(first, before[place]), change, Tile(last, after[place])])
+        change = Tile(show_change(changes[index], largest), factor)
+        clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
+        rows.append([Tile(clean_pixels, before[index]), change, Tile(attacked_pixels, after[index])])
     title = key_label(key) if radius is None else column_label(key, float(radius))
-    row_labels = [names[label] for label in given.labels]
+    row_labels = [names[label] for label in image_set.labels]
     return draw_image_grid(rows, columns=["clean", "change", title], row_labels=row_labels, width=WIDTH)
 
 
 def _largest_radius(key: str) -> tuple[float | None, str | None]:
-    """Return the largest default radius of an attack and its field; None for an attack without a ball."""
+    """Return an attack's largest default radius and its field; None if it has no radius."""
     parameters = find_task(key).parameters
     for field in ("epsilons_255", "epsilons"):
         if field in parameters.model_fields:
@@ -119,8 +121,8 @@ def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:
         return [f"class {number}" for number in range(n_classes)]
     if len(names) != n_classes:
         raise ConfigError(
-            f"Showing images failed for class_names: the network has {n_classes} classes, got {len(names)} names. Give "
-            "one for each."
+            f"Showing images failed for class_names: the network has {n_classes} classes, got {len(names)} names. Pass "
+            "one name per class."
         )
     return list(names)
 

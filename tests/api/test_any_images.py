@@ -1,4 +1,4 @@
-"""Images of one channel, floats, image sets of class folders and networks of many classes through the Python API."""
+"""The Python API with grey images, float images, class folders and many classes."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 
 
 @pytest.mark.parametrize("axis", [1, 3])
-def test_grey_images_are_attacked_within_their_ball(axis: int) -> None:
+def test_attack_keeps_grey_images_within_ball(axis: int) -> None:
     grey = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*ATTACKS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(network(1), grey, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
@@ -40,14 +40,14 @@ def test_grey_images_are_attacked_within_their_ball(axis: int) -> None:
     show(network(1), grey[:2], LABELS[:2], epsilon_255=8, steps=2, rel_stepsize=0.5)
 
 
-def test_grey_images_of_another_network_are_rejected() -> None:
+def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
     with pytest.raises(
         EvaluationError, match=r"expected logits of images \(21, 1, 8, 8\).*channels.*Check the network"
     ):
         evaluate(network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
     with pytest.raises(ConfigError, match=r"expected images of 3 channels, as its normalisation has, got 1\. Give"):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
-    with pytest.raises(DatasetError, match=r"'fog': corruptions are of RGB images.* Leave the key out\."):
+    with pytest.raises(DatasetError, match=r"'fog': corruptions need RGB images.* Leave the key out\."):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
     with pytest.raises(DatasetError, match=r"shape \(21, 3, 8, 1\) is ambiguous"):
         evaluate(network(1), PIXELS[:, :, :, :1], LABELS, ["clean"], progress=False)
@@ -56,7 +56,7 @@ def test_grey_images_of_another_network_are_rejected() -> None:
 # --- floats
 
 
-def test_floats_are_attacked_from_where_they_are() -> None:
+def test_attack_does_not_round_float_images() -> None:
     floats = (PIXELS / np.float32(255)) * 0.999
     table = evaluate(TinyNetwork(), floats, LABELS, ATTACKS, progress=False)
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
@@ -65,13 +65,11 @@ def test_floats_are_attacked_from_where_they_are() -> None:
     assert table["accuracy"][0] == (predicted == LABELS).mean()
     attacked = attack("fgsm", TinyNetwork(), floats, LABELS, epsilon_255=[2])[0].numpy()
     assert np.abs(attacked - floats).max() == pytest.approx(2 / 255, rel=1e-4)
-    with pytest.raises(
-        DatasetError, match=r"'fog': corruptions start from pixels of 8 bits.*\.round\(\) / 255, or leave"
-    ):
+    with pytest.raises(DatasetError, match=r"'fog': corruptions need 8-bit pixels.*\.round\(\) / 255, or leave"):
         evaluate(TinyNetwork(), floats, LABELS, ["fog"], progress=False)
 
 
-def test_floats_of_8_bits_are_those_of_bytes() -> None:
+def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
     tables = [
         evaluate(TinyNetwork(), images, LABELS, ATTACKS, progress=False)
         for images in (PIXELS, PIXELS / np.float32(255))
@@ -86,14 +84,14 @@ def test_floats_of_8_bits_are_those_of_bytes() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for place, pixels in enumerate(PIXELS):
-        file = tmp_path / f"class{LABELS[place]}" / f"{place:02d}.png"
+    for index, pixels in enumerate(PIXELS):
+        file = tmp_path / f"class{LABELS[index]}" / f"{index:02d}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.transpose(1, 2, 0)).save(file)
     return tmp_path
 
 
-def test_image_set_keeps_positions_and_so_random_numbers(folder: Path) -> None:
+def test_image_set_keeps_positions_and_random_numbers(folder: Path) -> None:
     whole, some = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
     full = evaluate(TinyNetwork(), whole, keys=keys, progress=False).outcomes
@@ -110,7 +108,7 @@ def test_image_set_keeps_positions_and_so_random_numbers(folder: Path) -> None:
         evaluate(TinyNetwork(), some, some.labels, ["clean"], progress=False)
 
 
-def test_class_folders_must_be_those_of_the_network(folder: Path) -> None:
+def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder: Path) -> None:
     images = load_images("mine", path=folder)
     with pytest.raises(DatasetError, match=r"5 class folders: the network has 6 classes.*labels\.json"):
         evaluate(network(3, n_classes=6), images, keys=["clean"], progress=False)
@@ -119,7 +117,7 @@ def test_class_folders_must_be_those_of_the_network(folder: Path) -> None:
 # --- many classes
 
 
-def test_thousand_classes() -> None:
+def test_evaluate_supports_thousand_classes() -> None:
     model = network(3, n_classes=1000)
     with torch.no_grad():
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
@@ -132,7 +130,7 @@ def test_thousand_classes() -> None:
     assert ((table["confidence"] > 0) & (table["confidence"] < 1)).all()
 
 
-def test_more_classes_than_results_hold_are_rejected() -> None:
+def test_evaluate_rejects_more_than_maximum_classes() -> None:
     class Many(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images.flatten(1)[:, :1].expand(-1, 70_000)
@@ -145,7 +143,7 @@ def test_more_classes_than_results_hold_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_module_is_recorded(dtype: torch.dtype) -> None:
+def test_protocols_record_half_precision(dtype: torch.dtype) -> None:
     with pytest.warns(RobustWarning, match="computes in"):
         table = evaluate(network(3).to(dtype), PIXELS, LABELS, ATTACKS, progress=False)
     assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}

@@ -1,4 +1,4 @@
-"""The Python API: any module, left as it was; the numbers of a sweep; a place among evaluated architectures."""
+"""The Python API: evaluate, attack, load_model and place."""
 
 import copy
 import dataclasses
@@ -54,7 +54,7 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
 # --- evaluate
 
 
-def test_one_row_per_key_and_strength() -> None:
+def test_evaluate_returns_one_row_per_key_and_strength() -> None:
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
     assert list(frame["strength"]) == [0, 1, 128, 1, 5]
@@ -68,7 +68,7 @@ def test_one_row_per_key_and_strength() -> None:
     assert frame["accuracy"][2] < frame["accuracy"][0]
 
 
-def test_numbers_of_clean_images_are_those_of_the_logits() -> None:
+def test_clean_results_match_the_logits() -> None:
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **NORMALISED)
     softmax = tiny_classifier()(torch.from_numpy(PIXELS) / 255).softmax(dim=1)
     assert frame["accuracy"].item() == (softmax.argmax(dim=1).numpy() == LABELS).mean()
@@ -76,7 +76,7 @@ def test_numbers_of_clean_images_are_those_of_the_logits() -> None:
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None:
+def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     row = find_task("pgd")
     parameters = row.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
     images = tiny_images()
@@ -95,7 +95,7 @@ def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None
 
 
 @pytest.mark.parametrize(
-    "given",
+    "images",
     [
         torch.from_numpy(PIXELS),
         PIXELS.transpose(0, 2, 3, 1),
@@ -104,13 +104,13 @@ def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None
     ],
     ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
 )
-def test_every_form_of_images_gives_the_same(given: object) -> None:
+def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
-    found = evaluate(TinyNetwork(), given, torch.from_numpy(LABELS), KEYS, **NORMALISED)
-    pd.testing.assert_frame_equal(numbers(found), numbers(expected))
+    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISED)
+    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected))
 
 
-def test_a_model_that_normalises_itself_gives_the_same_as_a_normalisation() -> None:
+def test_normalisation_argument_matches_normalising_model() -> None:
     mean, std = NORMALISATION.mean, NORMALISATION.std
 
     class Normalising(nn.Module):
@@ -129,26 +129,31 @@ def test_a_model_that_normalises_itself_gives_the_same_as_a_normalisation() -> N
         pd.testing.assert_frame_equal(numbers(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
 
 
-def test_a_measure_stands_in_columns_of_its_own() -> None:
+def test_evaluate_returns_measure_in_separate_columns() -> None:
     frame = evaluate(TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **NORMALISED)
     clean, jacobian = frame.iloc[0], frame.iloc[1]
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
-    # A classifier of load_model knows its normalisation, so the Jacobian is that of the sweep.
+    # A classifier from load_model contains its normalisation, so the Jacobian equals that of the sweep.
     same = evaluate(tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False)
     assert same["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
 
 
-def test_progress_counts_evaluations() -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_function_receives_counts() -> None:
+    progress_calls: list[tuple[int, int]] = []
     evaluate(
-        TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=NORMALISATION, progress=lambda *counts: told.append(counts)
+        TinyNetwork(),
+        PIXELS,
+        LABELS,
+        KEYS,
+        normalisation=NORMALISATION,
+        progress=lambda *counts: progress_calls.append(counts),
     )
-    assert told == [(done, 5) for done in range(1, 6)]
+    assert progress_calls == [(done, 5) for done in range(1, 6)]
 
 
-def test_corruptions_depend_on_the_seed_alone() -> None:
+def test_corruptions_depend_only_on_the_seed() -> None:
     keys = [{"gaussian_noise": {"severities": [5]}}]
     first, second, other = (
         evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISED)["confidence"].item()
@@ -169,7 +174,7 @@ def state_of(model: nn.Module) -> list[object]:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
-def test_the_module_is_left_as_it_was(make: type[nn.Module], fails: bool) -> None:
+def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool) -> None:
     model = make().train()
     model.get_submodule("network.stem" if make is tiny_classifier else "stem").eval()
     first, second, *_ = model.parameters()
@@ -189,12 +194,12 @@ def test_the_module_is_left_as_it_was(make: type[nn.Module], fails: bool) -> Non
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
-def test_a_module_is_copied_to_another_device() -> None:
+def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
     before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
-    found = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
+    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
     expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
-    assert found["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
+    assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (state_of(model), torch.backends.cudnn.allow_tf32) == (before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
 
@@ -209,20 +214,20 @@ def test_a_module_is_copied_to_another_device() -> None:
     ],
     ids=["autocast", "inference mode", "no_grad"],
 )
-def test_numbers_do_not_depend_on_the_contexts_of_the_caller(surround: Callable, engine: str) -> None:
+def test_results_do_not_depend_on_the_callers_torch_contexts(surround: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISED)
     images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     with surround():
-        found = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
+        evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
         same = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
-    pd.testing.assert_frame_equal(numbers(found), numbers(expected), check_exact=True)
+    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected), check_exact=True)
     assert torch.equal(same, images)
     assert not same.is_inference()
 
 
 @pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
-def test_a_module_made_in_inference_mode_is_evaluated_like_any_other(make: type[nn.Module]) -> None:
+def test_evaluate_accepts_module_created_in_inference_mode(make: type[nn.Module]) -> None:
     keys = [{"pgd": {"epsilons_255": [8]}}, {"jacobian": {"projections": "exact"}}]
     expected = evaluate(make(), PIXELS, LABELS, keys, progress=False)
     with torch.inference_mode():
@@ -238,7 +243,7 @@ def test_a_module_made_in_inference_mode_is_evaluated_like_any_other(make: type[
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a switch of PyTorch 2.9")
-def test_evaluation_has_full_precision_if_the_caller_set_fp32_precision() -> None:
+def test_evaluate_uses_full_precision_despite_fp32_precision_setting() -> None:
     operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
     before = [operation.fp32_precision for operation in operations]
     seen = []
@@ -260,7 +265,7 @@ def test_evaluation_has_full_precision_if_the_caller_set_fp32_precision() -> Non
     assert all(precisions == ["ieee"] * 3 for precisions in seen)
 
 
-def test_products_of_matrices_are_in_full_precision_meanwhile() -> None:
+def test_evaluate_multiplies_matrices_in_full_precision() -> None:
     seen = []
 
     class Looking(TinyNetwork):
@@ -284,18 +289,18 @@ def test_products_of_matrices_are_in_full_precision_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
 )
-def test_attack_gives_images_in_their_balls_in_the_order_asked_for(key: str, radii: dict, order: object) -> None:
-    found = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
-    assert found.dtype == torch.float32
-    assert found.shape == (2, *PIXELS.shape)
-    difference = (found - torch.from_numpy(PIXELS) / 255).flatten(2)
+def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: dict, order: object) -> None:
+    attacked = attack(key, tiny_classifier(), PIXELS, LABELS, **radii)
+    assert attacked.dtype == torch.float32
+    assert attacked.shape == (2, *PIXELS.shape)
+    difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
     allowed = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
     assert (norms <= allowed[:, None] + 1e-5).all()
     assert (norms.amax(dim=1) > 0.9 * allowed).all()
 
 
-def test_attacked_images_have_the_accuracy_that_evaluate_tells() -> None:
+def test_attack_matches_accuracy_of_evaluate() -> None:
     model = tiny_classifier()
     adversarial = attack("pgd", model, PIXELS, LABELS, epsilon_255=8, steps=2, rel_stepsize=1)
     accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
@@ -309,7 +314,7 @@ def test_attacked_images_have_the_accuracy_that_evaluate_tells() -> None:
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
-def test_load_model_answers_pixels_with_logits(tiny_weights: Path, as_folder: bool) -> None:
+def test_load_model_returns_classifier_of_pixels(tiny_weights: Path, as_folder: bool) -> None:
     store = tiny_weights if as_folder else CheckpointStore(tiny_weights)
     model = load_model(309, "digits", store)
     pixels = torch.rand(2, 3, 32, 32, requires_grad=True)
@@ -321,7 +326,7 @@ def test_load_model_answers_pixels_with_logits(tiny_weights: Path, as_folder: bo
     assert model.mean.flatten().tolist() == pytest.approx(spec.normalisation.mean)
 
 
-def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
+def test_loaded_network_matches_sweep_bit_for_bit(
     write_sweep: WriteSweep, robust201: RunCommand, tiny_weights: Path, tmp_path: Path
 ) -> None:
     keys = {
@@ -341,7 +346,7 @@ def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
     assert (both["accuracy"] == both["value"]).all()
 
 
-def test_weights_changed_after_loading_count(tiny_weights: Path) -> None:
+def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -> None:
     images = load_images("digits")
     model = load_model(309, "digits", tiny_weights)
     model.network.classifier.weight.zero_()
@@ -356,7 +361,7 @@ def test_weights_changed_after_loading_count(tiny_weights: Path) -> None:
         evaluate(model, images.images, images.labels, ["clean"], progress=False)
 
 
-def test_load_model_takes_a_file_of_weights(tmp_path: Path, tiny_weights: Path) -> None:
+def test_load_model_reads_weights_file(tmp_path: Path, tiny_weights: Path) -> None:
     resnet = Zoo().build("resnet18", n_classes=10)
     save_file(resnet.state_dict(), tmp_path / "resnet18.safetensors")
     loaded = load_model("resnet18", "cifar10", weights=tmp_path / "resnet18.safetensors")
@@ -366,14 +371,14 @@ def test_load_model_takes_a_file_of_weights(tmp_path: Path, tiny_weights: Path) 
     assert torch.equal(load_model(309, "digits", weights=file)(pixels), load_model(309, "digits", tiny_weights)(pixels))
 
 
-def test_load_model_refuses_in_one_line(tmp_path: Path, tiny_weights: Path) -> None:
+def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_weights: Path) -> None:
     file = tmp_path / "wrong.safetensors"
     save_file({"a": torch.zeros(1)}, file)
     for error, message, arguments in (
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
         (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
-        (ConfigError, "expected a store.*got none of these", (21, "digits")),
+        (ConfigError, "expected a store.*got neither", (21, "digits")),
     ):
         with pytest.raises(error, match=message):
             load_model(*arguments)
@@ -390,7 +395,7 @@ def test_load_model_refuses_in_one_line(tmp_path: Path, tiny_weights: Path) -> N
 # --- place
 
 
-def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
+def test_place_names_networks_of_custom_spaces(tmp_path: Path) -> None:
     plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
     export(tmp_path / "dataset", plan)
     dataset = RobustnessDataset(tmp_path / "dataset")
@@ -401,7 +406,7 @@ def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
     assert placed["best_architecture"].isna().tolist() == [False, True]
 
 
-def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:
+def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     values = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
     dataset = robust201.RobustnessDataset(write_results(tmp_path, values))
     result = pd.DataFrame(
@@ -421,28 +426,28 @@ def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:
     assert placed["rank"].isna().tolist() == [False, False, False, True, True]
     with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
         place(result, dataset, data="cifar01")
-    with pytest.raises(ConfigError, match="got none named strength, accuracy"):
+    with pytest.raises(ConfigError, match="lacks the columns strength, accuracy"):
         place(result[["key"]], dataset)
 
 
 # --- the rest
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_package_import_loads_no_heavy_libraries() -> None:
     code = "import sys, robust201; heavy = [m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]; print(heavy)"
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert outcome.stdout.strip() == "[]"
     assert callable(robust201.evaluate)
 
 
-def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
     assert list(tmp_path.iterdir()) == []
 
 
 class _Scaled(torch.nn.Module):
-    """Logits of another network, rounded or multiplied: the same predictions, and no gradients to follow."""
+    """A network's logits, rounded or multiplied: equal predictions, but useless gradients."""
 
     def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
         super().__init__()
@@ -454,7 +459,7 @@ class _Scaled(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
-def test_networks_without_gradients_are_reported(factor: float, is_rounded: bool) -> None:
+def test_evaluate_warns_about_networks_without_gradients(factor: float, is_rounded: bool) -> None:
     model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
     images = select(load_images("digits"), count=20, seed=0)
     with pytest.warns(RobustWarning, match="the loss has no gradient"):

@@ -38,33 +38,33 @@ def labels(images: np.ndarray) -> np.ndarray:
         return Linear(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
-def test_outcomes_are_those_of_the_rows(images, labels):
+def test_outcomes_match_the_rows(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(table, Evaluation)
-    assert table.outcomes.shape == (60, 3)  # none of the measure
+    assert table.outcomes.shape == (60, 3)  # a measure has no outcomes
     accuracies = table.dropna(subset="accuracy").set_index(["key", "strength"])["accuracy"]
     pd.testing.assert_series_equal(table.outcomes.mean(), accuracies, check_names=False)
     assert pickle.loads(pickle.dumps(table)).outcomes.equals(table.outcomes)
     assert type(table.head(1)) is pd.DataFrame
 
 
-def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
-    found = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
-    assert found[["first", "second"]].drop_duplicates().values.tolist() == [
+def test_compare_detects_only_the_worse_network(images, labels):
+    comparison = robust201.compare({"good": Linear(0), "copy": Linear(0), "bad": Linear(1)}, images, labels, KEYS)
+    assert comparison[["first", "second"]].drop_duplicates().values.tolist() == [
         ["good", "copy"],
         ["good", "bad"],
         ["copy", "bad"],
     ]
-    same = found[found["second"] == "copy"]
+    same = comparison[comparison["second"] == "copy"]
     assert (same["difference"] == 0).all()
     assert (same["p_value"] == 1).all()
-    clean = found[(found["second"] == "bad") & (found["key"] == "clean")].iloc[0]
+    clean = comparison[(comparison["second"] == "bad") & (comparison["key"] == "clean")].iloc[0]
     assert clean["difference"] == clean["second_accuracy"] - clean["first_accuracy"] < -0.3
     assert clean["low"] < clean["difference"] < clean["high"] < 0
     expected = binomtest(int(clean["only_second"]), int(clean["only_first"] + clean["only_second"])).pvalue
     assert clean["p_value"] == pytest.approx(expected)
-    assert (found["adjusted_p_value"] >= found["p_value"]).all()
-    first, second, third = found.summary.splitlines()
+    assert (comparison["adjusted_p_value"] >= comparison["p_value"]).all()
+    first, second, third = comparison.summary.splitlines()
     assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
     assert first.endswith("They classify every image alike, as the same network would.")
     assert "alike" not in second
@@ -72,17 +72,18 @@ def test_a_network_equals_itself_and_differs_from_a_worse_one(images, labels):
     assert third.startswith("copy is significantly more accurate in")
 
 
-def test_tables_are_compared_without_evaluating_again(images, labels):
+def test_compare_accepts_tables(images, labels):
     tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
-    found = robust201.compare(tables)
-    assert found["first"].unique().tolist() == ["Evaluation 1"]
+    comparison = robust201.compare(tables)
+    assert comparison["first"].unique().tolist() == ["Evaluation 1"]
     modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
     pd.testing.assert_frame_equal(
-        pd.DataFrame(found).drop(columns=["first", "second"]), pd.DataFrame(modules).drop(columns=["first", "second"])
+        pd.DataFrame(comparison).drop(columns=["first", "second"]),
+        pd.DataFrame(modules).drop(columns=["first", "second"]),
     )
 
 
-def test_what_cannot_be_compared_is_rejected(images, labels):
+def test_compare_rejects_incomparable_networks(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
     with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
@@ -96,7 +97,7 @@ def test_what_cannot_be_compared_is_rejected(images, labels):
         robust201.compare({"a": table, "b": fgsm})
 
 
-def test_each_call_warns_of_parameters_once(images, labels):
+def test_compare_warns_of_parameters_once_per_call(images, labels):
     keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
     for _ in range(2):
         with warnings.catch_warnings(record=True) as warned:
@@ -106,7 +107,7 @@ def test_each_call_warns_of_parameters_once(images, labels):
         assert len([message for message in about_steps if message.startswith("pgd.")]) == 1
 
 
-def test_tables_of_other_parameters_are_rejected(images, labels):
+def test_compare_rejects_tables_with_different_parameters(images, labels):
     weak, strong = (
         robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
@@ -123,16 +124,18 @@ def test_tables_of_other_parameters_are_rejected(images, labels):
         robust201.compare([weak, seeded])
 
 
-def test_networks_of_a_dataset_next_to_others_are_rejected(images, labels):
+def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
     stored = "benchmark_data/cells-cifar10:21"
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
-        with pytest.raises(ConfigError, match=r"cells-cifar10:21: expected networks of datasets only, or .*, got both"):
+        with pytest.raises(
+            ConfigError, match=r"cells-cifar10:21: networks in datasets and modules or tables cannot be compared"
+        ):
             robust201.compare(networks, images, labels, ["clean"])
 
 
 @pytest.mark.parametrize("which", ["module", "table"])
-def test_a_single_network_is_rejected(images, labels, which):
-    one = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+def test_compare_rejects_single_network(images, labels, which):
+    network = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
     with pytest.raises(ConfigError, match="expected several networks, got one"):
-        robust201.compare(one, images, labels)
+        robust201.compare(network, images, labels)

@@ -1,4 +1,4 @@
-"""Security curves of networks: the same accuracies as evaluations at each epsilon, files, and what is refused."""
+"""Security curves: accuracies as in evaluations at each epsilon, files, and wrong arguments."""
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNet
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
-# A few steps of an attack that would like more: the warnings are not the point here.
+# Attacks have few steps to save time; their warnings are ignored.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*steps are few:robust201.core.errors.RobustWarning"),
     pytest.mark.filterwarnings("ignore:.*did not fool:robust201.core.errors.RobustWarning"),
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 class Logits(nn.Module):
-    """Free of rounding that differs with the batch."""
+    """A network whose rounding does not depend on the batch."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ def curves(networks, norm, attacks, **options):
 
 
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "ddn_l2"), ("L0", "sigma_zero_l0")])
-def test_accuracies_are_those_of_an_evaluation(norm, key):
+def test_curves_match_accuracies_of_evaluate(norm, key):
     table = curves({"tiny": Logits()}, norm, {key: {"steps": 25}})
     fooled = table.distances["tiny"].to_numpy()
     fooled = np.sort(fooled[np.isfinite(fooled) & (fooled > 0)])
@@ -50,13 +50,13 @@ def test_accuracies_are_those_of_an_evaluation(norm, key):
     evaluated = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluated["accuracy"].tolist()
     assert table.loc[0, "clean_accuracy"] == evaluated["accuracy"][0]
-    # What an evaluation knows of distances ends at its largest epsilon.
+    # Distances of an evaluation are limited by its largest epsilon.
     factor = 255 if norm == "Linf" else 1
     np.testing.assert_allclose(evaluated.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
     assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
 
 
-def test_of_several_attacks_each_image_has_the_smallest_distance():
+def test_curves_take_smallest_distance_over_attacks():
     single = {
         key: curves([Logits()], "L2", {key: {"steps": 15}}).distances["Logits"].to_numpy()
         for key in ("fmn_l2", "ddn_l2", "aa_fab_l2")
@@ -73,7 +73,7 @@ def test_of_several_attacks_each_image_has_the_smallest_distance():
 
 
 @pytest.mark.filterwarnings("ignore:zero gradients")
-def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
+def test_curves_of_constant_network_have_infinite_distances(tmp_path):
     class Constant(nn.Module):
         def forward(self, pixels):
             return 0.0 * pixels.flatten(1)[:, :5] + torch.arange(5.0)
@@ -89,7 +89,7 @@ def test_a_network_that_nothing_fools_has_no_finite_distance(tmp_path):
     assert table.save(tmp_path / "flat.svg").stat().st_size > 1000
 
 
-def test_files_show_every_network_and_are_equal_each_time(tmp_path):
+def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
     networks = {"one": Logits(), "two": TinyNetwork(seed=1)}
     table = curves(networks, "Linf", {"fmn": {"steps": 10}})
     svg = table.save(tmp_path / "curves.svg").read_text()
@@ -102,7 +102,7 @@ def test_files_show_every_network_and_are_equal_each_time(tmp_path):
         table.save(tmp_path / "curves.jpg")
 
 
-def test_a_subset_of_the_images_keeps_their_positions():
+def test_curves_of_subset_keep_image_positions():
     table = curves({"tiny": Logits()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
     assert len(table.distances) == 10
     assert set(table.distances.index) <= set(range(20))
@@ -112,24 +112,27 @@ def test_a_subset_of_the_images_keeps_their_positions():
     ("arguments", "message"),
     [
         (("L3", None), "failed for norm 'L3': expected one of Linf, L2, L1, L0"),
-        (("L2", "fmn"), "failed for attack 'fmn': expected one .* in L2: aa_fab_l2, fmn_l2, ddn_l2, bb_l2"),
+        (
+            ("L2", "fmn"),
+            "failed for attack 'fmn': expected a minimum-norm attack in L2: aa_fab_l2, fmn_l2, ddn_l2, bb_l2",
+        ),
         (("Linf", ["pgd"]), "failed for attack 'pgd'"),
-        (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves have every epsilon"),
-        (("Linf", []), "none is named"),
+        (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves cover every epsilon"),
+        (("Linf", []), "no attack is named"),
     ],
 )
-def test_other_arguments_are_refused(arguments, message):
+def test_curves_reject_wrong_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
         curves({"tiny": Logits()}, *arguments)
 
 
-def test_few_steps_are_warned_of():
+def test_curves_warn_about_too_few_steps():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
         robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float64])
-def test_a_whole_epsilon_fools_the_images_at_its_distance(number):
+def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(number):
     epsilons = np.arange(1, 256)
     distances = (epsilons / 255).astype(number).astype(np.float64) * 255
     table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": distances})}, LINF, {})
@@ -143,7 +146,7 @@ def test_a_whole_epsilon_fools_the_images_at_its_distance(number):
 
 
 class Sums(nn.Module):
-    """A class for each third of the columns' sums, of images of any shape."""
+    """A network for images of any shape, whose logits are the sums over thirds of the columns."""
 
     def forward(self, pixels):
         sums = pixels.sum(dim=(1, 2))
@@ -152,7 +155,7 @@ class Sums(nn.Module):
 
 @pytest.mark.parametrize("norm", ["L2", "L1", "L0"])
 @pytest.mark.parametrize("shape", [(3, 8, 4), (3, 4, 8), (1, 6, 4)])
-def test_images_need_not_be_square(norm, shape):
+def test_curves_accept_non_square_images(norm, shape):
     images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
     labels = Sums()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
     key = {"L2": "fmn_l2", "L1": "fmn_l1", "L0": "fmn_l0"}[norm]
@@ -161,18 +164,18 @@ def test_images_need_not_be_square(norm, shape):
     assert 0 < table.distances["sums"].min() < np.inf
 
 
-def test_where_no_image_is_classified_correctly_the_summary_says_so():
+def test_curves_summary_reports_zero_clean_accuracy():
     table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": [0.0, 0.0]})}, LINF, {})
     assert np.isnan(table.loc[0, "half_distance"])
     assert "it classifies no image correctly, so that there is none to fool (Linf, fmn;" in table.summary
     assert "fewer than half" not in table.summary
 
 
-def test_passes_are_counted_where_steps_are_all():
+def test_passes_are_counted_only_for_attacks_without_further_passes():
     assert _passes(TASKS["ddn_l2"], {"steps": 7}) == 14
     for key in ("aa_fab", "bb", "bb_l0"):
         assert np.isnan(_passes(TASKS[key], {"steps": 7}))
     row = TASKS["bb_l2"]
-    # For planning, with the search for a starting point, once for all epsilons.
+    # For planning, the search for a starting point counts once for all epsilons.
     parameters = row.parameters(steps=100, epsilons=(0.5, 1.0))
     assert row.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2

@@ -1,4 +1,4 @@
-"""The Python examples of the pages on single networks run in their order, a session for each page."""
+"""The Python examples of the pages on single networks run in order, with one session per page."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tests.project.test_documents import examples
 
 
 @pytest.mark.filterwarnings("ignore:(single step|ensemble)")  # few steps
-def test_examples_of_the_api_run(
+def test_api_page_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`robust201.evaluate` without keys: a subset of images that a count reproduces, AutoAttack, a summary."""
+"""`robust201.evaluate` without keys: a reproducible subset of images, AutoAttack, a summary."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ NORMALISED = {"normalisation": NORMALISATION, "progress": False}
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let AutoAttack take few steps: its defaults take seconds even on tiny networks."""
+    """Reduce AutoAttack's steps, since its defaults take seconds even on tiny networks."""
 
     def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
@@ -33,14 +33,14 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return {key: fields | few.get(key, {}) for key, fields in keys.items()}
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
-    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # so that the minimum is chosen on any machine
+    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # chooses the minimum count on any machine
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="seconds")
 
 
-def test_images_chosen_by_time_are_named_and_reproduced_by_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_first_look_is_reproduced_by_its_count(capsys: pytest.CaptureFixture[str]) -> None:
     by_time = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
     captured = capsys.readouterr()
     assert "on 20 of 60 images (class-stratified, seed 4, as many as the time allows)" in captured.err
@@ -58,13 +58,13 @@ def subset(count: int, seed: int) -> np.ndarray:
     return select(IMAGES, count=count, seed=seed).indices
 
 
-def test_intervals_are_those_of_the_evaluated_images() -> None:
+def test_intervals_are_based_on_evaluated_images() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, **NORMALISED)
     low, high = accuracy_intervals(table["accuracy"], 20)
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
 
-def test_summary_is_the_worst_case_over_all_attacks_image_by_image() -> None:
+def test_summary_is_per_image_worst_case_over_attacks() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, epsilon="2/255", **NORMALISED)
     clean, attacked = table.summary.splitlines()
     assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
@@ -77,14 +77,14 @@ def test_summary_is_the_worst_case_over_all_attacks_image_by_image() -> None:
     assert worst <= table.set_index("key").loc[keys, "accuracy"].min()
 
 
-def test_summary_without_autoattack_says_so() -> None:
+def test_summary_mentions_missing_autoattack() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, {"fgsm": {"epsilons_255": [1, 8]}}, **NORMALISED)
     lines = table.summary.splitlines()
     assert len(lines) == 2
     assert all(line.endswith("AutoAttack may fool more images.") for line in lines)
 
 
-def test_subset_of_named_keys_has_the_numbers_of_its_images_in_the_whole() -> None:
+def test_subset_results_match_results_on_all_images() -> None:
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
     whole = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
     part = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **NORMALISED)
@@ -92,7 +92,7 @@ def test_subset_of_named_keys_has_the_numbers_of_its_images_in_the_whole() -> No
     assert "images" not in whole.protocols["pgd"]
 
 
-def test_tables_of_the_same_subset_are_compared() -> None:
+def test_compare_accepts_tables_of_same_subset() -> None:
     tables = {
         str(seed): robust201.evaluate(TinyNetwork(seed), PIXELS, LABELS, count=count, **NORMALISED)
         for seed, count in ((0, None), (1, 20))
@@ -101,7 +101,7 @@ def test_tables_of_the_same_subset_are_compared() -> None:
 
 
 class Fixed(nn.Module):
-    """A linear network of some classes; NaN for white images."""
+    """A linear network; if broken, it returns NaN for white images."""
 
     def __init__(self, n_classes: int, *, is_broken: bool = False) -> None:
         super().__init__()
@@ -116,12 +116,12 @@ class Fixed(nn.Module):
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_networks_of_few_classes(n_classes: int) -> None:
+def test_first_look_supports_few_classes(n_classes: int) -> None:
     table = robust201.evaluate(Fixed(n_classes), PIXELS, LABELS % n_classes, progress=False)
     assert {"aa_apgd-ce", "aa_square"} <= {*table["key"]}
 
 
-def test_images_of_one_class() -> None:
+def test_first_look_supports_images_of_one_class() -> None:
     table = robust201.evaluate(TinyNetwork(), PIXELS, np.full(60, 3), **NORMALISED)
     assert (table["n_images"] == 20).all()
 
@@ -135,17 +135,17 @@ def test_images_of_one_class() -> None:
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
         ({"epsilon": "8"}, ConfigError, "Write 8/255"),
-        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "expected it without keys"),
+        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "combined with keys or benchmark"),
     ],
 )
-def test_wrong_arguments_are_rejected(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, **NORMALISED}
     with pytest.raises(error, match=message) as caught:
         robust201.evaluate(**(options | changes))
     assert not re.search("\n", str(caught.value))
 
 
-def test_autoattack_is_missed_only_in_norms_that_it_has() -> None:
+def test_summary_mentions_autoattack_only_for_its_norms() -> None:
     keys = {"fmn_l0": {"epsilons": [3], "steps": 50}, "fmn_l1": {"epsilons": [3], "steps": 50}}
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
     by_norm = {norm: line for line in table.summary.splitlines() for norm in ("(L0)", "(L1)") if norm in line}

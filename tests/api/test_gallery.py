@@ -1,4 +1,4 @@
-"""Pictures of single images: the captions are the predictions of the network, the images those that were attacked."""
+"""Figures of attacked images and their captions."""
 
 import warnings
 
@@ -19,8 +19,8 @@ def captions(figure):
     return [axes.get_xlabel() for axes in figure.axes if axes.get_visible()]
 
 
-def picture(figure, place):
-    return np.asarray(figure.axes[place].images[0].get_array()).transpose(2, 0, 1)
+def picture(figure, index):
+    return np.asarray(figure.axes[index].images[0].get_array()).transpose(2, 0, 1)
 
 
 def test_show_draws_the_attacked_image_and_its_prediction():
@@ -63,25 +63,25 @@ def test_show_warns_of_a_softmax_once():
 
 def test_show_rejects_too_many_images_and_wrong_names():
     many = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
-    with pytest.raises(ConfigError, match="20 fit in a figure, got 21"):
+    with pytest.raises(ConfigError, match="a figure has room for 20, got 21"):
         robust201.show(TinyNetwork(), *many)
     with pytest.raises(ConfigError, match="5 classes, got 2 names"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])
-    with pytest.raises(ConfigError, match="got another key"):
+    with pytest.raises(ConfigError, match="it is not one of"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fog")
     with pytest.raises(DatasetError):
         robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])
 
 
-def test_the_command_draws_a_file(robust201: RunCommand, tmp_path):
+def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
     out = tmp_path / "attacked.svg"
-    ended = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
-    assert ended.code == 0
+    result = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
+    assert result.code == 0
     assert out.read_text().count("<image") == 3
     for wrong in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
         arguments = ("--key", "fgsm", *wrong, "--out", tmp_path / "b.png")
@@ -89,13 +89,13 @@ def test_the_command_draws_a_file(robust201: RunCommand, tmp_path):
     assert robust201("show", f"{file}:build", "--data", "digits", "--out", tmp_path / "b.gif").code == 2
 
 
-def test_corrupt_draws_a_sheet(robust201: RunCommand, tmp_path):
+def test_corrupt_command_draws_sheet(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6
 
 
-def test_fuse_draws_blends_below_their_sources(robust201: RunCommand, tmp_path):
+def test_fuse_command_draws_blends_below_sources(robust201: RunCommand, tmp_path):
     arguments = ("--first", "digits", "--second", "digits", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("fuse", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 3 * 8

@@ -1,4 +1,4 @@
-"""Benchmarks by name: RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
+"""RobustBench's protocols on a small CIFAR-10, and their JSON rows."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ FIELDS = {
     *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture"),
     *("eps", "clean_acc", "reported", "footnote", "unreliable"),
 }
-"""Fields of model_info files that all leaderboards have, apart from the accuracy under the threat."""
+"""Fields of model_info in all leaderboards, except robust accuracy."""
 
 MODEL = """
 from torch import nn
@@ -44,7 +44,7 @@ def build(n_classes: int = 10) -> nn.Module:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with the first test images of an invented CIFAR-10 and CIFAR-10-C; half of them are classified."""
+    """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     images, labels = fabricate(dataset("cifar10"), N_TEST)
@@ -65,7 +65,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_protocols_are_those_of_the_leaderboards() -> None:
+def test_benchmark_protocols_match_leaderboards() -> None:
     attack = {name: next(key for key in row.keys if key != "clean") for name, row in BENCHMARKS.items()}
     linf = find_task(attack["robustbench-linf"]).parameters(**BENCHMARKS["robustbench-linf"].keys["aa_standard"])
     assert linf.strengths == (8.0,)
@@ -77,7 +77,7 @@ def test_protocols_are_those_of_the_leaderboards() -> None:
 @pytest.mark.parametrize(
     ("name", "field"), [("robustbench-linf", "autoattack_acc"), ("robustbench-l2", "autoattack_acc")]
 )
-def test_row_of_an_attack(data: Path, name: str, field: str) -> None:
+def test_benchmark_row_of_attack(data: Path, name: str, field: str) -> None:
     table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
     row = table.model_info
@@ -94,7 +94,7 @@ def test_row_of_an_attack(data: Path, name: str, field: str) -> None:
     assert same["accuracy"].tolist() == [clean, attacked]
 
 
-def test_row_of_corruptions_is_the_mean_over_the_published_images(data: Path) -> None:
+def test_benchmark_row_of_corruptions_is_mean_over_published_images(data: Path) -> None:
     table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
     assert len(table) == 1 + 15 * 5
     row = table.model_info
@@ -110,25 +110,25 @@ def test_row_of_corruptions_is_the_mean_over_the_published_images(data: Path) ->
     assert row["corruptions_acc"] != row["clean_acc"]
 
 
-def test_a_row_of_all_test_images_has_the_fields_of_the_leaderboard_alone(data: Path) -> None:
+def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data: Path) -> None:
     table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
     assert BENCHMARKS["robustbench-corruptions"].model_info(table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
-def test_command_prints_the_row(data: Path, robust201: RunCommand) -> None:
-    ended = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
-    assert ended.code == 0, ended.err
-    row = json.loads(ended.out)
+def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand) -> None:
+    result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
+    assert result.code == 0, result.err
+    row = json.loads(result.out)
     assert (row["dataset"], row["n_examples"]) == ("cifar10", 10)
-    assert "are classified correctly" in ended.err
+    assert "are classified correctly" in result.err
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
-        ({"keys": ["clean"]}, ConfigError, "it names its keys"),
-        ({"epsilon": "4/255"}, ConfigError, "without keys and benchmark"),
+        ({"keys": ["clean"]}, ConfigError, "a benchmark has fixed keys"),
+        ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
         ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),
@@ -136,7 +136,7 @@ def test_command_prints_the_row(data: Path, robust201: RunCommand) -> None:
         ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
     ],
 )
-def test_wrong_arguments_are_rejected(
+def test_evaluate_rejects_wrong_arguments(
     data: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     options = {"model": build(), "benchmark": "robustbench-linf", "progress": False}
@@ -144,19 +144,19 @@ def test_wrong_arguments_are_rejected(
         robust201.evaluate(**(options | changes))
 
 
-def test_missing_images_are_named(data: Path, robust201: RunCommand) -> None:
+def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
-    words = ("evaluate", "my_model.py:build", "--benchmark")
-    assert "fog.npy" in robust201(*words, "robustbench-corruptions").refusal(2)
+    argv = ("evaluate", "my_model.py:build", "--benchmark")
+    assert "fog.npy" in robust201(*argv, "robustbench-corruptions").refusal(2)
     (data / "cifar10" / "test.parquet").unlink()
-    assert "robust201 fetch cifar10" in robust201(*words, "robustbench-linf").refusal(2)
-    wrong = robust201(*words, "robustbench-inf")
+    assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").refusal(2)
+    wrong = robust201(*argv, "robustbench-inf")
     assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
     assert "Executing" not in wrong.err
     assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
 
 
-def test_other_tables_have_no_row() -> None:
+def test_model_info_needs_benchmark() -> None:
     images = np.zeros((2, 3, 32, 32), np.uint8)
     table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
     with pytest.raises(ConfigError, match="it did not follow a benchmark"):

@@ -125,7 +125,7 @@ def test_bench_prints_a_table_and_writes_its_times(
     result = robust201("bench", "--architectures", "309,0309", "--count", 4, "--threads", 2, "--out", json_file)
     assert result.code == 0, result.err
     assert "#309" in result.out
-    assert result.err.startswith("Timing 1 network: ")
+    assert result.err.startswith("Timing 1 network, ")
     assert "random" in result.out
     (one,) = json.loads(json_file.read_text())
     assert {way.split(",")[0] for way in one["seconds"]} == {"loop", "robust201"}
@@ -133,7 +133,7 @@ def test_bench_prints_a_table_and_writes_its_times(
     # The start-up is measured once for both layouts.
     assert len(commands) == 2 + 1 + 2
     queries = commands[1][commands[1].index("--queries") + 1]
-    assert int(queries) * verb.SHARE_OF_THE_PAPER == 5000
+    assert int(queries) * verb.PAPER_BUDGET_DIVISOR == 5000
 
 
 def test_bench_rejects_unknown_devices_and_architectures(robust201: RunCommand) -> None:

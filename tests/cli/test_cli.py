@@ -1,4 +1,4 @@
-"""The command line as scripts and terminals meet it: help, JSON, plain text, exit codes, two streams, signals."""
+"""The command line in scripts and terminals: help, JSON, plain text, exit codes, output streams, signals."""
 
 import errno
 import io
@@ -27,7 +27,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.spaces.nasbench201 import cells as nasbench201
 from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
 
-VERBS = (
+COMMANDS = (
     *("demo", "bench", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
     *(
         "import-weights",
@@ -61,27 +61,27 @@ HIDDEN = {"meta"}
 ESCAPE = "\x1b"
 
 
-def test_every_verb_of_the_documentation_exists() -> None:
+def test_app_has_all_documented_commands() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
-    assert names == set(VERBS)
+    assert names == set(COMMANDS)
 
 
-@pytest.mark.parametrize("verb", [None, *VERBS])
-def test_each_verb_has_help_on_stdout(robust201: RunCommand, verb: str | None) -> None:
-    ended = robust201(*([verb] if verb else []), "--help")
-    assert (ended.code, ended.err) == (0, "")
-    assert f"Usage: robust201 {verb or '[OPTIONS]'}" in ended.out
-    assert ESCAPE not in ended.out
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None:
+    result = robust201(*([command] if command else []), "--help")
+    assert (result.code, result.err) == (0, "")
+    assert f"Usage: robust201 {command or '[OPTIONS]'}" in result.out
+    assert ESCAPE not in result.out
 
 
-def test_without_arguments_the_help_is_shown(robust201: RunCommand) -> None:
-    ended = robust201()
-    assert (ended.code, ended.err) == (0, "")
-    assert all(verb in ended.out for verb in VERBS if verb not in HIDDEN)
+def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
+    result = robust201()
+    assert (result.code, result.err) == (0, "")
+    assert all(command in result.out for command in COMMANDS if command not in HIDDEN)
 
 
-def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
-    assert sorted(name for names in PANELS.values() for name in names) == sorted({*VERBS, "submit"} - HIDDEN)
+def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
+    assert sorted(name for names in PANELS.values() for name in names) == sorted({*COMMANDS, "submit"} - HIDDEN)
     assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
         "Options",
         *PANELS,
@@ -89,18 +89,18 @@ def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
 
 
 @pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
-def test_examples_of_the_help_are_command_lines(line: str) -> None:
+def test_help_examples_are_valid_command_lines(line: str) -> None:
     program, *words = line.split()
     assert program == "robust201"
     command: Any = typer.main.get_command(app)
-    parent = typer.Context(command, **HELP_OPTIONS)  # a command keeps the help options of its first context
+    parent = typer.Context(command, **HELP_OPTIONS)  # a command caches the help options of its first context
     while hasattr(command, "commands"):
         name, *words = words
         command = command.commands[name]
-    command.make_context(name, words, parent=parent)  # raises what a wrong option or a missing argument would
+    command.make_context(name, words, parent=parent)  # raises on wrong options and missing arguments
 
 
-def test_commands_that_are_advised_can_be_pasted(
+def test_suggested_commands_are_quoted_for_the_shell(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     results = tmp_path / "my results"
@@ -110,9 +110,9 @@ def test_commands_that_are_advised_can_be_pasted(
         ("run", sweep): ["export", str(results), "--out", "DATASET"],
     }
     for arguments, words in advised.items():
-        ended = robust201(*arguments)
-        assert ended.code == 0
-        line = re.findall(r"robust201 .*", ended.err)[-1]
+        result = robust201(*arguments)
+        assert result.code == 0
+        line = re.findall(r"robust201 .*", result.err)[-1]
         assert shlex.split(line) == ["robust201", *words]
 
 
@@ -132,18 +132,16 @@ def test_version(robust201: RunCommand) -> None:
         (["export", "a", "--out", "b", "--round", "0"], "--round"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
-    ended = robust201(*arguments)
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
+def test_wrong_command_line_gives_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
+    result = robust201(*arguments)
+    assert (result.code, result.out) == (2, "")
+    (line,) = result.err.splitlines()
     assert line.startswith("error: Reading the command line failed for robust201")
     assert hint in line
     assert "--help" in line
 
 
-def test_json_for_scripts_parses_and_stands_alone_on_stdout(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
-) -> None:
+def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_sweep: WriteSweep, finished: Path) -> None:
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
@@ -155,7 +153,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     shown = robust201("status", sweep).out
-    assert (shown.count("100 %"), "evaluations/s" in shown) == (4, False)
+    assert (shown.count("100%"), "evaluations/s" in shown) == (4, False)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished).out)["sound"]
@@ -165,10 +163,10 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
 
 
-def test_looking_imports_nothing_heavy(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
+def test_status_and_plan_do_not_import_heavy_libraries(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
     for words, absent in (
         (["status", str(finished)], {"torch", "ray", "pandas", "scipy"}),
-        # A plan reads the seconds that a results folder has; here there is none yet.
+        # `plan` reads measured seconds of a results folder, which does not exist here.
         (
             ["plan", str(write_sweep(results=str(tmp_path / "none")))],
             {"torch", "ray", "pandas", "scipy", "pyarrow"},
@@ -183,23 +181,23 @@ try:
 finally:
     print(sorted(set({sorted(absent)}).intersection(sys.modules)))
 """
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert ended.stdout.splitlines()[-1] == "[]"
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_entry_point_imports_next_to_nothing() -> None:
-    """Every process that exports or searches executes the script again, up to its call."""
+def test_entry_point_does_not_import_libraries() -> None:
+    """Worker processes of export and search execute the script again."""
     program = (
         "import sys, robust201.__main__; print({'typer', 'numpy', 'pydantic', 'robust201.cli'} & set(sys.modules))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ended.stdout == "set()\n"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_lazy", [False, True], ids=["before the command", "in the command"])
 def test_signal_during_imports_leaves_no_traceback(number: signal.Signals, is_lazy: bool) -> None:
-    # The importer turns an interrupt into another error, as modules do that are half imported.
+    # The importer converts an interrupt into another error, as partially imported modules do.
     program = f"""
 import signal, sys
 from robust201.__main__ import main
@@ -217,15 +215,15 @@ sys.argv = ["robust201", "plan", "{REPOSITORY / "jobs/paper.yaml"}"]
 main()
 """
     environment = os.environ | {"ROBUST201_DATA": "data"}
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
     )
-    assert ended.stdout == ""
+    assert result.stdout == ""
     if is_lazy:
-        assert (ended.returncode, ended.stderr.splitlines()[-1]) == (3, "Interrupted.")
+        assert (result.returncode, result.stderr.splitlines()[-1]) == (3, "Interrupted.")
     else:
-        assert (ended.returncode, ended.stderr) == (-number, "")
-    assert "Traceback" not in ended.stderr
+        assert (result.returncode, result.stderr) == (-number, "")
+    assert "Traceback" not in result.stderr
 
 
 def test_progress_goes_to_stderr_and_results_to_stdout(
@@ -243,7 +241,7 @@ def test_progress_goes_to_stderr_and_results_to_stdout(
     assert "10 evaluations" in export.out
 
 
-def test_nothing_but_plain_text_outside_terminals(
+def test_output_outside_terminals_is_plain_text(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
@@ -257,34 +255,39 @@ def test_nothing_but_plain_text_outside_terminals(
         ("doctor", sweep),
         ("status", tmp_path),
     ):
-        ended = robust201(*arguments)
-        assert ESCAPE not in ended.out + ended.err, arguments
+        result = robust201(*arguments)
+        assert ESCAPE not in result.out + result.err, arguments
 
 
 def on_terminal(*arguments: object, **environment: str) -> str:
-    """What a command shows on a terminal."""
-    ours, its = pty.openpty()
+    """Return what a command prints on a terminal."""
+    parent_end, child_end = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}}
     command = [sys.executable, "-m", "robust201", *map(str, arguments)]
     process = subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=its, stdout=its, stderr=its, env=plain | {"TERM": "xterm"} | environment
+        command,
+        cwd=REPOSITORY,
+        stdin=child_end,
+        stdout=child_end,
+        stderr=child_end,
+        env=plain | {"TERM": "xterm"} | environment,
     )
-    os.close(its)
-    shown = b""
+    os.close(child_end)
+    output = b""
     while True:
         try:
-            piece = os.read(ours, 1 << 16)
-        except OSError:  # what Linux answers once the other end is closed
+            piece = os.read(parent_end, 1 << 16)
+        except OSError:  # Linux reports a closed terminal as an error
             piece = b""
         if not piece:
             break
-        shown += piece
-    os.close(ours)
+        output += piece
+    os.close(parent_end)
     assert process.wait() == 0
-    return shown.decode()
+    return output.decode()
 
 
-def test_no_color_is_respected_on_terminals(finished: Path) -> None:
+def test_no_color_disables_styles_on_terminals(finished: Path) -> None:
     plain = on_terminal("status", finished, NO_COLOR="1")
     assert "digits fgsm" in plain
     assert ESCAPE not in plain
@@ -306,7 +309,7 @@ def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: W
     assert not (dataset / "missing.json").exists()
 
 
-def test_failed_units_end_with_3_and_are_told_once(
+def test_run_with_failed_units_exits_with_3_and_prints_each_failure_once(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from robust201.runtime import worker
@@ -315,14 +318,14 @@ def test_failed_units_end_with_3_and_are_told_once(
         raise RuntimeError("no such luck")
 
     monkeypatch.setattr(worker, "evaluate_part", fail)
-    ended = robust201("run", write_sweep())
-    assert ended.code == 3
-    assert "failed 6 times: RuntimeError: no such luck" in ended.err
-    assert ended.err.count("no such luck") == 2
+    result = robust201("run", write_sweep())
+    assert result.code == 3
+    assert "failed 6 times: RuntimeError: no such luck" in result.err
+    assert result.err.count("no such luck") == 2
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
 
-def test_merging_narrowed_runs_gives_the_whole_sweep(
+def test_merge_of_partial_runs_equals_whole_sweep(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     for name, architecture in (("a", 0), ("b", 21)):
@@ -334,17 +337,17 @@ def test_merging_narrowed_runs_gives_the_whole_sweep(
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
     again = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were there already.\n")
+    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were already present.\n")
 
 
-def test_a_plan_writes_nothing(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
     before = read_tree(tmp_path)
     assert robust201("plan", sweep).code == 0
     assert read_tree(tmp_path) == before
 
 
-def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
+def test_closed_stdout_ends_command_without_error_output() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "robust201", "meta"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -356,23 +359,23 @@ def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
     assert process.wait() == 1
 
 
-def test_an_output_that_is_full_is_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gives_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(sys, "stdout", Full())
-    ended = robust201("--version")
-    assert "No space left on device" in ended.refusal(4)
+    result = robust201("--version")
+    assert "No space left on device" in result.refusal(4)
 
 
-def test_paths_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     line = "a:b:c [bold]x[/bold] :warning: " + "long " * 60
     console.say(line)
     assert capsys.readouterr().err == line + "\n"
 
 
-def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_tally_prints_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, "evaluation", "Complete.") == 0
     assert capsys.readouterr().err.splitlines()[0] == (
@@ -381,11 +384,11 @@ def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_
 
 
 class Driver:
-    """A run in a process of its own, which takes long enough to be interrupted."""
+    """A run in a separate process, long enough to be interrupted."""
 
     def __init__(self, sweep: Path, *options: str) -> None:
         command = [sys.executable, "-m", "robust201", "run", str(sweep), *options]
-        # A session of its own, so that a signal to the group reaches the run and its workers alone.
+        # In a separate session, a signal to the group reaches only the run and its workers.
         self.process = subprocess.Popen(
             command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -417,20 +420,20 @@ def shards(results: Path) -> list[Path]:
     ("executor", "number"),
     [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
 )
-def test_ctrl_c_and_sigterm_drain(
+def test_run_drains_on_ctrl_c_and_sigterm(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, number: signal.Signals
 ) -> None:
     results = tmp_path / "results"
     keys = {"clean": {}, "pgd": {"epsilons_255": [1, 2, 3, 4], "steps": 200}}
-    # One strength a part, so that draining does not wait long.
+    # One strength per part, so that draining is quick.
     sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")
     driver.wait_for(lambda: shards(results))
-    os.killpg(driver.process.pid, number)  # as a terminal and a batch system do: Ray must not be among those reached
-    ended = driver.end()
-    assert ended.code == 3, ended.err
-    assert "Traceback" not in ended.err
-    assert "Stopped on request." in ended.err
+    os.killpg(driver.process.pid, number)  # like a terminal or batch system; Ray must not receive it
+    result = driver.end()
+    assert result.code == 3, result.err
+    assert "Traceback" not in result.err
+    assert "Stopped on request." in result.err
     status = json.loads(robust201("status", "--json", results).out)
     assert 0 < status["done"] < status["total"]
     assert not status["running"]
@@ -442,7 +445,7 @@ def test_ctrl_c_and_sigterm_drain(
 
 
 def living_members(session: int) -> list[str]:
-    """Processes of a session that has lost its leader, once they have had time to end."""
+    """Return the names of a session's processes that are still alive after a grace period."""
     import psutil
 
     end = time.monotonic() + 20
@@ -459,21 +462,23 @@ def living_members(session: int) -> list[str]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("verb", "resumes"), [("run", True), ("export", False), ("bench", False), ("report", False)])
-def test_only_what_can_be_resumed_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, resumes: bool
+@pytest.mark.parametrize(
+    ("command", "resumes"), [("run", True), ("export", False), ("bench", False), ("report", False)]
+)
+def test_interruption_mentions_resuming_only_for_resumable_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, resumes: bool
 ) -> None:
     def interrupted(*_words: object, **_options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "argv", ["robust201", verb, "x"])
+    monkeypatch.setattr(sys, "argv", ["robust201", command, "x"])
     assert exits.run_to_exit_code(interrupted) == 3  # type: ignore[arg-type]
-    said = capsys.readouterr().err
-    assert said.startswith("Interrupted.")
-    assert ("run the same command again" in said) == resumes
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("Interrupted.")
+    assert ("run the same command again" in stderr) == resumes
 
 
-def test_a_sweep_yaml_may_share_fields_by_merging(
+def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(
     robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
     fields = sweep_fields(keys={"clean": {}})

@@ -1,4 +1,4 @@
-"""`robust201 compare`: a user's own networks on the same images."""
+"""`robust201 compare`: a user's networks on the same images."""
 
 import csv
 import json
@@ -38,30 +38,39 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_two_networks_are_compared(folder: Path, robust201: RunCommand) -> None:
-    words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean,fgsm", "--set", "fgsm.epsilons_255=1,8")
+def test_compare_prints_and_writes_differences(folder: Path, robust201: RunCommand) -> None:
+    options = (
+        "--data",
+        folder / "test.npz",
+        "--image-size",
+        8,
+        "--keys",
+        "clean,fgsm",
+        "--set",
+        "fgsm.epsilons_255=1,8",
+    )
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
-    ended = robust201("compare", *networks, *words, "--out", folder / "table.csv")
-    assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[0].startswith(f"{networks[0]} is significantly more accurate in ")
+    result = robust201("compare", *networks, *options, "--out", folder / "table.csv")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0].startswith(f"{networks[0]} is significantly more accurate in ")
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["key"], float(row["strength"])) for row in rows] == [("clean", 0.0), ("fgsm", 1.0), ("fgsm", 8.0)]
-    told = json.loads(robust201("compare", *networks, *words, "--json").out)
-    assert [row["difference"] for row in told["comparisons"]] == [float(row["difference"]) for row in rows]
-    assert len(told["summary"]) == 1
+    payload = json.loads(robust201("compare", *networks, *options, "--json").out)
+    assert [row["difference"] for row in payload["comparisons"]] == [float(row["difference"]) for row in rows]
+    assert len(payload["summary"]) == 1
 
 
-def test_one_network_with_two_files_of_weights(folder: Path, robust201: RunCommand) -> None:
-    words = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean", "--json")
+def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust201: RunCommand) -> None:
+    options = ("--data", folder / "test.npz", "--image-size", 8, "--keys", "clean", "--json")
     weights = ("--weights", folder / "a.pth", "--weights", folder / "b.pth")
-    (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *words).out)["comparisons"]
+    (row,) = json.loads(robust201("compare", f"{folder}/net.py:build", *weights, *options).out)["comparisons"]
     assert (row["first"], row["second"]) == (str(folder / "a.pth"), str(folder / "b.pth"))
     assert row["first_accuracy"] > row["second_accuracy"]
 
 
 @pytest.mark.parametrize(
-    ("networks", "weights", "told"),
+    ("networks", "weights", "message"),
     [
         (1, 0, "got 1 network and 0 --weights"),
         (1, 1, "got 1 network and 1 --weights"),
@@ -69,15 +78,15 @@ def test_one_network_with_two_files_of_weights(folder: Path, robust201: RunComma
         (2, 0, "expected different networks"),
     ],
 )
-def test_what_cannot_be_paired_is_rejected(
-    folder: Path, robust201: RunCommand, networks: int, weights: int, told: str
+def test_compare_rejects_unpaired_networks_and_weights(
+    folder: Path, robust201: RunCommand, networks: int, weights: int, message: str
 ) -> None:
-    words = [f"{folder}/net.py:build"] * networks
+    names = [f"{folder}/net.py:build"] * networks
     files = [word for _ in range(weights) for word in ("--weights", folder / "a.pth")]
-    assert told in robust201("compare", *words, *files, "--data", folder / "test.npz").refusal(2)
+    assert message in robust201("compare", *names, *files, "--data", folder / "test.npz").refusal(2)
 
 
-def test_tables_are_written_as_latex(robust201, tmp_path):
+def test_evaluate_and_compare_write_latex(robust201, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nfrom torch import nn\ndef a():\n    torch.manual_seed(0)\n"
@@ -85,30 +94,32 @@ def test_tables_are_written_as_latex(robust201, tmp_path):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
     shared = ("--data", "digits", "--count", "20", "--keys", "clean,fgsm", "--quiet")
-    for words in (("evaluate", f"{file}:a"), ("compare", f"{file}:a", f"{file}:b")):
-        out = tmp_path / f"{words[0]}.tex"
-        assert robust201(*words, *shared, "--out", out).code == 0
+    for arguments in (("evaluate", f"{file}:a"), ("compare", f"{file}:a", f"{file}:b")):
+        out = tmp_path / f"{arguments[0]}.tex"
+        assert robust201(*arguments, *shared, "--out", out).code == 0
         assert out.read_text().startswith("\\begin{tabular}")
         assert out.read_text().count("FGSM") == 11
 
 
 @pytest.mark.parametrize(
-    "words",
+    "options",
     [
         *(("--count", 5), ("--seed", 0), ("--engine", "fused"), ("--device", "cpu"), ("--batch-size", 9)),
         *(("--mean", "0.5"), ("--std", "0.5"), ("--image-size", 8), ("--resize", "8"), ("--randomised",)),
         *(("--weights", "a.pth"), ("--set", "pgd.steps=1"), ("--channels", 1), ("--data", "cifar10")),
     ],
 )
-def test_networks_of_a_dataset_take_no_evaluation_options(robust201: RunCommand, words: tuple[object, ...]) -> None:
+def test_compare_rejects_evaluation_options_for_stored_networks(
+    robust201: RunCommand, options: tuple[object, ...]
+) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    refusal = robust201("compare", *stored, *words).refusal(2)
-    assert f"{words[0]}: it is an option of networks from Python files" in refusal
+    refusal = robust201("compare", *stored, *options).refusal(2)
+    assert f"{options[0]}: it applies only to FILE:FUNCTION" in refusal
 
 
-def test_the_dataset_of_a_folder_is_named_by_dataset(folder: Path, robust201: RunCommand) -> None:
+def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
     assert "got 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
-    ended = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
-    assert "--dataset: it is an option of networks of a dataset" in ended.refusal(2)
+    result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
+    assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.refusal(2)

@@ -1,4 +1,4 @@
-"""What the command line says of numbers: one thing is one, rates are told where they are known."""
+"""Counts and progress lines on the command line."""
 
 import io
 
@@ -14,26 +14,26 @@ from robust201.runtime.progress import RATE_SECONDS, RunProgress
     ("count", "text"),
     [(0, "0 shards"), (1, "1 shard"), (1.0, "1 shard"), (0.5, "0.5 shards"), (1.01, "1 shard"), (1728, "1,728 shards")],
 )
-def test_one_thing_is_one(count: float, text: str) -> None:
+def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
     assert console.show_count(count, "shard") == text
 
 
 @pytest.mark.parametrize(
     ("age", "computed", "line"),
     [
-        (0.0, 0.0, "4/20 evaluations; rate and time left not known yet"),
-        (0.0, 6.0, "10/20 evaluations; rate and time left not known yet"),
+        (0.0, 0.0, "4/20 evaluations; rate and remaining time not known yet"),
+        (0.0, 6.0, "10/20 evaluations; rate and remaining time not known yet"),
         (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
     ],
 )
-def test_a_progress_line_counts_evaluations_alone(
+def test_run_display_prints_count_rate_and_remaining_time(
     monkeypatch: pytest.MonkeyPatch, age: float, computed: float, line: str
 ) -> None:
-    told = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=told, width=200))
+    stderr = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=stderr, width=200))
     monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + age)
     progress = RunProgress(20, evaluations_before=4, started=1000.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
     console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
-    assert told.getvalue().splitlines()[-1] == line
+    assert stderr.getvalue().splitlines()[-1] == line

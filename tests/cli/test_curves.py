@@ -1,4 +1,4 @@
-"""`robust201 curves`: a user's own networks at every epsilon."""
+"""`robust201 curves`: a user's networks at every epsilon."""
 
 import json
 from pathlib import Path
@@ -35,34 +35,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_curves_of_two_networks(folder: Path, robust201: RunCommand) -> None:
-    words = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "L2", "--quiet")
+def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand) -> None:
+    options = ("--data", folder / "test.npz", "--image-size", 8, "--norm", "L2", "--quiet")
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
-    ended = robust201("curves", *networks, *words, "--out", folder / "curves.svg")
-    assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
-    assert "median distance" in ended.out
+    result = robust201("curves", *networks, *options, "--out", folder / "curves.svg")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0].startswith(f"{networks[0]}: accuracy 100.0%")
+    assert "median distance" in result.out
     assert "epsilon (L2)" in (folder / "curves.svg").read_text()
-    told = json.loads(robust201("curves", *networks, *words, "--out", folder / "distances.csv", "--json").out)
+    payload = json.loads(robust201("curves", *networks, *options, "--out", folder / "distances.csv", "--json").out)
     distances = pd.read_csv(folder / "distances.csv")
-    assert [row["median_distance"] for row in told["networks"]] == pytest.approx(
+    assert [row["median_distance"] for row in payload["networks"]] == pytest.approx(
         [distances[name].median() for name in networks]
     )
 
 
-def test_one_network_and_an_attack_with_parameters(folder: Path, robust201: RunCommand) -> None:
-    words = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
+def test_curves_accepts_one_network_and_attack_parameters(folder: Path, robust201: RunCommand) -> None:
+    options = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
     settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=300")
-    ended = robust201("curves", f"{folder}/net.py:build", *words, *settings)
-    assert ended.code == 0, ended.err
-    (row,) = json.loads(ended.out)["networks"]
+    result = robust201("curves", f"{folder}/net.py:build", *options, *settings)
+    assert result.code == 0, result.err
+    (row,) = json.loads(result.out)["networks"]
     assert (row["passes"], row["n_images"]) == (2 * (100 + 300), 12)
 
 
-def test_a_wrong_attack_is_refused_before_the_file_is_executed(folder: Path, robust201: RunCommand) -> None:
+def test_curves_checks_options_before_executing_the_file(folder: Path, robust201: RunCommand) -> None:
     (folder / "net.py").write_text("raise SystemExit('executed')")
-    ended = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--attacks", "pgd")
-    assert ended.code == 2
-    assert "failed for attack 'pgd'" in ended.err
-    ended = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--out", folder / "c.jpg")
-    assert (ended.code, ".jpg" in ended.err) == (2, True)
+    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--attacks", "pgd")
+    assert result.code == 2
+    assert "failed for attack 'pgd'" in result.err
+    result = robust201("curves", f"{folder}/net.py:build", "--data", folder / "test.npz", "--out", folder / "c.jpg")
+    assert (result.code, ".jpg" in result.err) == (2, True)

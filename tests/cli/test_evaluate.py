@@ -1,4 +1,4 @@
-"""`robust201 evaluate`: a network of a user's file on a user's images; one line for each thing that is wrong."""
+"""`robust201 evaluate`: a user's network on a user's images; one line per error."""
 
 import json
 import re
@@ -94,10 +94,10 @@ def arguments(**changes: Any) -> list[object]:
 
 
 @pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
-def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: RunCommand, data: str) -> None:
-    ended = robust201(*arguments(data=data, out="results.csv"), "--worst-case")
-    assert ended.code == 0, ended.err
-    assert "Executing my_model.py (SHA-256 " in ended.err
+def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: RunCommand, data: str) -> None:
+    result = robust201(*arguments(data=data, out="results.csv"), "--worst-case")
+    assert result.code == 0, result.err
+    assert "Executing my_model.py (SHA-256 " in result.err
     expected = evaluate(
         TinyNetwork(seed=0),
         *(IMAGES.images, IMAGES.labels, ["clean", "fgsm"]),
@@ -106,14 +106,14 @@ def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: 
     )
     written = pd.read_csv(files / "results.csv")
     pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
-    assert all(f"{accuracy:.4f}" in ended.out for accuracy in expected["accuracy"])
-    assert expected.worst_case().summary in " ".join(ended.out.split())
+    assert all(f"{accuracy:.4f}" in result.out for accuracy in expected["accuracy"])
+    assert expected.worst_case().summary in " ".join(result.out.split())
 
 
-def test_the_table_is_printed_as_json(files: Path, robust201: RunCommand) -> None:
-    ended = robust201(*arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
-    assert ended.code == 0, ended.err
-    payload = json.loads(ended.out)
+def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:
+    result = robust201(*arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
+    assert result.code == 0, result.err
+    payload = json.loads(result.out)
     written = pd.read_csv(files / "results.csv")
     assert [row["key"] for row in payload["rows"]] == written["key"].tolist()
     for column in ("accuracy", "seconds"):
@@ -123,12 +123,12 @@ def test_the_table_is_printed_as_json(files: Path, robust201: RunCommand) -> Non
     assert len(payload["worst_case"]) >= 1
 
 
-def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:
-    ended = robust201(*arguments(keys="clean,jacobian", count=10))
-    assert ended.code == 0, ended.err
-    assert "on 10 images of images.npz" in ended.out
-    assert "squared_norm" in ended.out
-    assert "nan" not in ended.out
+def test_evaluate_accepts_subset_and_measure(files: Path, robust201: RunCommand) -> None:
+    result = robust201(*arguments(keys="clean,jacobian", count=10))
+    assert result.code == 0, result.err
+    assert "on 10 images of images.npz" in result.out
+    assert "squared_norm" in result.out
+    assert "nan" not in result.out
 
 
 OWN_TASKS = """
@@ -145,50 +145,50 @@ def margins(model, images, labels):
 """
 
 
-def test_own_tasks_are_keys(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     settings = ["norm=Linf", "strengths=8,32", "passes=2"]
     measure = ["kind=measure", "columns=margin"]
-    ended = robust201(
+    result = robust201(
         *arguments(keys="clean,my_tasks.py", out="attack.csv"),
         *(w for s in settings for w in ("--set", f"my_tasks.{s}")),
     )
-    assert ended.code == 0, ended.err
-    assert "Executing my_tasks.py (SHA-256 " in ended.err
+    assert result.code == 0, result.err
+    assert "Executing my_tasks.py (SHA-256 " in result.err
     written = pd.read_csv(files / "attack.csv")
     assert list(zip(written["key"], written["strength"], strict=True)) == [
         *(("clean", 0), ("my_tasks", 8), ("my_tasks", 32)),
     ]
-    assert written["accuracy"].nunique() == 1  # one try returns the images as they are
-    ended = robust201(
+    assert written["accuracy"].nunique() == 1  # one try returns the images unchanged
+    result = robust201(
         *arguments(keys="my_tasks.py:margins", out="measure.csv"),
         *(w for s in measure for w in ("--set", f"my_tasks.{s}")),
     )
-    assert ended.code == 0, ended.err
+    assert result.code == 0, result.err
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
 
 
-def test_own_tasks_take_parameters_and_stay_in_their_ball(files: Path, robust201: RunCommand) -> None:
+def test_custom_task_takes_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     own = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
     refusal = robust201(*arguments(keys="my_tasks.py"), *own).refusal(3)
     assert "expected Linf distances up to epsilon" in refusal
     wrong = ["--set", "my_tasks.nrm=Linf"]
     assert "Did you mean 'norm'?" in robust201(*arguments(keys="my_tasks.py"), *wrong).refusal(2)
-    assert "has no parameters of its own" in robust201(
+    assert "is not a group of parameters" in robust201(
         *arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
     ).refusal(2)
     assert "No such file" in robust201(*arguments(keys="other.py")).refusal(2)
 
 
-def test_own_tasks_have_a_ball_and_a_hash(files: Path) -> None:
+def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     (files / "my_tasks.py").write_text(OWN_TASKS)
     keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
     with pytest.warns(RobustWarning):
         table = evaluate(TinyNetwork(seed=0), *(IMAGES.images, IMAGES.labels, keys), normalisation=NORMALISATION)
     assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under the worst of them" in table.summary
     assert len(table.protocols["mine"]["file_sha256"]) == 64
-    with pytest.raises(ConfigError, match="choose images of a sweep"):
+    with pytest.raises(ConfigError, match="select images of a sweep"):
         evaluate(
             TinyNetwork(seed=0),
             *(IMAGES.images, IMAGES.labels),
@@ -196,51 +196,53 @@ def test_own_tasks_have_a_ball_and_a_hash(files: Path) -> None:
         )
 
 
-def test_first_look_without_keys(files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_without_keys_takes_first_look(
+    files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weak = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
     monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: weak)
-    ended = robust201(*arguments(keys=None, count=12))
-    assert ended.code == 0, ended.err
-    assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in ended.err
+    result = robust201(*arguments(keys=None, count=12))
+    assert result.code == 0, result.err
+    assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in result.err
     assert (
         "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under the worst of them. AutoAttack may"
-        in " ".join(ended.out.split())
+        in " ".join(result.out.split())
     )
     quiet = robust201(*arguments(keys=None, count=12), "--quiet")
-    assert (quiet.out, "First look" in quiet.err) == (ended.out, False)
+    assert (quiet.out, "First look" in quiet.err) == (result.out, False)
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "compare"])
-def test_keys_are_checked_before_files_are_executed(files: Path, robust201: RunCommand, verb: str) -> None:
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_commands_check_keys_before_executing_files(files: Path, robust201: RunCommand, command: str) -> None:
     (files / "my_model.py").write_text("raise SystemExit('executed')")
-    words = [verb, "my_model.py:build", "--data", "images.npz", "--image-size", SIZE, "--weights", "w.safetensors"]
-    words += ["--weights", "other.safetensors"] if verb == "compare" else []
+    argv = [command, "my_model.py:build", "--data", "images.npz", "--image-size", SIZE, "--weights", "w.safetensors"]
+    argv += ["--weights", "other.safetensors"] if command == "compare" else []
     for options, message in (
         (("--keys", "clean,nope"), "no such key"),
         (("--keys", "pgd", "--set", "pgd.steps=0"), "pgd: steps"),
         (("--keys", "clean", "--count", 99), "expected a count from 1 to 21"),
     ):
-        ended = robust201(*words, *options)
-        assert message in ended.refusal(2)
-        assert "Executing" not in ended.err
+        result = robust201(*argv, *options)
+        assert message in result.refusal(2)
+        assert "Executing" not in result.err
 
 
 @pytest.mark.parametrize("keys", ["autoattack", "clean,autoattack"])
-def test_groups_are_keys(files: Path, robust201: RunCommand, keys: str) -> None:
+def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: str) -> None:
     few = ("--set", "autoattack.steps=3", "--set", "autoattack.queries=5", "--set", "autoattack.epsilons=8/255")
-    ended = robust201(*arguments(keys=keys, out="results.csv"), *few)
-    assert ended.code == 0, ended.err
+    result = robust201(*arguments(keys=keys, out="results.csv"), *few)
+    assert result.code == 0, result.err
     assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
-def test_randomised_networks(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand) -> None:
     options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
-    words = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
+    argv = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
     assert "evaluate with randomised=True (--randomised)" in robust201(
         *arguments(network="my_model.py:noisy", weights=None, keys="clean")
     ).refusal(2)
-    ended = robust201(*words, *options, "--randomised")
-    assert ended.code == 0, ended.err
+    result = robust201(*argv, *options, "--randomised")
+    assert result.code == 0, result.err
     assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
 
 
@@ -260,44 +262,56 @@ def empty(folder: Path) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
-    "no function named": (keep, {"network": "my_model.py"}, 2, "expected FILE:FUNCTION"),
-    "no file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
-    "no such function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
+    "no function named": (keep, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
+    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
+    "a missing function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
     "a file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
-    "no module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
+    "not a module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
     "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
-    "no weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
+    "missing weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
     "a folder of weights": (keep, {"weights": "."}, 2, "got a folder instead of a regular file"),
-    "no safetensors": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
-    "no data": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
-    "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
+    "not a safetensors file": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
+    "an unknown dataset": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
+    "a wrong image size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
     "another engine's key": (keep, {"keys": "bb"}, 2, "got 'fused'. Use engine reference (--engine reference)."),
     "an empty archive": (empty, {"data": "empty.npz"}, 2, "expected a complete .npz archive, got an empty file"),
     "an empty image": (empty, {"data": "classes"}, 2, "expected a JPEG or PNG, got an empty file. Replace"),
-    "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
-    "no finite numbers": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
+    "a mean that is not numeric": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
+    "a NaN mean": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
-    "a mean of bytes": (keep, {"mean": "125,123,114"}, 2, "got 125, 123, 114. If they are for pixels from 0 to 255"),
-    "a deviation of bytes": (keep, {"std": "63,62,66"}, 2, "--std: expected numbers above 0 and up to 1, since pixels"),
+    "a mean from 0 to 255": (
+        keep,
+        {"mean": "125,123,114"},
+        2,
+        "got 125, 123, 114. If they are for pixels from 0 to 255",
+    ),
+    "a deviation from 0 to 255": (
+        keep,
+        {"std": "63,62,66"},
+        2,
+        "--std: expected numbers above 0 and up to 1, since pixels",
+    ),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
-    "a place without files": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
-    "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
-    "no parameter": (keep, {"set": "fgsm=3"}, 2, "expected KEY.PARAMETER=VALUE"),
+    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
+    "a parameter of another key": (keep, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
+    "a setting without parameter": (keep, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
     "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
     "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
     "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
     "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
-    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "a first look has no parameters"),
-    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "expected it without keys and benchmark, got both"),
+    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
+    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
     "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
+    "a repeated key": (keep, {"keys": "clean,fgsm,clean"}, 2, "a key is listed more than once"),
+    "two custom tasks of one name": (keep, {"keys": "a.py:f,a.py:g"}, 2, "a key is listed more than once"),
     "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, what: str) -> None:
-    prepare, changes, code, message = WRONG[what]
+@pytest.mark.parametrize("case", WRONG)
+def test_evaluate_reports_wrong_input_in_one_line(files: Path, robust201: RunCommand, case: str) -> None:
+    prepare, changes, code, message = WRONG[case]
     prepare(files)
     if "network" in changes:
         changes = {"weights": None, **changes}
@@ -305,72 +319,77 @@ def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, w
     assert not (files / "results.csv").exists()
 
 
-def test_weights_of_another_network(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_rejects_repeated_setting(files: Path, robust201: RunCommand) -> None:
+    settings = ("--set", "fgsm.epsilons_255=8", "--set", "fgsm.epsilons_255=1")
+    assert "fgsm.epsilons_255 is set more than once" in robust201(*arguments(), *settings).refusal(2)
+
+
+def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
     assert "expected the tensors of TinyNetwork, got others" in robust201(*arguments()).refusal(2)
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
-def test_weights_of_a_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
+def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
     state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
     expected = robust201(*arguments(out="expected.csv"))
-    ended = robust201(*arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
-    assert (expected.code, ended.code) == (0, 0), ended.err
-    assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in ended.err.splitlines()
+    result = robust201(*arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
+    assert (expected.code, result.code) == (0, 0), result.err
+    assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in result.err.splitlines()
     tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_a_pickled_network_is_not_executed(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand) -> None:
     torch.save(TinyNetwork(), files / "w.pth")
     line = robust201(*arguments(weights="w.pth")).refusal(2)
     assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
     assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
-def test_one_number_of_mean_and_deviation_is_not_enough(files: Path, robust201: RunCommand) -> None:
-    words = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
-    assert "--mean and --std: expected both" in robust201(*words).refusal(2)
+def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
+    argv = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
+    assert "--mean and --std: they belong together" in robust201(*argv).refusal(2)
 
 
-def test_a_network_that_is_refused_is_bad_input(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_exits_with_2_for_rejected_network(files: Path, robust201: RunCommand) -> None:
     assert "got RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
 
 
-def test_a_network_that_fails_later_is_one_line(files: Path, robust201: RunCommand) -> None:
-    ended = robust201(*arguments(network="my_model.py:Late", out="results.csv"))
-    assert "expected logits of every batch, got RuntimeError: no gradients here" in ended.refusal(3)
+def test_evaluate_reports_late_failure_of_network_in_one_line(files: Path, robust201: RunCommand) -> None:
+    result = robust201(*arguments(network="my_model.py:Late", out="results.csv"))
+    assert "expected logits of every batch, got RuntimeError: no gradients here" in result.refusal(3)
     assert not (files / "results.csv").exists()
 
 
-def test_a_network_that_works_in_place_is_evaluated_right_or_refused(files: Path, robust201: RunCommand) -> None:
-    """Its input is a normalised copy: what it does to that reaches no image."""
-    ended = robust201(*arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
-    assert ended.code == 0, ended.err
+def test_evaluate_is_correct_for_in_place_network_or_rejects_it(files: Path, robust201: RunCommand) -> None:
+    """Its input is a normalised copy, so it cannot change the images."""
+    result = robust201(*arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
+    assert result.code == 0, result.err
 
 
-def test_warnings_are_lines_on_stderr(files: Path, robust201: RunCommand) -> None:
-    ended = robust201(*arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
-    assert ended.code == 0, ended.err
-    lines = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+def test_evaluate_prints_warnings_on_stderr(files: Path, robust201: RunCommand) -> None:
+    result = robust201(*arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
+    assert result.code == 0, result.err
+    lines = [line for line in result.err.splitlines() if line.startswith("warning: ")]
     assert lines[0].startswith("warning: pgd.steps: steps × rel_stepsize = 10 × 0.0333 = 0.3333, so the attack does")
-    assert "UserWarning" not in ended.err
-    assert "RobustWarning" not in ended.err
+    assert "UserWarning" not in result.err
+    assert "RobustWarning" not in result.err
 
 
-def test_the_documented_example_of_set_reaches_the_edge_of_the_ball(robust201: RunCommand) -> None:
+def test_documented_set_example_has_long_enough_steps(robust201: RunCommand) -> None:
     shown = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
     settings = dict(part.split("=") for part in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", shown))
     assert set(settings) == {"steps", "rel_stepsize"}
     assert PgdParameters.model_validate(settings).cautions == ()
 
 
-def test_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
-    words = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
-    ended = robust201(*arguments(keys="clean,pgd", out="results.csv"), *words)
-    assert ended.code == 0, ended.err
+def test_evaluate_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
+    argv = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
+    result = robust201(*arguments(keys="clean,pgd", out="results.csv"), *argv)
+    assert result.code == 0, result.err
     expected = evaluate(
         TinyNetwork(seed=0),
         *(IMAGES.images, IMAGES.labels),

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at random moments of commands: one line or nothing, and no harm to the folder."""
+"""SIGTERM and SIGINT at random moments of commands: at most one line of output, and intact results."""
 
 import random
 import shutil
@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ("report", "dataset"),
 }
 N_SIGNALS = 12
-# One byte says that Python has started: what it prints of a Ctrl-C before that is not ours.
+# One byte signals that Python has started; earlier, Python itself prints a traceback on Ctrl-C.
 PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -32,7 +32,7 @@ main()
 
 @pytest.fixture
 def origin(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """A folder with the results of a sweep and their dataset, to be copied for each trial."""
+    """Return a folder with results and their dataset, which is copied for each trial."""
     assert robust201("run", write_sweep()).code == 0
     (tmp_path / "origin").mkdir()
     shutil.move(tmp_path / "results", tmp_path / "origin/results")
@@ -50,30 +50,30 @@ def start(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[bytes]":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", COMMANDS)
-def test_signals_at_random_moments_print_at_most_a_line_and_harm_nothing(
-    robust201: RunCommand, origin: Path, tmp_path: Path, verb: str
+@pytest.mark.parametrize("command", COMMANDS)
+def test_signals_at_random_moments_leave_results_intact(
+    robust201: RunCommand, origin: Path, tmp_path: Path, command: str
 ) -> None:
     begun = time.monotonic()
     whole = tmp_path / "whole"
     shutil.copytree(origin, whole)
-    process = start(COMMANDS[verb], whole)
+    process = start(COMMANDS[command], whole)
     process.communicate()
     duration = time.monotonic() - begun
     assert process.returncode == 0
-    rng = random.Random(verb)
+    rng = random.Random(command)
     for trial in range(N_SIGNALS):
         folder = tmp_path / str(trial)
         shutil.copytree(origin, folder)
         number = rng.choice((signal.SIGINT, signal.SIGTERM))
-        process = start(COMMANDS[verb], folder)
+        process = start(COMMANDS[command], folder)
         time.sleep(rng.uniform(0, duration))
         process.send_signal(number)
         err = process.communicate(timeout=60)[1].decode()
         assert process.returncode in {0, 3, -number}, err
         if process.returncode:
             assert err == "" or (err.count("\n") == 1 and err.startswith("Interrupted.")), err
-        elif verb in {"export", "report"}:  # all its work was done
+        elif command in {"export", "report"}:  # its work was complete
             expected = {name: content for name, content in read_tree(whole).items() if "index/" not in name}
             assert {name: content for name, content in read_tree(folder).items() if "index/" not in name} == expected
         assert not [name for name in read_tree(folder) if name.endswith((".tmp", ".lock"))]

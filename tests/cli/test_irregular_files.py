@@ -1,4 +1,4 @@
-"""Pipes, devices and huge files among results and logs: every command ends, and says which file is wrong."""
+"""Pipes, devices and huge files among results and logs: every command ends and names the file."""
 
 import subprocess
 import sys
@@ -20,9 +20,7 @@ def arguments(command: str, results: Path) -> list[object]:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", IRREGULAR)
 @pytest.mark.each_value
-def test_shard_that_is_not_a_file_ends_each_command_by_name(
-    finished: Path, robust201: RunCommand, kind: str, command: str
-) -> None:
+def test_commands_name_shard_that_is_not_a_file(finished: Path, robust201: RunCommand, kind: str, command: str) -> None:
     path = replace(next((finished / "shards").rglob("*.parquet")), kind)
     result = robust201(*arguments(command, finished))
     assert result.code == 4
@@ -41,7 +39,7 @@ def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunComma
 
 
 @pytest.mark.parametrize("what", OBSTACLES)
-def test_log_that_is_not_a_log_is_named(finished: Path, robust201: RunCommand, what: str) -> None:
+def test_logs_names_file_that_is_not_a_log(finished: Path, robust201: RunCommand, what: str) -> None:
     path = replace(next((finished / "logs").glob("*.jsonl")), what)
     result = robust201("logs", "21/digits/clean", finished)
     assert result.code == 4
@@ -50,7 +48,7 @@ def test_log_that_is_not_a_log_is_named(finished: Path, robust201: RunCommand, w
 
 LIMITED = """
 import resource, sys
-import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space of their own
+import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space themselves
 from pathlib import Path
 from robust201.cli.app import main
 
@@ -62,18 +60,18 @@ main()
 
 
 def run_limited(mebibytes: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command that may reserve so much address space beyond what its imports reserve."""
+    """Run a command that may reserve this much address space in addition to its imports."""
     command = [sys.executable, "-c", LIMITED, str(mebibytes), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_status_needs_less_address_space_than_its_limits(finished: Path) -> None:
+def test_status_works_with_limited_address_space(finished: Path) -> None:
     result = run_limited(640, "status", finished)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "100 %" in result.stdout
+    assert "100%" in result.stdout
 
 
-def test_status_out_of_memory_ends_in_one_line(finished: Path) -> None:
+def test_status_reports_lack_of_memory_in_one_line(finished: Path) -> None:
     plan = finished / "plan.json"
     plan.write_bytes(b" " * (200 << 20))
     result = run_limited(150, "status", finished)

@@ -1,4 +1,4 @@
-"""What `plan` says of hours by key, of designs for a budget, and of the cells to evaluate next."""
+"""`robust201 plan`: hours by key, designs for a budget, and the cells to evaluate next."""
 
 import json
 from pathlib import Path
@@ -28,10 +28,10 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def test_designs_for_a_budget_fit_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
-    ended = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
-    assert ended.code == 0, ended.err
-    summary = json.loads(ended.out)
+def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
+    result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
     whole = summary["costs"]["worker_hours"]
     assert sum(cost["hours"] for cost in summary["costs"]["hours_by_key"]) == pytest.approx(whole)
     sampled, fewer, _ = summary["designs"]
@@ -57,19 +57,19 @@ def test_plan_shows_cheapest_designs_if_budget_is_too_small(
     assert [design["over_budget"] for design in designs] == [True, budget != "1%", budget != "1%"]
 
 
-def test_a_small_sweep_shows_hours_alone(robust201: RunCommand, sweep: Path) -> None:
+def test_plan_of_small_sweep_shows_only_hours(robust201: RunCommand, sweep: Path) -> None:
     fields = yaml.safe_load(sweep.read_text()) | {"images": {"count": 2}, "architectures": [0, 1]}
     sweep.write_text(yaml.safe_dump(fields))
-    ended = robust201("plan", sweep)
-    assert ended.code == 0
-    assert "Worker-hours by key" in ended.out
-    assert "What less would save" not in ended.out + ended.err
+    result = robust201("plan", sweep)
+    assert result.code == 0
+    assert "Worker-hours by key" in result.out
+    assert "What less would save" not in result.out + result.err
 
 
-def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -> None:
-    ended = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
-    assert ended.code == 0, ended.err
-    cells = json.loads(ended.out)["architectures"]
+def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) -> None:
+    result = robust201("plan", sweep, "--like", LIKE, "--next", "3", "--next-for", "best", "--keys", "pgd:1", "--json")
+    assert result.code == 0, result.err
+    cells = json.loads(result.out)["architectures"]
     assert len({*cells}) == 3
     assert {*cells} <= {*range(400)} - {21, 41, 50}  # cells of the dataset
 
@@ -77,12 +77,14 @@ def test_next_cells_are_not_evaluated_ones(robust201: RunCommand, sweep: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--next-for", "best"), "--next-for is an option of --next"),
-        (("--next", "3", "--budget", "10%"), "expected --budget or --next, got both"),
+        (("--next-for", "best"), "--next-for needs --next"),
+        (("--next", "3", "--budget", "10%"), "--budget and --next exclude each other"),
         (("--next", "3"), "--like"),
         (("--budget", "10"), "expected worker-hours above 0 such as 500h"),
         (("--budget", "10%", "--keys", "pgd"), "--budget is for the whole sweep"),
     ],
 )
-def test_wrong_options_are_one_line(robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str) -> None:
+def test_plan_reports_wrong_options_in_one_line(
+    robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str
+) -> None:
     assert message in robust201("plan", sweep, *options).refusal(2)

@@ -33,26 +33,26 @@ def measured(store: Path) -> dict[str, dict[float, float]]:
     return {str(key): dict(zip(rows["strength"], rows["accuracy"], strict=True)) for key, rows in frame.groupby("key")}
 
 
-def test_equal_figures_agree_and_others_are_named(store: Path) -> None:
-    found = measured(store)
-    checks = list(examine_published_figures(count=None, store=store, published=found))
+def test_published_figures_check_fails_only_for_differing_accuracies(store: Path) -> None:
+    accuracies = measured(store)
+    checks = list(examine_published_figures(count=None, store=store, published=accuracies))
     assert [check.what for check in checks] == ["#0 clean", "#0 pgd at 1/255", "#0 pgd at 8/255"]
     assert all(check.ok for check in checks)
-    off = {"clean": {0.0: found["clean"][0.0] + 0.011}, "pgd": found["pgd"]}
+    off = {"clean": {0.0: accuracies["clean"][0.0] + 0.011}, "pgd": accuracies["pgd"]}
     first, *others = examine_published_figures(count=None, store=store, published=off)
     assert not first.ok
     assert "difference -0.0110" in first.detail
     assert all(check.ok for check in others)
 
 
-def test_a_selection_is_allowed_its_sampling_noise(store: Path) -> None:
-    found = measured(store)
-    near = {"clean": {0.0: found["clean"][0.0] + 0.05}}
+def test_published_figures_check_allows_sampling_error_of_subset(store: Path) -> None:
+    accuracies = measured(store)
+    near = {"clean": {0.0: accuracies["clean"][0.0] + 0.05}}
     assert next(examine_published_figures(count=20, store=store, published=near)).ok
     assert not next(examine_published_figures(count=None, store=store, published=near)).ok
 
 
-def test_absent_weights_say_where_to_get_them(store: Path, tmp_path: Path) -> None:
+def test_published_figures_check_tells_where_to_get_missing_weights(store: Path, tmp_path: Path) -> None:
     (check,) = examine_published_figures(count=20, store=tmp_path / "nothing")
     assert not check.ok
     assert "robust201 import-weights" in check.fix

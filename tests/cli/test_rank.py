@@ -1,4 +1,4 @@
-"""`robust201 rank`, and the options of `plot` and `report` that choose networks."""
+"""`robust201 rank`, and the options of `plot` and `report` that select networks."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from robust201.cli.app import app
 
 FOLDER = "benchmark_data/cells-cifar10"
-CHOSEN = ["--architectures", "21,13714,3456"]
+SELECTION = ["--architectures", "21,13714,3456"]
 
 
 def invoke(*arguments: str) -> str:
@@ -20,33 +20,33 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-def test_a_ranking_is_shown_and_written_for_papers(tmp_path: Path) -> None:
-    shown = invoke("rank", FOLDER, *CHOSEN, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
+def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
+    shown = invoke("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
     assert "the most accurate network is #3456 under PGD" in shown
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
-    rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
+    rows = json.loads(invoke("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
     written = pd.read_csv(tmp_path / "table.csv")
     assert written["network"].tolist() == [row["network"] for row in rows]
     assert set(written["network"]) == {21, 13714, 3456}
     assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
 
 
-def test_one_network_has_no_marks() -> None:
+def test_rank_of_one_network_has_no_marks() -> None:
     shown = invoke("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
     assert "It is the only network." in " ".join(shown.split())
     assert "*" not in shown
 
 
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
-def test_epsilons_are_in_pixels(epsilon: str) -> None:
-    rows = json.loads(invoke("rank", FOLDER, *CHOSEN, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
+def test_rank_reads_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
+    rows = json.loads(invoke("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
     shown = {row["evaluation"] for row in rows}
     assert {"clean", "pgd:8", "fgsm:8"} <= shown
     assert not any(name.endswith((":0.1", ":1")) for name in shown)
 
 
 @pytest.mark.parametrize(
-    ("command", "words", "message"),
+    ("command", "options", "message"),
     [
         ("rank", ("--epsilon", "8"), "no attack was run near --epsilon 8. Choose one of these: .*ε = 8/255"),
         ("report", ("--epsilon", "10"), "no attack was run near --epsilon 10"),
@@ -54,35 +54,35 @@ def test_epsilons_are_in_pixels(epsilon: str) -> None:
         ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
     ],
 )
-def test_epsilons_that_no_attack_has_are_rejected(
-    command: str, words: tuple[str, ...], message: str, tmp_path: Path
+def test_rank_and_report_reject_unused_epsilons(
+    command: str, options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     out = tmp_path / ("page.html" if command == "report" else "table.csv")
-    ended = CliRunner().invoke(app, [command, FOLDER, *CHOSEN, *words, "--out", str(out)])
-    assert ended.exit_code != 0
-    assert re.search(message, str(ended.exception))
+    failure = CliRunner().invoke(app, [command, FOLDER, *SELECTION, *options, "--out", str(out)])
+    assert failure.exit_code != 0
+    assert re.search(message, str(failure.exception))
     assert not out.exists()
 
 
-def test_plots_and_reports_show_the_networks_and_keys_that_are_chosen(tmp_path: Path) -> None:
+def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None:
     keys = ["--keys", "pgd"]
-    invoke("plot", "attack-curves", FOLDER, *CHOSEN, *keys, "--out", str(tmp_path / "curves.csv"))
+    invoke("plot", "attack-curves", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "curves.csv"))
     curves = pd.read_csv(tmp_path / "curves.csv")
     assert set(curves["network"]) == {"#21", "#3456", "#13714"}
     assert set(curves["key"]) == {"pgd"}
     assert (curves["low"] < curves["accuracy"]).any()
-    invoke("report", FOLDER, *CHOSEN, *keys, "--out", str(tmp_path / "page.html"))
+    invoke("report", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="corruption-curves"' not in page
     assert page.index("the most accurate network is #3456 under PGD") < page.index("Terms")
 
 
-def test_a_figure_for_other_numbers_of_networks_says_how_to_get_one(tmp_path: Path) -> None:
+def test_plot_tells_how_to_draw_for_other_numbers_of_networks(tmp_path: Path) -> None:
     many = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
     assert "of at most 11 networks" in str(many.exception)
     assert "Choose up to 11 by --architectures" in str(many.exception)
-    few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *CHOSEN, "--out", str(tmp_path / "a.png")])
+    few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")])
     assert "For few networks, draw attack-curves" in str(few.exception)
     other = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
-    assert "ends in .tex or .csv" in str(other.exception)
+    assert "ends in .csv or .tex" in str(other.exception)

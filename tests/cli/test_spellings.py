@@ -1,4 +1,4 @@
-"""One word for one thing on the command line."""
+"""Consistent names of options and arguments on the command line."""
 
 import json
 import shutil
@@ -17,37 +17,38 @@ from tests.support.kept_plans import edit_plan
 
 
 def commands() -> dict[str, Any]:
-    """Every verb's command, those of a group by both words."""
-    found: dict[str, Any] = {}
+    """Return all commands by name; subcommands are named like `submit ray`."""
+    commands_by_name: dict[str, Any] = {}
     root: Any = typer.main.get_command(app)
     for name, command in root.commands.items():
         inner = getattr(command, "commands", None)
-        found |= {f"{name} {word}": one for word, one in inner.items()} if inner else {name: command}
-    return found
+        subcommands = {f"{name} {word}": subcommand for word, subcommand in (inner or {}).items()}
+        commands_by_name |= subcommands or {name: command}
+    return commands_by_name
 
 
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
 
 
-def test_outputs_have_one_name_and_formats_another() -> None:
-    options = {verb: options_of(command) for verb, command in commands().items()}
+def test_output_and_format_options_have_consistent_names() -> None:
+    options = {name: options_of(command) for name, command in commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
     writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
-    assert {verb for verb in writing if "--out" not in options[verb]} == set()
-    assert [verb for verb in options if "--requeue" in options[verb]] == ["verify"]
-    for verb in ("plan", "run", "submit slurm", "submit ray"):
-        assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[verb], verb
+    assert {name for name in writing if "--out" not in options[name]} == set()
+    assert [name for name in options if "--requeue" in options[name]] == ["verify"]
+    for name in ("plan", "run", "submit slurm", "submit ray"):
+        assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[name], name
 
 
-@pytest.mark.parametrize("verb", [None, "run", "export", "submit", "submit slurm"])
-def test_a_short_option_asks_for_help(robust201: RunCommand, verb: str | None) -> None:
-    ended = robust201(*(verb or "").split(), "-h")
-    assert (ended.code, ended.err) == (0, "")
-    assert "Usage: robust201" in ended.out
+@pytest.mark.parametrize("name", [None, "run", "export", "submit", "submit slurm"])
+def test_commands_accept_short_help_option(robust201: RunCommand, name: str | None) -> None:
+    result = robust201(*(name or "").split(), "-h")
+    assert (result.code, result.err) == (0, "")
+    assert "Usage: robust201" in result.out
 
 
-def test_completion_can_be_shown(robust201: RunCommand) -> None:
+def test_app_shows_shell_completion(robust201: RunCommand) -> None:
     assert "--show-completion" in robust201("--help").out
     complete = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -56,26 +57,24 @@ def test_completion_can_be_shown(robust201: RunCommand) -> None:
         assert robust201().out.split() == ["plan", "plot"]
 
 
-def test_verbs_take_a_sweep_or_its_results(
+def test_commands_accept_sweep_yaml_or_results(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    for place in (sweep, finished):
-        assert json.loads(robust201("plan", "--json", place).out)["evaluations"] == 10
-        run = robust201("run", place)
+    for path in (sweep, finished):
+        assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
+        run = robust201("run", path)
         assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
-        for words in (("status", place), ("verify", place), ("compact", place), ("doctor", place)):
+        for words in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
             assert robust201(*words).code == 0, words
-        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", place).refusal(2)
-        assert robust201("export", place, "--out", tmp_path / "json").code == 0
-        assert robust201("diff", place, tmp_path / "json").code == 0
-        assert robust201("merge", place, "--out", tmp_path / "merged").code == 0
-        assert "#SBATCH" in robust201("submit", "slurm", place, "--dry-run").out
+        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).refusal(2)
+        assert robust201("export", path, "--out", tmp_path / "json").code == 0
+        assert robust201("diff", path, tmp_path / "json").code == 0
+        assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
+        assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
 
 
-def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
-) -> None:
+def test_run_limit_selects_first_architectures(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
     assert json.loads(robust201("plan", "--json", sweep, "--limit", 1).out)["architectures"] == 1
     narrowed = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)
@@ -88,7 +87,7 @@ def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
     assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").refusal(2)
 
 
-def test_the_architectures_of_a_sweep_are_gone_through_once_not_for_each_that_is_named() -> None:
+def test_make_filters_iterates_over_architectures_once() -> None:
     gone_through = []
 
     class Counted(tuple[int, ...]):
@@ -102,15 +101,20 @@ def test_the_architectures_of_a_sweep_are_gone_through_once_not_for_each_that_is
     assert len(gone_through) == 1
 
 
-def test_meta_needs_a_file_or_a_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
+        assert "is listed more than once" in robust201("plan", write_sweep(), option, value).refusal(2)
+
+
+def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     piped = robust201("meta").out
     assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
     assert (tmp_path / "meta.json").read_text() == piped
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "expected --out FILE or a pipe, got a terminal" in robust201("meta").refusal(2)
+    assert "it would print 1 MB of JSON to the terminal" in robust201("meta").refusal(2)
 
 
-def test_a_results_folder_with_code_asks_for_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
+def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
     mark = tmp_path / "executed"
     code = tmp_path / "attack.py"
     code.write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")

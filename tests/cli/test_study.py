@@ -9,23 +9,23 @@ import yaml
 from tests.support.planted_studies import plant_mixing
 
 
-def test_the_marks_of_a_printed_study_are_checked_without_data(robust201):
-    ended = robust201("study", "--published", "image-distribution")
-    assert ended.code == 0
-    assert "117 of 118 printed decisions follow" in ended.out
-    assert "102 of 106 printed marks remain" in ended.out
+def test_study_checks_published_marks_without_data(robust201):
+    result = robust201("study", "--published", "image-distribution")
+    assert result.code == 0
+    assert "117 of 118 published decisions follow" in result.out
+    assert "102 of 106 published significance marks remain" in result.out
     value = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
     assert (value["marks_that_follow"], value["comparisons_checked"]) == (117, 118)
 
 
-def test_another_name_is_one_line(robust201):
-    ended = robust201("study", "--published", "image-distributions")
-    assert (ended.code, ended.out) == (2, "")
-    assert "Did you mean 'image-distribution'?" in ended.err
+def test_study_rejects_unknown_published_study_in_one_line(robust201):
+    result = robust201("study", "--published", "image-distributions")
+    assert (result.code, result.out) == (2, "")
+    assert "Did you mean 'image-distribution'?" in result.err
 
 
 def write_small_study(folder, *, note="Small."):
-    """One network in two groups, of two seeds: digits, and digits after digits."""
+    """Write a study of one network in two groups with two seeds: digits, and digits after digits."""
     store, results = folder / "store", folder / "results"
     recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
     inline = {"executor": "inline", "device": "cpu"}
@@ -55,11 +55,11 @@ def write_small_study(folder, *, note="Small."):
 
 
 @pytest.mark.slow
-def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
+def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     study, out = write_small_study(tmp_path), tmp_path / "out"
-    ended = robust201("study", study, "--out", out)
-    assert ended.code == 0, ended.err
-    assert f"$ robust201 train {tmp_path / 'train.yaml'}" in ended.err
+    result = robust201("study", study, "--out", out)
+    assert result.code == 0, result.err
+    assert f"$ robust201 train {tmp_path / 'train.yaml'}" in result.err
     page = (out / "study.md").read_text()
     assert page.startswith("# tiny: ")
     assert "| MNIST | 1 | 2 |" in page
@@ -68,37 +68,37 @@ def test_a_study_trains_evaluates_and_writes_its_page(robust201, tmp_path):
     assert "(figures/attacked-fullyconnectednet.svg)" in page
     assert b"<svg" in (out / "figures/attacked-fullyconnectednet.svg").read_bytes()
 
-    # What is there is not made again, and the page alone can be written from the export.
+    # Existing results are not recomputed, and the page can be written from the export.
     write_small_study(tmp_path, note="Again.")
     again = robust201("study", study, "--out", out, "--tables-only", out / "datasets/sweep")
     assert (again.code, "$ robust201" in again.err) == (0, False)
     assert "Again." in (out / "study.md").read_text()
 
 
-def test_the_page_is_written_from_exports_alone(robust201, tmp_path):
+def test_study_writes_page_from_exports(robust201, tmp_path):
     planted, exports = plant_mixing(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted.model_dump(mode="json")))
     words = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
-    ended = robust201("study", tmp_path / "study.yaml", *words)
-    assert (ended.code, ended.out.strip()) == (0, str(tmp_path / "out" / "study.md"))
-    assert "$ robust201" not in ended.err
+    result = robust201("study", tmp_path / "study.yaml", *words)
+    assert (result.code, result.out.strip()) == (0, str(tmp_path / "out" / "study.md"))
+    assert "$ robust201" not in result.err
 
 
-def test_a_step_that_fails_ends_the_study_with_its_code(robust201, tmp_path):
+def test_study_returns_exit_code_of_failed_step(robust201, tmp_path):
     study = write_small_study(tmp_path)
     study.write_text(study.read_text().replace("train.yaml", "other.yaml"))
-    ended = robust201("study", study, "--out", tmp_path / "out")
-    assert ended.code == 2
-    assert "other.yaml" in ended.err.splitlines()[-1]
+    result = robust201("study", study, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "other.yaml" in result.err.splitlines()[-1]
     assert not (tmp_path / "results").exists()
 
 
-def test_bad_input_is_refused_before_the_first_step(robust201, tmp_path, monkeypatch):
+def test_study_rejects_bad_input_before_first_step(robust201, tmp_path, monkeypatch):
     monkeypatch.delenv("ROBUST201_UNSET", raising=False)
     study, out = write_small_study(tmp_path), tmp_path / "out"
     out.touch()
-    ended = robust201("study", study, "--out", out)
-    assert (ended.code, "$ robust201" in ended.err, "got a file" in ended.err) == (2, False, True)
+    result = robust201("study", study, "--out", out)
+    assert (result.code, "$ robust201" in result.err, "got a file" in result.err) == (2, False, True)
     out.unlink()
     study.write_text(study.read_text().replace("train.yaml", "${ROBUST201_UNSET}/train.yaml"))
     assert "export ROBUST201_UNSET=FOLDER" in robust201("study", study, "--out", out).refusal(2)
@@ -107,15 +107,15 @@ def test_bad_input_is_refused_before_the_first_step(robust201, tmp_path, monkeyp
     assert not out.exists()
 
 
-def test_a_study_needs_a_folder_and_a_check_none(robust201, tmp_path):
+def test_study_needs_out_unless_published(robust201, tmp_path):
     for words in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
-        ended = robust201("study", *words)
-        assert (ended.code, ended.out) == (2, "")
-        assert "STUDY.yaml with --out FOLDER" in ended.err
+        result = robust201("study", *words)
+        assert (result.code, result.out) == (2, "")
+        assert "STUDY.yaml with --out FOLDER" in result.err
 
 
 def write_study_with_code(folder, code, steps):
-    """A study whose sweep names code; its steps may name more."""
+    """Write a study whose sweep names Python files; its steps may name more."""
     folder.mkdir(parents=True, exist_ok=True)
     code.parent.mkdir(parents=True, exist_ok=True)
     mark = code.with_name("executed")
@@ -131,8 +131,8 @@ def write_study_with_code(folder, code, steps):
 
 
 @pytest.mark.parametrize("where", ["study", "sweep", "code"])
-def test_a_study_executes_no_code_of_a_dataset(robust201, tmp_path, where):
-    """Neither where the study lies in it, nor where its sweep or the code alone does; before the first step."""
+def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, where):
+    """The study, its sweep or only the Python file is in a dataset; nothing runs."""
     dataset, mine = tmp_path / "downloads" / "dataset", tmp_path / "mine"
     places = {"study": (dataset / "sub", dataset), "sweep": (dataset / "sub", mine), "code": (mine, dataset)}
     folder, code = places[where][0], places[where][1] / "code.py"
@@ -145,15 +145,15 @@ def test_a_study_executes_no_code_of_a_dataset(robust201, tmp_path, where):
     assert line.endswith(f"add: --allow-code {code}")
     assert not mark.exists()
     assert not (tmp_path / "out").exists()
-    ended = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
-    assert f"$ robust201 run {folder / 'sweep.yaml'} --allow-code {code}" in ended.err
-    assert f"Will execute {code} (space)." in ended.err
+    result = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
+    assert f"$ robust201 run {folder / 'sweep.yaml'} --allow-code {code}" in result.err
+    assert f"Will execute {code} (space)." in result.err
     assert mark.exists()
 
 
 @pytest.mark.parametrize("step", ["robust201 train {train} {flag}", "robust201 train {train} ${{UNSET:-{flag}}}"])
 @pytest.mark.parametrize("flag", ["--allow-code={code}", "--allow-code {code}"])
-def test_steps_cannot_consent(robust201, tmp_path, step, flag):
+def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
     code = tmp_path / "code.py"
     flag = flag.format(code=code)
     if "UNSET" in step and " " in flag:
@@ -167,8 +167,8 @@ def test_steps_cannot_consent(robust201, tmp_path, step, flag):
 
 
 @pytest.mark.parametrize("last", ["train", "robustify"])
-def test_consent_to_all_steps_is_checked_before_the_first_one_runs(robust201, tmp_path, last):
-    """The steps, not the sweep, name code of a dataset."""
+def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path, last):
+    """The steps, not the sweep, name Python files in a dataset."""
     dataset, first = tmp_path / "dataset", tmp_path / "train.yaml"
     code, images = dataset / "code.py", tmp_path / "robust"
     study, mark = write_study_with_code(tmp_path, code, [])
@@ -192,8 +192,8 @@ def test_consent_to_all_steps_is_checked_before_the_first_one_runs(robust201, tm
     assert not mark.exists()
 
 
-def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path):
-    """On a command line FILE:FUNCTION is the user's word; in a study it is the study's."""
+def test_study_step_with_custom_network_needs_consent(robust201, tmp_path):
+    """On the command line the user names FILE:FUNCTION; in a study the YAML does."""
     code = tmp_path / "dataset" / "code.py"
     step = f"robust201 robustify {code}:build --dataset digits --count 20 --steps 1 --out {tmp_path / 'robust'}"
     study, mark = write_study_with_code(tmp_path / "dataset", code, [step])
@@ -202,9 +202,9 @@ def test_a_network_that_a_step_names_needs_the_users_consent(robust201, tmp_path
         yaml.safe_dump(yaml.safe_load(sweep.read_text()) | {"space": "zoo", "architectures": ["fc7500-w8"]})
     )
     (tmp_path / "dataset/SHA256SUMS").touch()
-    ended = robust201("study", study, "--out", tmp_path / "out")
-    assert ended.code == 2
-    assert ended.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
+    result = robust201("study", study, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert result.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
     assert not mark.exists()
     robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
     assert mark.exists()

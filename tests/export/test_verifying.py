@@ -210,7 +210,7 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust2
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     run = robust201("verify", finished)
-    expected_output = "6 result files, 9 evaluations sound; 1 of 10 missing, 1 network-key pair with gaps.\n"
+    expected_output = "6 result files, 9 evaluations valid; 1 of 10 missing, 1 network-key pair with gaps.\n"
     assert (run.code, run.out) == (3, expected_output)
     assert "unfinished: #0 digits fgsm at 1" in run.err
 
@@ -219,18 +219,18 @@ def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust20
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     run = robust201("verify", finished, "--export", tmp_path / "out")
-    expected_output = f"6 result files, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
+    expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; the export's {n_files} files agree.\n"
     assert (run.code, run.out) == (0, expected_output)
     for path in (finished / "shards").rglob("*.parquet"):
         path.unlink()
     run = robust201("verify", finished)
-    assert (run.code, run.out) == (3, "0 result files, 0 evaluations sound; 10 of 10 missing.\n")
+    assert (run.code, run.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
     assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
     (finished / "plan.json").unlink()
     run = robust201("verify", finished)
     assert (run.code, run.out) == (
         0,
-        "0 result files, 0 evaluations sound; no plan, so it is not known whether evaluations are missing.\n",
+        "0 result files, 0 evaluations valid; no plan, so it is not known whether evaluations are missing.\n",
     )
 
 

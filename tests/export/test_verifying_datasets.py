@@ -302,9 +302,9 @@ def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, 
     result = robust201("verify", source)
     assert (result.code, result.err) == (0, "")
     n_listed = len((source / "SHA256SUMS").read_text().splitlines())
-    assert result.out == f"40 evaluations sound; {n_listed} listed files.\n"
+    assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
     for options in (("--requeue",), ("--export", source)):
-        assert "expected a results folder" in robust201("verify", source, *options).refusal(2)
+        assert "applies only to a results folder" in robust201("verify", source, *options).refusal(2)
     change(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
     damaged = robust201("verify", source, "--json")
     assert damaged.code == 4

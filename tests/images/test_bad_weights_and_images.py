@@ -131,7 +131,7 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     result = robust201("import-weights", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
     (line,) = result.err.splitlines()
-    assert line.startswith("refused: ")
+    assert line.startswith("rejected: ")
     assert "000021" in line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
     again = robust201("import-weights", "source", *options, "--format", "nats")

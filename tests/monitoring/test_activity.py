@@ -153,7 +153,7 @@ def test_driver_whose_process_ended_is_reported_dead_at_once(half_done: Plan, is
     assert ("not running (the last run died" in local_line) == (not is_alive)
     elsewhere = HostId("there", "n", "c", "q")  # Another machine sees only the heartbeat.
     assert "running: run on here" in line(elsewhere, NOW + 1)
-    assert "not running (the last run fell silent" in line(elsewhere, NOW + 60)
+    assert "not running (the last run stopped sending heartbeats" in line(elsewhere, NOW + 60)
 
 
 def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:

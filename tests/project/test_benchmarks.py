@@ -1,4 +1,4 @@
-"""Benchmarks as commands: all can be imported and asked for help, and documents call them rightly."""
+"""Benchmarks as commands: they can be imported, have help, and documents call them with valid options."""
 
 import argparse
 import re
@@ -16,11 +16,11 @@ COMMAND = re.compile(r"(?:[A-Z0-9_]+=\S+ +)*(?:\S*/)?python -m (benchmarks\b[.\w
 
 
 class OptionsRead(Exception):
-    """Raised where a command would begin to work."""
+    """Raised after a command has parsed its options."""
 
 
-def read_options(monkeypatch: pytest.MonkeyPatch, module: str, words: list[str]) -> None:
-    """Let a command read its options, and stop before it does anything.
+def read_options(monkeypatch: pytest.MonkeyPatch, module: str, argv: list[str]) -> None:
+    """Run a command until it has parsed its options.
 
     Raises:
         OptionsRead: they are good.
@@ -33,41 +33,43 @@ def read_options(monkeypatch: pytest.MonkeyPatch, module: str, words: list[str])
         raise OptionsRead
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
-    monkeypatch.setattr(sys, "argv", [module, *words])
+    monkeypatch.setattr(sys, "argv", [module, *argv])
     import_module(module).main()
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_every_benchmark_explains_itself(
+def test_every_benchmark_has_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = import_module(name)
     if not hasattr(module, "main"):
-        return  # a part of others
-    with pytest.raises(SystemExit) as ended:
+        return  # not a command
+    with pytest.raises(SystemExit) as result:
         read_options(monkeypatch, name, ["--help"])
-    assert ended.value.code == 0
+    assert result.value.code == 0
     assert "show this help message" in capsys.readouterr().out
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
-    """The benchmarks that a text calls, in lines of their own or in passing: module and options."""
+    """Return the benchmark commands in a text: module and options."""
     lines = [line.strip() for line in text.splitlines()]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    in_passing = [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", prose)]
+    in_passing = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
     found = [match.groups() for line in (*lines, *in_passing) if (match := COMMAND.fullmatch(line))]
-    # Docstrings say beside a command what it does, and put into brackets what may be left out.
+    # Docstrings explain a command after spaces, and put optional parts into brackets.
     called = [(module, re.sub(r"[\[\]]", "", re.split(r"\s{3,}", rest)[0])) for module, rest in found]
-    return [(module, shlex.split(words, comments=True)) for module, words in called]
+    return [(module, shlex.split(options, comments=True)) for module, options in called]
 
 
 def described() -> list[str]:
-    """Everything that tells readers how to call them."""
+    """Return the documents and docstrings that mention benchmarks."""
     return [*documents(), *(f"{name.replace('.', '/')}.py" for name in MODULES)]
 
 
-@pytest.mark.parametrize("place", [place for place in described() if commands((REPOSITORY / place).read_text())])
-def test_commands_have_the_options_that_they_are_called_with(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, words in commands((REPOSITORY / place).read_text()):
+@pytest.mark.parametrize(
+    "document", [document for document in described() if commands((REPOSITORY / document).read_text())]
+)
+def test_documented_benchmark_commands_have_valid_options(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, argv in commands((REPOSITORY / document).read_text()):
         with monkeypatch.context() as patch, pytest.raises(OptionsRead):
-            read_options(patch, module, words)
+            read_options(patch, module, argv)

@@ -1,4 +1,4 @@
-"""The controls by others' networks (docs/controls.md): reading their files, and a small cut of the comparison."""
+"""Controls with published networks (docs/controls.md): reading their files, and a small comparison."""
 
 import importlib.util
 import io
@@ -45,7 +45,7 @@ def forget_scripts() -> Iterator[None]:
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Invented weights by layer and array, with Keras's axes."""
+    """Return random weights by layer and array, with Keras's axes."""
     generator = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}
@@ -73,7 +73,7 @@ def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarray:
-    """Compute logits of pixels (B, H, W, 3) in 0 to 255 with Keras's order of axes, in float64."""
+    """Return the logits of pixels (B, H, W, 3) from 0 to 255 with Keras's order of axes, in float64."""
     features = pixels.astype(np.float64)
     for number in range(6):
         suffix = f"_{number}" if number else ""
@@ -95,7 +95,7 @@ def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarr
     return features
 
 
-def test_keras_weights_keep_the_network_function(tmp_path: Path) -> None:
+def test_keras_conversion_keeps_network_outputs(tmp_path: Path) -> None:
     arrays = keras_arrays()
     prepare, networks = load_script("prepare"), load_script("networks")
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
@@ -110,7 +110,7 @@ def test_keras_weights_keep_the_network_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3 * expected.max())
 
 
-def test_lenet_weights_are_read_from_the_source_distribution(tmp_path: Path) -> None:
+def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None:
     prepare, networks = load_script("prepare"), load_script("networks")
     states = {}
     with tarfile.open(tmp_path / "advertorch-0.2.3.tar.gz", "w:gz") as archive:
@@ -126,7 +126,7 @@ def test_lenet_weights_are_read_from_the_source_distribution(tmp_path: Path) -> 
         torch.testing.assert_close(prepare.read_lenet(tmp_path, name), dict(state), rtol=0, atol=0)
 
 
-def test_lenet_reads_the_first_channel_alone() -> None:
+def test_lenet_uses_only_first_channel() -> None:
     network = load_script("networks").build("lenet-robust", 10)
     images = torch.rand(2, 3, 28, 28, requires_grad=True)
     logits = network(images)
@@ -138,7 +138,7 @@ def test_lenet_reads_the_first_channel_alone() -> None:
 
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with weights and images in runs/controls, or a reason to skip."""
+    """Return a working folder with weights and images in runs/controls, or skip the test."""
     packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
     data = Path(os.environ.get("ROBUST201_DATA", "."))
     if not list(packages.glob("advertorch-0.2.3.tar.gz")) or not (data / "mnist" / "t10k-images-idx3-ubyte").exists():
@@ -155,7 +155,7 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.shared
-def test_both_engines_and_the_libraries_agree_on_the_lenets(
+def test_engines_and_libraries_agree_on_lenets(
     prepared: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ("clean", "pgd", "aa_apgd-ce")

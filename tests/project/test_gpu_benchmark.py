@@ -1,4 +1,4 @@
-"""Every step of the GPU benchmark, rehearsed on the CPU: the first run on a GPU must not fail by a typo."""
+"""Every step of the GPU benchmark on a CPU, so that its first run on a GPU does not fail because of a typo."""
 
 import json
 import sys
@@ -19,14 +19,14 @@ def rehearse(folder: Path, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_is_measured_and_shown(tmp_path: Path, name: str) -> None:
+def test_gpu_step_is_measured_and_shown(tmp_path: Path, name: str) -> None:
     lines = rehearse(tmp_path, name)
     assert "PyTorch" in lines[0]
     assert len(lines) >= 5
     assert "nan" not in " ".join(lines)
 
 
-def test_steps_of_a_gpu_are_those_of_the_rehearsal_on_more_networks() -> None:
+def test_gpu_plan_has_the_steps_of_the_rehearsal() -> None:
     def kinds(plan: Plan) -> list[str]:
         return list(dict.fromkeys(step.name.partition("-")[0] for step in steps_of(plan)))
 
@@ -35,12 +35,12 @@ def test_steps_of_a_gpu_are_those_of_the_rehearsal_on_more_networks() -> None:
     assert len(on_gpu.networks) >= 6
 
 
-def run_main(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["gpu", *map(str, words)])
+def run_main(monkeypatch: pytest.MonkeyPatch, *argv: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu", *map(str, argv)])
     return gpu.main()
 
 
-def test_what_has_run_is_not_repeated_and_failures_do_not_stop_the_others(
+def test_gpu_benchmark_skips_finished_steps_and_continues_after_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun = []
@@ -54,24 +54,24 @@ def test_what_has_run_is_not_repeated_and_failures_do_not_stop_the_others(
         return ""
 
     monkeypatch.setattr(gpu, "run_in_process", pretend)
-    words = ("--device", "cpu", "--out", tmp_path, "--only", "parity", "memory")
-    assert run_main(monkeypatch, *words) == 1
+    argv = ("--device", "cpu", "--out", tmp_path, "--only", "parity", "memory")
+    assert run_main(monkeypatch, *argv) == 1
     assert begun == ["parity", "memory"]
     printed = capsys.readouterr().out
     assert "an invented GPU" in printed
     assert "- memory: no such luck" in printed
-    assert run_main(monkeypatch, *words) == 1
+    assert run_main(monkeypatch, *argv) == 1
     assert begun == ["parity", "memory", "memory"]
-    assert run_main(monkeypatch, *words, "--tables") == 0
+    assert run_main(monkeypatch, *argv, "--tables") == 0
     assert begun == ["parity", "memory", "memory"]
 
 
-def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_benchmark_does_not_start_without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="expected a GPU"):
+    with pytest.raises(SystemExit, match="finds no GPU"):
         run_main(monkeypatch, "--out", tmp_path)
     assert run_main(monkeypatch, "--out", tmp_path, "--tables") == 0
 
 
-def test_a_step_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_gpu_benchmark_stops_slow_step(tmp_path: Path) -> None:
     assert "took more than" in gpu.run_in_process("cpu", tmp_path, "parity", minutes=1e-6)

@@ -1,4 +1,4 @@
-"""Rooms import downward only, no modules import each other in a ring, and each heavy library has one door."""
+"""Folders import only downward, there are no import cycles, and few modules import heavy libraries."""
 
 import ast
 from collections.abc import Collection, Mapping
@@ -35,12 +35,12 @@ ROOMS = (
     "bench",
     "cli",
 )
-"""Folders of the package from the ground up: each may import those before it."""
+"""Folders of the package from the bottom up: each may import the folders before it."""
 
 ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
-"""All that lies at the package's root: the API and the way in."""
+"""Modules at the package's root: the API and the entry point."""
 
-# Ray has two: the process connected to it, and the client of its Jobs API where the user sits.
+# Ray has two: the process that is connected to a cluster, and the user's client of its Jobs API.
 DOORS = {
     "ray": {
         "runtime/executors/ray.py",
@@ -56,7 +56,7 @@ DOORS = {
     "pickle": {"core/unpickling.py"},
     "fsspec": {"shards/object_store.py"},
     "huggingface_hub": {"export/hub.py"},
-    "s3fs": set(),  # only ever reached through fsspec
+    "s3fs": set(),  # used only through fsspec
 }
 
 
@@ -74,7 +74,7 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_the_root_holds_the_api_and_the_rooms() -> None:
+def test_package_root_contains_only_api_and_folders() -> None:
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in {"__pycache__", "_bundled"}}
     assert files == ROOT | {"py.typed"}
@@ -83,11 +83,11 @@ def test_the_root_holds_the_api_and_the_rooms() -> None:
 
 @pytest.fixture(scope="module")
 def imported() -> dict[Path, set[str]]:
-    """What each module of the package imports, by its place in the package."""
+    """Return the imports of each module, by its path in the package."""
     return {path.relative_to(PACKAGE): imports(path) for path in sources()}
 
 
-def test_rooms_import_downward(imported: Mapping[Path, set[str]]) -> None:
+def test_folders_import_downward(imported: Mapping[Path, set[str]]) -> None:
     upward = []
     for place, names in imported.items():
         here = place.parts[0]
@@ -99,7 +99,7 @@ def test_rooms_import_downward(imported: Mapping[Path, set[str]]) -> None:
     assert upward == []
 
 
-def test_heavy_libraries_have_one_door(imported: Mapping[Path, set[str]]) -> None:
+def test_heavy_libraries_are_imported_only_in_listed_modules(imported: Mapping[Path, set[str]]) -> None:
     elsewhere = []
     for place, names in imported.items():
         for name in names:
@@ -114,7 +114,7 @@ def module_name(path: Path, source_root: Path) -> str:
 
 
 def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
-    """Which of the modules a file imports, inside functions too; of ``from room import module`` the module alone."""
+    """Return the modules that a file imports, also inside functions; of ``from folder import module`` the module."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -126,7 +126,7 @@ def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
 
 
 def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
-    """Give modules that import each other in a ring, the first again at the end; none where there is no ring."""
+    """Return the modules of an import cycle, with the first repeated at the end; empty if there is none."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -135,8 +135,8 @@ def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("source_root", [REPOSITORY / "pipeline", REPOSITORY / "benchmarks"], ids=lambda p: p.name)
-def test_modules_do_not_import_each_other(source_root: Path) -> None:
-    """Imports inside functions count, too: they put a ring off, and do not open it."""
+def test_modules_have_no_import_cycles(source_root: Path) -> None:
+    """Imports inside functions count too: they only delay a cycle."""
     base = source_root if source_root.name == "pipeline" else source_root.parent
     modules = {module_name(path, base): path for path in sources(source_root)}
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}

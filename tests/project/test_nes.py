@@ -1,4 +1,4 @@
-"""The example of an attack of one's own, NES (jobs/nes): its gradient, its images, and its sweeps."""
+"""NES, the example of a custom attack (jobs/nes): its gradient, its images, and its sweeps."""
 
 import runpy
 from pathlib import Path
@@ -25,12 +25,12 @@ def nes() -> dict:
 def network() -> nn.Module:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3, bias=False)).eval()
-    with torch.no_grad():  # else nearly all images have the same class
+    with torch.no_grad():  # otherwise nearly all images have the same class
         network[1].bias.copy_(-0.5 * network[1].weight.sum(dim=1))
     return network.requires_grad_(False)
 
 
-def test_estimated_gradient_approaches_the_gradient(nes, network):
+def test_nes_gradient_estimate_converges(nes, network):
     torch.manual_seed(1)
     images, labels = torch.rand(4, 3, 2, 2), torch.tensor([0, 1, 2, 0])
     watched = images.clone().requires_grad_()
@@ -40,7 +40,7 @@ def test_estimated_gradient_approaches_the_gradient(nes, network):
     torch.testing.assert_close(estimate, gradient, atol=0.02, rtol=0.1)
 
 
-def test_attack_stays_in_the_ball_and_leaves_misclassified_images_alone(nes, network):
+def test_nes_stays_in_ball_and_skips_misclassified_images(nes, network):
     torch.manual_seed(2)
     images = torch.rand(64, 3, 2, 2)
     predictions = network(images).argmax(dim=1)
@@ -55,7 +55,7 @@ def test_attack_stays_in_the_ball_and_leaves_misclassified_images_alone(nes, net
     assert fooled > (network(corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
 
 
-def test_attack_passes_the_checks_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
+def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
     path = write_sweep(
         name="nes",
         architectures=[21],
@@ -72,7 +72,7 @@ def test_attack_passes_the_checks_of_a_sweep(robust201: RunCommand, write_sweep:
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_sweeps_attack_as_many_strengths_by_pgd_as_by_nes(monkeypatch, name):
+def test_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, name):
     monkeypatch.setenv("ROBUST201_DATA", "data")
     monkeypatch.chdir(REPOSITORY)
     keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{name}.yaml").read_text())["keys"]

@@ -1,4 +1,4 @@
-"""What the project says of itself is true: README commands, configuration reference, pins, bundled files."""
+"""README commands, configuration reference, version pins and bundled files are correct."""
 
 import re
 import tomllib
@@ -20,14 +20,14 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
+def test_ci_runs_readme_test_command() -> None:
     demo, tests = commands((REPOSITORY / "README.md").read_text())
     assert demo.endswith("robust201 demo")
     assert tests.endswith("-m pytest")
     assert tests in commands((REPOSITORY / ".ci/run").read_text())
 
 
-def test_every_pin_satisfies_its_range() -> None:
+def test_constraints_satisfy_version_ranges() -> None:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -48,11 +48,11 @@ def test_every_pin_satisfies_its_range() -> None:
 @pytest.mark.parametrize(
     "name", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
 )
-def test_bundled_files_are_found(name: str) -> None:
+def test_bundled_files_exist(name: str) -> None:
     assert bundled(name).exists()
 
 
-def test_the_papers_sweep_looks_where_fetch_puts_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paper_sweep_uses_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]

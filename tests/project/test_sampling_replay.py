@@ -1,4 +1,4 @@
-"""The replay of sampled evaluations: sizes that fit the budget, rankings compared as SciPy does."""
+"""The replay of sampled evaluations: sample sizes within the budget, and rank correlations as in SciPy."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from benchmarks.sampling import (
 
 
 @pytest.mark.parametrize("cost", [0.025, 0.1])
-def test_sizes_cost_the_budget(cost):
+def test_sample_sizes_cost_the_budget(cost):
     passes = count_passes(PAPER)
     sizes = sample_sizes(cost, passes, 10_000)
     whole, pilot = sum(passes.values()), PILOT_OF_SPACE / SPACE
@@ -33,7 +33,7 @@ def test_budget_below_the_pilot_and_the_counted_keys_is_rejected():
         sample_sizes(0.01, count_passes(PAPER), 10_000)
 
 
-def test_orders_are_compared_by_kendalls_tau_and_the_best_network():
+def test_rankings_are_compared_by_kendalls_tau_and_best_network():
     draws = np.random.default_rng(0)
     truth, value, simple = draws.integers(0, 4, (3, 6, 2)) / 4
     value[:, 1] = truth[:, 1]

@@ -1,4 +1,4 @@
-"""What the code may not do with what comes from outside (SECURITY.md): rules over the source, and a watched run."""
+"""Handling of untrusted data (SECURITY.md): rules for the source, and an audited run."""
 
 import ast
 import pickle
@@ -19,7 +19,7 @@ PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 ALLOW_LIST = "core/unpickling.py"
-# A call by the end of its name, and the keyword without which it opens pickles, builds objects or trusts a stranger.
+# End of a call's name, and the keyword without which it unpickles, builds objects or trusts remote data.
 REQUIRED = {
     "torch.load": ("weights_only", True),
     "np.load": ("allow_pickle", False),
@@ -41,7 +41,7 @@ FORBIDDEN = {
 
 
 def violations(source: str, name: str) -> Iterator[str]:
-    """Lines of a module that open what comes from outside in an unsafe way."""
+    """Yield the lines of a module that open untrusted data in an unsafe way."""
     for node in ast.walk(ast.parse(source)):
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -74,7 +74,7 @@ def _is(called: str, *ends: str) -> bool:
     return any(called == end or called.endswith(f".{end}") for end in ends)
 
 
-def test_nothing_from_outside_is_opened_unsafely() -> None:
+def test_source_has_no_unsafe_calls_on_external_data() -> None:
     found = {
         place: unsafe
         for path in SOURCES
@@ -84,7 +84,7 @@ def test_nothing_from_outside_is_opened_unsafely() -> None:
     assert found == {}
 
 
-def test_the_loader_of_sweeps_is_a_safe_one(write_sweep: WriteSweep) -> None:
+def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:
     assert issubclass(_StrictLoader, yaml.SafeLoader | yaml.CSafeLoader)
     unsafe = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
     added = (set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)) & unsafe
@@ -93,7 +93,7 @@ def test_the_loader_of_sweeps_is_a_safe_one(write_sweep: WriteSweep) -> None:
 
 
 class _Audit:
-    """Records the globals that any unpickler of this process looks up while it listens."""
+    """Records the globals that unpicklers of this process look up while it is active."""
 
     def __init__(self) -> None:
         self.listening = False
@@ -105,7 +105,7 @@ class _Audit:
             self.found.append(".".join(map(str, arguments)))
 
 
-def test_no_pickle_is_opened_from_the_first_check_to_the_last_shard(make_sweep: MakeSweep) -> None:
+def test_sweep_opens_no_pickles(make_sweep: MakeSweep) -> None:
     audit = _Audit()
     content = pickle.dumps(Path("control"))
     audit.listening = True

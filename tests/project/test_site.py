@@ -1,4 +1,4 @@
-"""The documentation site: its contents, what it generates from the code, and references to its pages."""
+"""The documentation site: its contents, its generated reference, and references to its pages."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ def pages() -> list[str]:
     return sorted(str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md"))
 
 
-def test_every_page_is_listed_once() -> None:
+def test_site_lists_every_page_once() -> None:
     listed = [page for below in CONTENTS.values() for page in below if not page.endswith("*")]
     optional = [page.rstrip("*") for below in CONTENTS.values() for page in below if page.endswith("*")]
     assert len(listed) == len({*listed})
@@ -39,7 +39,7 @@ def test_pages_are_not_too_long(page: str) -> None:
     assert page in longer or page.startswith("studies/") or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
 
 
-def test_references_to_pages_in_code_and_files_exist() -> None:
+def test_page_references_in_repository_exist() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     files = [Path(line) for line in listed.splitlines() if line.endswith((".py", ".yaml", ".toml", ".md"))]
     assert Path("jobs/paper.yaml") in files
@@ -52,7 +52,7 @@ def test_references_to_pages_in_code_and_files_exist() -> None:
     assert missing == set()
 
 
-def test_commands_are_described_with_options_and_examples() -> None:
+def test_command_reference_has_options_and_examples() -> None:
     for group, names in PANELS.items():
         text = describe_commands(group)
         for name in names:
@@ -63,7 +63,7 @@ def test_commands_are_described_with_options_and_examples() -> None:
     assert "\n    robust201 run jobs/demo.yaml\n" in text
 
 
-def test_fields_have_meanings_types_defaults_and_limits() -> None:
+def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
     text = describe_models("sweep")
     assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
     assert '| `"inline"` or `"ray"` | `"ray"` |' in text
@@ -92,7 +92,7 @@ def test_studies_are_described_by_their_fields() -> None:
     assert "| `iterations_per_epoch` | " in text
 
 
-def test_keys_are_each_described_once() -> None:
+def test_key_reference_describes_every_key_once() -> None:
     text = describe_keys()
     headings = [name for line in re.findall(r"^## (.*)$", text, re.M) for name in line.split(", ")]
     long = [name for line in re.findall(r"^(`clean`|`\w.*`)\.$", text, re.M) for name in re.findall(r"`(\S+?)`", line)]
@@ -100,7 +100,7 @@ def test_keys_are_each_described_once() -> None:
     assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in text
 
 
-def test_links_out_of_the_documentation_lead_to_pages_or_files() -> None:
+def test_site_links_to_repository_files_exist() -> None:
     text = "[a](../ARCHITECTURE.md#words) [b](../jobs/paper.yaml) [c](../jobs) [d](trust.md#x) [e](#f) [g](https://h.i)"
     page = Path("docs/api.md")
     assert rewrite_links(text, page, page) == (
@@ -108,11 +108,11 @@ def test_links_out_of_the_documentation_lead_to_pages_or_files() -> None:
     )
 
 
-def test_files_of_the_repository_are_shown_as_pages() -> None:
+def test_site_shows_repository_files_as_pages() -> None:
     text = prepare_page("project/security", "")
     assert text.startswith("# Security")
     assert "](docs/" not in text
 
 
-def test_docstrings_link_to_pages() -> None:
+def test_docstring_references_link_to_pages() -> None:
     assert link_pages(["See docs/trust.md."]) == ["See :doc:`docs/trust.md </trust>`."]

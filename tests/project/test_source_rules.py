@@ -1,4 +1,4 @@
-"""Rules over the source: words, names, and calls that stand in few places only."""
+"""Rules for the source: words, names and calls that only a few listed files may contain."""
 
 import ast
 import io
@@ -15,7 +15,7 @@ def place_of(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- One experiment is no law of the package: words of its space and its norm stand in few places ---------------------
+# --- The package is not limited to one experiment: words of its space and norm appear only in listed files -----------
 
 WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
@@ -26,36 +26,36 @@ MAY_SAY = {
     "export/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
 }
-"""Folders and files that may say them, and why. Comments and docstrings may everywhere: they cite sources."""
+"""Folders and files that may contain them, with reasons. Comments and docstrings may, since they cite sources."""
 
 
 def code_of(path: Path) -> str:
-    """The text of a file; of Python without comments and docstrings, which stand where a statement would."""
+    """Return the text of a file, for Python without comments and docstrings."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return text
-    kept, at_start = [], True
+    code, at_start = [], True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and at_start):
             continue
         if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
             at_start = token.type == tokenize.NEWLINE
-        kept.append(token.string)
-    return " ".join(kept)
+        code.append(token.string)
+    return " ".join(code)
 
 
-def test_words_of_one_experiment_stand_where_they_may() -> None:
+def test_experiment_specific_words_appear_only_in_listed_files() -> None:
     pages = [path for kind in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(kind)]
-    said = {place_of(path): set(WORDS.findall(code_of(path))) for path in (*sources(), *pages)}
+    words_by_file = {place_of(path): set(WORDS.findall(code_of(path))) for path in (*sources(), *pages)}
     elsewhere = {
         place: words
-        for place, words in said.items()
+        for place, words in words_by_file.items()
         if words and not any(place == entry or place.startswith(f"{entry}/") for entry in MAY_SAY)
     }
     assert elsewhere == {}
 
 
-# --- No two public things of one folder share a name, so that each can be found by it ---------------------------------
+# --- Public names are unique within a folder --------------------------------------------------------------------------
 
 BY_CONTRACT = {
     "reference": "a task's module offers it to the reference engine",
@@ -68,7 +68,7 @@ BY_CONTRACT = {
 
 
 def public_names(source: str) -> Iterator[str]:
-    """Names that a module defines at its top level, imports not among them."""
+    """Yield the names that a module defines at its top level, without imports."""
     for statement in ast.parse(source).body:
         match statement:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -82,7 +82,7 @@ def public_names(source: str) -> Iterator[str]:
         yield from (name for name in names if not name.startswith("_"))
 
 
-def test_no_two_public_things_of_a_folder_share_a_name() -> None:
+def test_public_names_are_unique_in_a_folder() -> None:
     modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
     for path in sources():
         for name in public_names(path.read_text(encoding="utf-8")):
@@ -91,13 +91,13 @@ def test_no_two_public_things_of_a_folder_share_a_name() -> None:
     assert shared == {}
 
 
-# --- Files are opened by `core.files` alone, so that no pipe is waited for and no device is read to its end -----------
+# --- Only `core.files` opens files, so that nothing waits for a pipe or reads an endless device ----------------------
 
 READERS = {"open", "read_bytes", "read_text", "FileIO"}
 
 ALLOWED: dict[str, set[str]] = {
     "core/files.py": {"open", "os.open", "temporary.open"},
-    # Files of the system, and of the package itself.
+    # Files of the system and of the package.
     "core/host.py": {"path.read_text"},
     "export/pool.py": {"Path('/proc/self/statm').read_text"},
     "figures/report.py": {"(resources.files('robust201.figures') / name).read_text"},
@@ -106,17 +106,17 @@ ALLOWED: dict[str, set[str]] = {
     "studies/comparisons.py": {"(_PUBLISHED / 'image_distribution.json').read_text"},
     "studies/dataset_claims.py": {"_PUBLISHED.read_text"},
     "studies/robust_features.py": {"_PUBLISHED.read_text"},
-    # Files that the process itself made under a new name, or in a folder that only it can write to.
+    # Files that the process created under a new name, or in a folder that only it can write to.
     "bench/comparison.py": {"log.open", "log.read_text"},
     "images/downloads/unpack.py": {"target.open"},
     "runtime/executors/ray_folder.py": {"os.open"},
     "runtime/executors/ray_process.py": {"(self._folder / _OUTPUT_NAME).open"},
     "runtime/lease.py": {"os.open"},
     "runtime/work_log.py": {"os.open"},
-    # A sweep's YAML may be a pipe, as a shell makes for <(…); it is read up to a limit.
+    # A sweep YAML may be a pipe, such as <(…) in a shell; it is read up to a limit.
     "planning/sweep_yaml.py": {"path.open"},
 }
-"""Calls that open a file otherwise, by module."""
+"""Exceptions: other calls that open a file, by module."""
 
 NOT_A_PATH = {
     "ShardStore.open",
@@ -129,11 +129,11 @@ NOT_A_PATH = {
     "gzip.open(packed",
     "tarfile.open(fileobj=",
 }
-"""Calls of the same name that open no path, by what they begin with."""
+"""Prefixes of calls with the same name that do not open a path."""
 
 
 def opening_calls(path: Path) -> Iterator[str]:
-    """Calls in a module that open a path, as they are written."""
+    """Yield the source text of calls that open a path."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -144,15 +144,15 @@ def opening_calls(path: Path) -> Iterator[str]:
                 yield ast.unparse(node.func)
 
 
-def test_files_are_opened_by_one_function() -> None:
+def test_files_are_opened_only_through_core_files() -> None:
     found = {place_of(path): {*opening_calls(path)} for path in sources()}
     assert {module: calls for module, calls in found.items() if calls} == ALLOWED
 
 
-# --- Code that makes images, draws and ids calls nothing whose last bit depends on the processor ----------------------
+# --- Code that generates images, random numbers and ids avoids functions whose last bit depends on the processor ----
 #
-# Matrix products go through a BLAS, and NumPy's elementary functions have other kernels for AVX-512;
-# tests/tasks/test_processors.py runs what is left under several of them.
+# Matrix products use a BLAS, and NumPy's elementary functions have separate kernels for AVX-512.
+# tests/tasks/test_processors.py runs the remaining code with several of them.
 
 GUARDED = (
     "core",
@@ -168,7 +168,7 @@ FUNCTIONS = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
     *("tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh"),
 }
-"""Functions of NumPy with kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
+"""NumPy functions with kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
 
 EXACT_PRODUCTS = {
     "images/upscaling.py": "sums of whole numbers below 2^53, which are exact in any order",
@@ -187,7 +187,7 @@ def processor_dependent(source: str) -> list[str]:
     return names
 
 
-def test_generators_call_nothing_that_depends_on_the_processor() -> None:
+def test_generators_avoid_processor_dependent_functions() -> None:
     files = [
         file for name in GUARDED for file in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
     ]

@@ -1,4 +1,4 @@
-"""The tutorial runs as it stands, in its order, with fewer steps of AutoAttack."""
+"""The tutorial runs unchanged and in order, except for fewer steps of AutoAttack."""
 
 import shlex
 from pathlib import Path
@@ -30,6 +30,6 @@ def test_tutorial_runs_in_order(
     assert r"\begin{tabular}{llrr}" in printed
     (commands,) = examples(PAGE, "sh")
     for line in commands.splitlines():
-        ended = robust201(*shlex.split(line)[1:])
-        assert ended.code == 0, (line, ended.err)
+        result = robust201(*shlex.split(line)[1:])
+        assert result.code == 0, (line, result.err)
     assert {"attacked.png", "curves.pdf", "curves.svg", "results.csv"} <= {path.name for path in tmp_path.iterdir()}

@@ -23,8 +23,8 @@ def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folde
     assert result.code == 0
     for text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
         assert text in result.out
-    assert "Clean optimum of the paper's table 1: 94.68 %; here " in result.out
-    assert " %, which differs." in result.out
+    assert "Clean optimum of the paper's table 1: 94.68%; in this dataset " in result.out
+    assert "%, which differs." in result.out
     assert "Not reported, since cifar10 has no such results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
     frame = pd.read_csv(out)
     assert {*frame["objective"]} == {"clean", "fgsm:1"}
@@ -59,16 +59,16 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "expected the name of one dataset, got none and a folder with cifar10, cifar100. Give --dataset."),
+        ((), "it has several image datasets: cifar10, cifar100. Choose one with --dataset."),
         (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
         (("--dataset", "cifar10", "--methods", "evolutoin"), "Did you mean 'evolution'?"),
         (("--dataset", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
         (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Leave --report out"),
-        (("--dataset", "cifar10", "--table1", "--objective", "clean"), "expected --table1 or --objective"),
-        (("--dataset", "cifar10", "--figure", "regret.txt"), "the file name must end in .png, .svg, .pdf"),
-        (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),
+        (("--dataset", "cifar10", "--table1", "--objective", "clean"), "--table1 already names objectives and reports"),
+        (("--dataset", "cifar10", "--figure", "regret.txt"), "expected a name that ends in .png, .svg, .pdf"),
+        (("--dataset", "cifar10", "--figure", "regret.csv"), "expected a name that ends in .png, .svg, .pdf, got .csv"),
         (("--dataset", "cifar10", "--objective", "0*clean"), "expected weights of 1e-09 to 1e+09 in size, got 0"),
         (("--dataset", "cifar10", "--objective", "-1e999*clean"), "in size, got -1e999"),
         (("--dataset", "cifar10", "--objective", "clean,pgd,fgsm,flops,pgd:1"), "expected at most 4 objectives, got 5"),
@@ -133,14 +133,14 @@ def test_blackbox_rejects_options_of_a_search(
 ) -> None:
     result = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
     assert result.code == 2
-    assert f"expected --blackbox or {option[0]}, got both" in result.err
+    assert f"--blackbox and {option[0]} exclude each other" in result.err
     assert not (tmp_path / "blackbox").exists()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--fidelity", "images"), "--fidelity is an option of --blackbox"),
+        (("--fidelity", "images"), "--fidelity applies only with --blackbox"),
         (("--blackbox", "new", "--fidelity", "step"), "expected images or steps"),
         (("--blackbox", "new", "--fidelity", "steps"), "needs the measurement `steps`"),
         (("--blackbox", "new", "--dataset", "x"), "expected one of its datasets, got 'x'"),

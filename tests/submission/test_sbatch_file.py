@@ -265,12 +265,12 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
 @pytest.mark.parametrize(
     ("verb", "invalid", "message"),
     [
-        ("slurm", ("--tasks", "2"), "--tasks: expected it only with a sweep"),
-        ("slurm", ("--max-parallel", "2"), "--max-parallel: expected it only with a sweep"),
-        ("slurm", ("--keys", "clean"), "--keys: expected it only with a sweep"),
+        ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
+        ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
+        ("slurm", ("--keys", "clean"), "--keys: it applies only to a sweep"),
         ("slurm", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
-        ("slurm", (), "execution.device must be cpu or cuda"),
-        ("ray", ("--datasets", "digits"), "--datasets: expected it only with a sweep"),
+        ("slurm", (), "expected execution.device cpu or cuda"),
+        ("ray", ("--datasets", "digits"), "--datasets: it applies only to a sweep"),
         ("ray", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
         ("ray", (), "execution.device must be cpu or cuda"),
     ],
@@ -288,7 +288,7 @@ def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
 
 def test_submit_rejects_recipes_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").refusal(2)
-    assert "--recipes: expected it only with a training YAML" in line
+    assert "--recipes: it applies only to a training YAML" in line
 
 
 @given(st.sets(st.integers(1, 60)))

@@ -98,4 +98,4 @@ def test_robustify_warns_of_images_that_do_not_carry_their_labels(robust201: Run
         "--judge", judge, "--judge-network", "21",
     )  # fmt: skip
     assert checked.code == 0
-    assert "no robust features" in checked.err
+    assert "not robust features" in checked.err

@@ -1,4 +1,4 @@
-"""`robust201 correlate` and `design`: what follows from the results of a dataset."""
+"""`robust201 correlate` and `design`: statistical analyses of a dataset."""
 
 import json
 import math
@@ -22,24 +22,26 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DATASET...",
-        help="A folder that export wrote, its parquet folder, or the published dataset. Several are read as one; "
-        "an evaluation is taken from the first that has it.",
+        help="Folders written by export, their parquet subfolders, or the published dataset. Several are merged; the "
+        "first that has an evaluation provides it.",
     ),
 ]
 Join = Annotated[
     list[Path] | None,
-    typer.Option("--join", help="Another table about the same architectures (docs/use-cases.md). Repeatable."),
+    typer.Option("--join", help="Join another table about the same architectures (docs/use-cases.md). Repeatable."),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as CSV.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Also write the tables to this folder as CSV.")]
 
-SHOWN = 12
-"""Rows of a table that are printed."""
+_MAX_PRINTED_ROWS = 12
 
 
 def correlate(
     folders: Folders,
     datasets: Datasets = None,
-    keys: Annotated[str | None, typer.Option(help="Scores, keys or keys at a strength, such as clean,pgd:1.")] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(help="Only these accuracies: keys, keys at a strength, or scores, such as clean,pgd:1."),
+    ] = None,
     join: Join = None,
     out: Out = None,
     weights: WeightsName = None,
@@ -47,18 +49,16 @@ def correlate(
         str | None,
         typer.Option(
             "--measure-weights-name",
-            help="Weights whose measures are used, such as random-s0; by default those of the accuracies.",
+            help="Take measures from these weights, such as random-s0. Default: the weights that have accuracies.",
         ),
     ] = None,
     estimates: Annotated[
         bool,
-        typer.Option(
-            "--estimates", help="Use estimates from samples where networks lack counts; default: counts only."
-        ),
+        typer.Option("--estimates", help="Also use accuracies estimated from a sample of the images."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Correlate measures with accuracies, with intervals, and compare each measure with the number of parameters."""
+    """Correlate measures with accuracies, and compare each measure with the number of parameters as a baseline."""
     import pandas as pd
 
     from robust201.analysis.measure_correlations import FEWEST, correlate_measures
@@ -71,27 +71,29 @@ def correlate(
 
         filled = [fill_in_estimates(results) for results in all_results]
         all_results = [results for results, _ in filled]
-        console.say_each([said for _, said in filled if said])
-    wanted = split_names(keys)
-    for asked in wanted or ():
-        if not any(find_evaluations(results, asked) for results in all_results):
-            evaluations_named(all_results[0], asked)  # says what is wrong with it
-    found = pd.concat([correlate_measures(results, tables, keys=wanted) for results in all_results], ignore_index=True)
-    if found.empty:
+        console.say_each([note for _, note in filled if note])
+    names = split_names(keys)
+    for name in names or ():
+        if not any(find_evaluations(results, name) for results in all_results):
+            evaluations_named(all_results[0], name)  # raises the error
+    correlations = pd.concat(
+        [correlate_measures(results, tables, keys=names) for results in all_results], ignore_index=True
+    )
+    if correlations.empty:
         raise ResultsError(
             f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
-            "and an accuracy, got fewer. Export a measure such as jacobian, or name a table by --join."
+            "and an accuracy, got fewer. Export a measure such as jacobian, or name a table with --join."
         )
-    _write({"correlations": found}, out)
+    _write({"correlations": correlations}, out)
     if as_json:
-        print_json({"correlations": _records(found)})
+        print_json({"correlations": _records(correlations)})
     else:
-        for (name, measure), rows in found.groupby(["dataset", "measure"], sort=False):
+        for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
             best = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
             console.show_table(
-                f"{name}: {measure}",
+                f"{dataset}: {measure}",
                 ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain", "beats parameters"),
-                [_correlation_cells(row) for row in best.head(SHOWN).to_dict("records")],
+                [_correlation_cells(row) for row in best.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -100,22 +102,26 @@ def design(
     datasets: Datasets = None,
     score: Annotated[
         str,
-        typer.Option(help="Accuracy to explain: a score, such as adversarial, a key, or a key at a strength: pgd:1."),
+        typer.Option(
+            help="Accuracy to explain: a score such as adversarial, a key, or a key at a strength such as pgd:1."
+        ),
     ] = "adversarial",
     join: Join = None,
     maximise: Annotated[
         str | None,
-        typer.Option(help="Objectives of the Pareto front to maximise, separated by commas; default: all scores."),
+        typer.Option(help="Objectives of the Pareto front to maximise, separated by commas. Default: all scores."),
     ] = None,
-    minimise: Annotated[str | None, typer.Option(help="Objectives to minimise; default: parameters.")] = None,
+    minimise: Annotated[
+        str | None, typer.Option(help="Objectives to minimise, separated by commas. Default: parameters.")
+    ] = None,
     out: Out = None,
     weights: WeightsName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what makes a cell robust: effects of operations, a regression tree, prediction and the Pareto front."""
+    """Analyse what makes a cell robust: effects of operations, a regression tree, predictions and the Pareto front."""
     import pandas as pd
 
-    from robust201.analysis import design as of_cells
+    from robust201.analysis import design as cell_design
     from robust201.analysis.network_costs import PARAMETERS
     from robust201.analysis.terms import Terms, evaluations_named
 
@@ -123,30 +129,32 @@ def design(
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         terms = Terms(results, tables)
-        evaluations_named(results, score)  # no measure: tables show accuracies
+        evaluations_named(results, score)  # raises if it is not an accuracy
         accuracies = terms.mean(score)
-        high = split_names(maximise) or tuple(results.scores.columns)
-        low = split_names(minimise) or ((PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ())
-        columns = pd.DataFrame({name: terms.mean(name) for name in (*high, *low)})
-        front = of_cells.pareto_table(columns, maximise=high, minimise=low)
-        effects = of_cells.operation_effects(results, accuracies)
-        prediction = of_cells.predict_from_cells(results, accuracies)
+        maximised = split_names(maximise) or tuple(results.scores.columns)
+        minimised = split_names(minimise) or (
+            (PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ()
+        )
+        columns = pd.DataFrame({name: terms.mean(name) for name in (*maximised, *minimised)})
+        front = cell_design.pareto_table(columns, maximise=maximised, minimise=minimised)
+        effects = cell_design.operation_effects(results, accuracies)
+        prediction = cell_design.predict_from_cells(results, accuracies)
         front.insert(0, "architecture", front.index)
         front.insert(1, "spec", [results.spec(architecture) for architecture in front["architecture"]])
-        tree = of_cells.describe_tree(results, accuracies)
-        found = {
+        tree = cell_design.describe_tree(results, accuracies)
+        result_tables = {
             "effects": effects.operations,
             "variance": effects.variance,
             "pairs": effects.pairs,
             "prediction": prediction,
             "pareto": front.reset_index(drop=True),
         }
-        _write({f"{results.name}-{name}": frame for name, frame in found.items()}, out)
+        _write({f"{results.name}-{name}": frame for name, frame in result_tables.items()}, out)
         if as_json:
             payload[results.name] = {"score": score, "tree": tree.splitlines()}
-            payload[results.name] |= {name: _records(frame) for name, frame in found.items()}
+            payload[results.name] |= {name: _records(frame) for name, frame in result_tables.items()}
         else:
-            _show_design(results, score, found, tree)
+            _show_design(results, score, result_tables, tree)
     if as_json:
         print_json(payload)
 
@@ -170,23 +178,22 @@ def _read(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    # Several trainings of an architecture stand side by side, unless measures of other weights are paired with them.
-    shown = reader.select() if side_by_side and weights is None and measure_weights is None else reader
-    all_results = read_results(shown, measure_weights=measure_weights)
+    # Show all weights of an architecture, unless they are paired with measures of other weights.
+    selected = reader.select() if side_by_side and weights is None and measure_weights is None else reader
+    all_results = read_results(selected, measure_weights=measure_weights)
     names = [results.name for results in all_results]
     if not names:
         raise ResultsError(
             f"Reading {reader.path} failed: expected accuracies, got none. Add a folder that has some, or "
             "export a key such as clean."
         )
-    wanted = split_names(datasets) or names
-    for name in wanted:
+    requested = split_names(datasets) or names
+    for name in requested:
         if name not in names:
             raise ConfigError(
-                f"Reading {reader.path} failed for {name!r}: expected one of its datasets, got another."
-                f"{closest(name, names)}"
+                f"Reading {reader.path} failed for {name!r}: it has no such dataset.{closest(name, names)}"
             )
-    chosen = [results for results in all_results if results.name in wanted]
+    chosen = [results for results in all_results if results.name in requested]
     return reader, chosen, read_join_tables(reader, join or (), chosen)
 
 
@@ -203,7 +210,7 @@ def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Give a table's rows for JSON, null for what has no number."""
+    """Return a table's rows for JSON, with null in place of NaN."""
     records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
     return records
 
@@ -221,8 +228,8 @@ def _interval(row: Mapping[Any, Any], name: str) -> str:
     return "-" if math.isnan(value) else f"{value:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
 
 
-def _show_design(results: "DatasetResults", score: str, found: "Mapping[str, pd.DataFrame]", tree: str) -> None:
-    effects = found["effects"].sort_values("effect", ascending=False, kind="stable")
+def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]", tree: str) -> None:
+    effects = tables["effects"].sort_values("effect", ascending=False, kind="stable")
     console.show_table(
         f"{results.name}: effects of operations on {score}, in percentage points",
         ("edge", "operation", "effect", "95% interval"),
@@ -237,26 +244,29 @@ def _show_design(results: "DatasetResults", score: str, found: "Mapping[str, pd.
         ],
     )
     console.show_table(
-        f"{results.name}: share of the variance of {score}",
-        ("edges", "share"),
-        [(row["edges"], f"{row['share']:.1%}") for row in found["variance"].head(SHOWN).to_dict("records")],
-    )
-    typer.echo(f"A tree of {score}:\n{tree}")
-    console.show_table(
-        f"{results.name}: rank correlation of held-out cells with a prediction from some",
-        ("cells", "Kendall's tau", "Spearman's rho"),
+        f"{results.name}: fraction of the variance of {score}",
+        ("edges", "fraction"),
         [
-            (f"{row['cells']:,.0f}", _interval(row, "kendall"), _interval(row, "spearman"))
-            for row in found["prediction"].to_dict("records")
+            (row["edges"], f"{row['share']:.1%}")
+            for row in tables["variance"].head(_MAX_PRINTED_ROWS).to_dict("records")
         ],
     )
-    front = found["pareto"]
+    typer.echo(f"Regression tree of {score}:\n{tree}")
+    console.show_table(
+        f"{results.name}: rank correlation of predicted and evaluated accuracies of held-out cells",
+        ("training cells", "Kendall's tau", "Spearman's rho"),
+        [
+            (f"{row['cells']:,.0f}", _interval(row, "kendall"), _interval(row, "spearman"))
+            for row in tables["prediction"].to_dict("records")
+        ],
+    )
+    front = tables["pareto"]
     names = [str(name) for name in front.columns if name not in ("architecture", "spec")]
     console.show_table(
         f"{results.name}: {len(front):,} architectures on the Pareto front of {', '.join(names)}",
         ("architecture", *names),
         [
             (f"#{row['architecture']}", *(f"{row[name]:.6g}" for name in names))
-            for row in front.head(SHOWN).to_dict("records")
+            for row in front.head(_MAX_PRINTED_ROWS).to_dict("records")
         ],
     )

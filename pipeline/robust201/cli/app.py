@@ -1,4 +1,4 @@
-"""The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
+"""The command line: one thin function per command. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_verbs
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
@@ -40,7 +40,7 @@ from robust201.cli.options import (
     Workers,
     load_sweep,
     make_filters,
-    option_words,
+    option_argv,
     reject_options,
     reject_with_budget,
     results_of,
@@ -74,8 +74,8 @@ def main() -> None:
     sys.exit(run_to_exit_code(app))
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"robust201 {__version__}")
         raise typer.Exit
 
@@ -90,14 +90,14 @@ def _options(
 
 
 def meta(
-    out: Annotated[Path | None, typer.Option("--out", help="The file to write; stdout if absent.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; standard output if absent.")] = None,
     key_style: KeyStyleText = "plain",
 ) -> None:
     """Write meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     if out is None and sys.stdout.isatty():
         raise ConfigError(
-            "Reading the command line failed for robust201 meta: expected --out FILE or a pipe, got a terminal, which "
-            "would show 1 MB of JSON. See: robust201 meta --help"
+            "Reading the command line failed for robust201 meta: it would print 1 MB of JSON to the terminal. Name "
+            "a file with --out, or use a pipe."
         )
     from robust201.export import meta_file_text
     from robust201.tasks import PAPER_KEYS, TASKS
@@ -118,41 +118,43 @@ def plan(
     keys: Keys = None,
     limit: Limit = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Save the plan and the images in the results folder, for `run --share`.")
+        bool, typer.Option("--save", help="Save the plan and the images in the results folder, as `run --share` needs.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Also read the images and look for the weights; `doctor` says more.")
+        bool,
+        typer.Option("--check", help="Also read the images and check that the weights exist; `doctor` checks more."),
     ] = False,
     workers: Workers = None,
     budget: Annotated[
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Print three designs that fit: worker-hours such as 500h, or a share of the cost such as 2.5%.",
+            help="Print three sampling designs within this budget: worker-hours (500h), or a fraction of the cost "
+            "(2.5%).",
         ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
             metavar="DATASET",
-            help="A dataset with outcomes by image of similar networks, from which precision is expected; with --next, "
-            "the export of what was evaluated so far.",
+            help="Dataset with per-image outcomes of similar networks, used to predict precision; with --next, the "
+            "export of the cells evaluated so far.",
         ),
     ] = None,
     next_count: Annotated[
         int | None,
-        typer.Option("--next", min=1, metavar="N", help="Only print the N cells to evaluate next, as a YAML list."),
+        typer.Option("--next", min=1, metavar="N", help="Print only the N cells to evaluate next, as a YAML list."),
     ] = None,
     next_for: Annotated[
         str | None,
         typer.Option(
             "--next-for",
-            help="With --next: ranking (learn most about all cells, the default), or best (find the most accurate).",
+            help="Goal of --next: ranking (learn most about all cells; the default) or best (find the best cell).",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep, or of a training YAML, and what less would save and lose."""
+    """Estimate the size, disk space and hours of a sweep or training YAML, and what cheaper sweeps would cost."""
     from robust201.planning.loading import is_training
 
     if is_training(sweep):
@@ -181,19 +183,19 @@ def plan(
     config = load_sweep(sweep, execution={"workers": workers})
     if next_count is None and next_for is not None:
         raise ConfigError(
-            "Reading the command line failed for robust201 plan: --next-for is an option of --next. Leave it out, or "
-            "say how many cells with --next N."
+            "Reading the command line failed for robust201 plan: --next-for needs --next. Leave it out, or add "
+            "--next N."
         )
     if next_count is not None:
         if budget is not None:
             raise ConfigError(
-                "Reading the command line failed for robust201 plan: expected --budget or --next, got both. Leave one "
+                "Reading the command line failed for robust201 plan: --budget and --next exclude each other. Leave one "
                 "out."
             )
         goal = next_for or "ranking"
         plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
         return
-    hash_files(config.code_files())  # a file that is missing would be found by `run` only
+    hash_files(config.code_files())  # otherwise only `run` would report a missing file
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
     if save:
@@ -218,10 +220,10 @@ def plan(
         console.show_plan(summary)
         plan_costs.show(summary, budget)
     if save:
-        words = option_words(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+        selection = option_argv(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {join([str(sweep), *words])} --share I/N"
+            f"robust201 run {join([str(sweep), *selection])} --share I/N"
         )
 
 
@@ -233,12 +235,12 @@ def run(
     limit: Limit = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the YAML.")] = None,
     share: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Divide the sweep that `plan --save` saved among N runs, and be the I-th, counted from 1.",
+            help="Run the I-th of N parts (counted from 1) of the sweep that `plan --save` saved, such as 3/64.",
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
@@ -247,14 +249,14 @@ def run(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Worker-hours such as 500h, or a share of the sweep's cost such as 2.5%: estimate accuracies from a "
-            "sample of the images (the sweep's `sampling` says how).",
+            help="Estimate accuracies from a sample of the images, within worker-hours (500h) or a fraction of the "
+            "sweep's cost (2.5%); the YAML's `sampling` has the details.",
         ),
     ] = None,
 ) -> None:
-    """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
+    """Run the evaluations that a sweep still lacks, in this process or on Ray; run it again after an interruption.
 
-    Ctrl-C lets the evaluations in progress finish; a second one stops at once. Finished work is kept.
+    Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
     """
     from robust201.planning.code_consent import announce_code, announce_copies
     from robust201.planning.filters import EVERYTHING
@@ -299,14 +301,16 @@ def run(
 
 def compact(
     results: Results,
-    grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged files are deleted.")] = 24.0,
+    grace_hours: Annotated[
+        float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
+    ] = 24.0,
 ) -> None:
-    """Merge small result files into large ones; safe during a run."""
+    """Merge small result files into large ones; safe while the sweep runs."""
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
     merged = console.show_count(report.inputs, "file")
-    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged earlier.")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} that had been merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
         console.say(
@@ -319,15 +323,15 @@ def merge(
     sources: Annotated[
         list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join, or sweep YAMLs that name them.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="Results folder to fill; created if absent.")],
+    out: Annotated[Path, typer.Option("--out", help="Results folder to write; created if absent.")],
 ) -> None:
-    """Join the results folders of several clusters, so that status and export see one sweep."""
+    """Join results folders, such as those of several clusters, into one."""
     from robust201.runtime.sweep import merge_results
 
     sources = [results_of(source) for source in sources]
     report, other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
-    typer.echo(f"Joined {console.show_count(report.added, 'result file')}, {report.present:,} {were} there already.")
+    typer.echo(f"Joined {console.show_count(report.added, 'result file')}, {report.present:,} {were} already present.")
     for source in other_plans:
         console.say(f"{source} has a different plan; its evaluations are kept, and the plan of {sources[0]} applies.")
     console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])
@@ -336,7 +340,9 @@ def merge(
 
 def report(
     dataset: Dataset,
-    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="HTML file to write; DATASET-report.html if absent.")
+    ] = None,
     weights: WeightsName = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     epsilon: Epsilon = None,
@@ -346,31 +352,31 @@ def report(
         str | None,
         typer.Option(
             "--images",
-            help="Show single images in the gallery, if DATASET has outcomes by image: the name of the dataset in the "
-            "data folder, or a file or folder with its test images.",
+            help="Add a gallery of single images, if DATASET has per-image outcomes: the image dataset's name, or a "
+            "file or folder with its test images.",
         ),
     ] = None,
     image_size: ImageSize = None,
 ) -> None:
-    """Write one HTML file: which network is best, figures, tables and an explorer of a dataset; it works offline."""
+    """Write a report on a dataset as one HTML file: best networks, figures, tables and an explorer; works offline."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
-    named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
-    page = out or named.parent / f"{named.name}-report.html"
+    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` has no name
+    page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     say_unused_estimates(reader.files, "figures show")
-    shown = None if images is None else load_data(images, image_size=image_size)
-    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=shown))
+    gallery = None if images is None else load_data(images, image_size=image_size)
+    typer.echo(write_report(reader, page, mean=mean, epsilon=epsilon, images=gallery))
 
 
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
     out: Annotated[
-        Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset gets its own subfolder.")
+        Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download and verify a dataset, or print where to get it; resumes after an interruption."""
+    """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
     with console.counting_bytes(f"Downloading {name}") as progress:
@@ -380,34 +386,35 @@ def fetch(
 
 def import_weights(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="An archive, its split parts, or a folder of state_dicts.")
+        Path, typer.Argument(metavar="SOURCE", help="Archive of weights, its split parts, or a folder of state_dicts.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="The checkpoint store to fill; created if absent.")],
+    out: Annotated[Path, typer.Option("--out", help="Checkpoint store to write; created if absent.")],
     architectures: Architectures = None,
     datasets: Datasets = None,
     space: Annotated[
         str,
         typer.Option(
-            help=f"Space of the networks: {', '.join(SPACES)}, or your own file as FILE:FUNCTION, which is executed. "
-            "All but the first expect files named after their networks, such as resnet18.safetensors."
+            help=f"Space of the networks: {', '.join(SPACES)}, or a custom space as FILE:FUNCTION, which is executed. "
+            f"Except in {DEFAULT_SPACE}, files are named after their networks, such as resnet18.safetensors."
         ),
     ] = DEFAULT_SPACE,
     recipe: Annotated[
-        str, typer.Option(help="Name of the training, to distinguish it from others of equal length and seed.")
+        str, typer.Option(help="Name for these weights, to distinguish trainings of the same length and seed.")
     ] = "",
     classes: Annotated[
-        int | None, typer.Option(min=2, help="Number of classes, for your own dataset in another space.")
+        int | None,
+        typer.Option(min=2, help=f"Number of classes, for a custom dataset in a space other than {DEFAULT_SPACE}."),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
-    seed: Annotated[int, typer.Option(help="Preferred training seed; the lowest available otherwise.")] = 777,
+    epochs: Annotated[int, typer.Option(help="Training length to import, in epochs: 200 or 12.")] = 200,
+    seed: Annotated[int, typer.Option(help="Training seed to import; if absent from SOURCE, the lowest.")] = 777,
     source_format: Annotated[
         str | None, typer.Option("--format", help="Format of the weights; detected from the path if absent.")
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Continue past refused files and report them at the end.")
+        bool, typer.Option("--keep-going", help="Continue after rejected files, and report them at the end.")
     ] = False,
 ) -> None:
-    """Convert published weights to safetensors with a manifest; the only step that reads pickled weights."""
+    """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
 
@@ -432,55 +439,57 @@ def import_weights(
 
 
 def corrupt(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, laid out like CIFAR-10-C.")],
     dataset: Annotated[
-        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own.")
+        str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own images.")
     ] = "digits",
-    path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
-    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
+    path: Annotated[Path | None, typer.Option("--data", help="Path of the images.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the images; detected if absent.")] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
-    keys: Keys = None,
+    keys: Annotated[
+        str | None, typer.Option(help="Only these corruptions, separated by commas, such as fog,frost.")
+    ] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
     frost: Annotated[
         Path | None, typer.Option(help="Folder of the six frost images; synthetic frost if absent.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     check_published: Annotated[
         bool,
-        typer.Option(
-            "--check-published", help="Only compare the corruptions without a random part with the published MD5s."
-        ),
+        typer.Option("--check-published", help="Only compare the deterministic corruptions with the published MD5s."),
     ] = False,
     sheet: Annotated[
         Path | None,
-        typer.Option(help="Also draw the first image under every corruption and severity: a PNG, SVG or PDF file."),
+        typer.Option(
+            help="Also draw the first image under every corruption and severity into this PNG, SVG or PDF file."
+        ),
     ] = None,
 ) -> None:
-    """Generate corrupted images, deterministic given the seed.
+    """Generate corrupted images, reproducible from the seed.
 
-    The constants are those of CIFAR-10-C, and from 224 pixels on those of ImageNet-C.
+    Images below 224 pixels get the corruption parameters of CIFAR-10-C, larger ones those of ImageNet-C.
     """
     from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
-    named = split_names(keys)
+    names = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
     rule = read_resize(resize)
     size = choose_size(image_size, rule)
     with console.counting("Corrupting") as progress:
-        lines, sound = corrupt_dataset(
+        lines, is_valid = corrupt_dataset(
             out,
             dataset=dataset,
             path=path,
             form=form,
             image_size=size,
             resize=rule,
-            keys=None if named is None else expand_keys(named),
+            keys=None if names is None else expand_keys(names),
             count=count,
             image_seed=image_seed,
             seed=seed,
@@ -493,10 +502,10 @@ def corrupt(
         images = load_images(dataset, path=path, form=form, count=count, seed=image_seed, image_size=size, resize=rule)
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
-    raise typer.Exit(0 if sound else 3)
+    raise typer.Exit(0 if is_valid else 3)
 
 
-add_verbs(
+add_commands(
     app,
     *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),

@@ -1,4 +1,4 @@
-"""`robust201 audit`: a sample of a sweep with both engines."""
+"""`robust201 audit`: compare both engines on a sample of a sweep."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,20 +18,21 @@ def audit(
     sweep: Sweep,
     networks: Annotated[int, typer.Option(min=1, help="Number of networks to draw from the sweep.")] = 3,
     images: Annotated[int, typer.Option("--count", min=1, help="Test images to draw from each dataset.")] = 100,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of both draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for sampling networks and images.")] = 0,
     keys: Keys = None,
     executor: Executor = None,
     workers: Workers = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the audit; default: the results folder's name with -audit.")
+        Path | None,
+        typer.Option("--out", help="Folder for the audit's results. Default: the results folder's name with -audit."),
     ] = None,
     as_json: AsJson = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Attack a random sample of a sweep with both engines and compare them; exits with 3 if they differ.
+    """Attack a random sample of a sweep with both engines; exits with 3 if they differ.
 
-    The fused engine and the reference engine (Foolbox and AutoAttack) attack the same networks and images, each with
-    its own random draws. McNemar's exact test, with Holm's correction, compares them (docs/trust.md). The sweep's
+    The fused engine and the reference engine (Foolbox and AutoAttack) attack the same images of the same networks, with
+    different random numbers. McNemar's exact test with Holm's correction compares them (docs/trust.md). The sweep's
     results do not change.
     """
     from robust201.planning.code_consent import announce_code
@@ -42,8 +43,8 @@ def audit(
     config = load_sweep(sweep, execution={"executor": executor, "workers": workers})
     check_device(config)
     announce_code(config, sweep, allowed=allow_code or (), say=console.say)
-    place = out or config.results.with_name(f"{config.results.name}-audit")
-    sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=place)
+    folder = out or config.results.with_name(f"{config.results.name}-audit")
+    sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=folder)
     evaluations = audit_sweep(sweeps, lambda sample: run_sweep(sample, make_executor, say=console.say))
     if as_json:
         print_json([evaluation.to_payload() for evaluation in evaluations])

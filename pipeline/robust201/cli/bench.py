@@ -1,4 +1,4 @@
-"""`robust201 bench`: how much faster than a user's own loop, on this machine, in a few minutes."""
+"""`robust201 bench`: measure the speed-up over a plain evaluation loop on this machine."""
 
 import json
 import tempfile
@@ -16,65 +16,66 @@ from robust201.core.host import MAX_THREADS
 if TYPE_CHECKING:
     from robust201.bench.comparison import Compared
 
-SHARE_OF_THE_PAPER = 40
-"""The attacks make a fortieth of the paper's steps and queries, which keeps the proportions of its suite."""
+PAPER_BUDGET_DIVISOR = 40
+"""Attacks run with 1/40 of the paper's steps and queries, so their relative costs stay the same."""
 
 EPSILONS_255 = (0.5, 2.0)
 
 
 def bench(
     architectures: Annotated[
-        str, typer.Option(help="Architectures separated by commas: indices, or resnet18.")
+        str, typer.Option(help="Architectures separated by commas: cell indices, or resnet18.")
     ] = "309,21,13714",
     images: Annotated[int, typer.Option("--count", min=2, help="Images per network.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="Number of timings of each; medians are shown.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads of robust201 and of the loop.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, typer.Option("--out", help="Also write all times to this JSON file.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed repetitions; the median is reported.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads, for robust201 and for the loop.")
+    ] = 1,
+    device: Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--out", help="Also write all timings to this JSON file.")] = None,
 ) -> None:
-    """Compare the speed of robust201 with that of a plain loop of Foolbox and AutoAttack, on random networks.
+    """Compare the speed of robust201 with a plain loop over Foolbox and AutoAttack, in a few minutes.
 
-    Both run as whole processes. The attacks are the paper's, with a fortieth of its steps and queries, at two epsilons.
-    The loop runs in PyTorch's default layout and in channels_last; the ratio is to the faster one. This takes a few
-    minutes.
+    Both run the paper's attacks on networks with random weights, at two epsilons, with 1/40 of the steps and queries.
+    The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster one.
     """
     from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, Way, compare
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
         raise ConfigError(
-            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Name one."
+            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Name one of them."
         )
     paper = Lengths()
     lengths = Lengths(
         EPSILONS_255,
         EPSILONS_255,
-        pgd_steps=paper.pgd_steps // SHARE_OF_THE_PAPER,
-        apgd_steps=paper.apgd_steps // SHARE_OF_THE_PAPER,
-        queries=paper.queries // SHARE_OF_THE_PAPER,
+        pgd_steps=paper.pgd_steps // PAPER_BUDGET_DIVISOR,
+        apgd_steps=paper.apgd_steps // PAPER_BUDGET_DIVISOR,
+        queries=paper.queries // PAPER_BUDGET_DIVISOR,
     )
-    ways: list[Way] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
+    contenders: list[Way] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
     with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
         folder = Path(name)
         subjects = random_subjects(split_names(architectures) or (), images, folder)
         console.say(
-            f"Timing {console.show_count(len(subjects), 'network')}: two loops and robust201, each as a whole process. "
-            "A line follows each; the first may take minutes."
+            f"Timing {console.show_count(len(subjects), 'network')}, each with two loops and with robust201. Every "
+            "timing prints a line; the first may take minutes."
         )
-        compared = [
-            compare(subject, ways, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
+        comparisons = [
+            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
             for subject in subjects
         ]
     if json_file is not None:
-        write_text(json_file, json.dumps([comparison.to_payload() for comparison in compared], indent=1) + "\n")
-    _show(compared, machine.threads, device)
+        write_text(json_file, json.dumps([comparison.to_payload() for comparison in comparisons], indent=1) + "\n")
+    _show(comparisons, machine.threads, device)
 
 
-def _show(compared: "list[Compared]", threads: int, device: str) -> None:
+def _show(comparisons: "list[Compared]", threads: int, device: str) -> None:
     clock = "CPU" if device == "cpu" else "wall"
     rows = []
-    for comparison in compared:
+    for comparison in comparisons:
         seconds = [getattr(timed.attacks, clock.lower()) for timed in comparison.ways]
         rows.append(
             (
@@ -86,15 +87,16 @@ def _show(compared: "list[Compared]", threads: int, device: str) -> None:
             )
         )
     names = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")
-    ratios = (f"times as fast, {clock} time", "wall time", "with start-up")
+    ratios = (f"speed-up, {clock} time", "wall time", "with start-up")
     console.show_table(
-        f"{clock} time of the attacks, start-up apart; times as fast as the faster loop, "
+        f"{clock} time of the attacks, excluding start-up; speed-up over the faster loop, "
         f"{console.show_count(threads, 'thread')}",
         (*names, *ratios),
         rows,
     )
     typer.echo(
-        "Single runs differ by a few percent, and by more if other programs are running: use CPU time then, and repeat "
-        "with --rounds 3.\nA ratio of nan means that the attacks took less than the noise of the start-up: use more "
-        "--count.\nWeights are random, so nothing is downloaded. The loop is robust201/bench/user_loop.py."
+        "Single timings vary by a few percent, and by more while other programs are running: then compare CPU times, "
+        "and repeat with --rounds 3.\nA speed-up of nan means that the attacks took less time than the variation in "
+        "start-up time: use a larger --count.\nWeights are random, so nothing is downloaded. The loop is in "
+        "robust201/bench/user_loop.py."
     )

@@ -1,4 +1,4 @@
-"""What the command line shows: progress on terminals and in log files, tables, one line per error."""
+"""Output of the command line: progress on terminals and in log files, tables, and one line per error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from robust201.core.errors import shorten
 from robust201.core.files import show_bytes
 from robust201.core.records import show_architecture
 
-if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
+if TYPE_CHECKING:  # commands import only what they run, so that others start quickly
     from robust201.export import ExportReport
     from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
@@ -47,17 +47,17 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
 
 _LOG_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
-_LONGEST_KEY = 40
-"""Characters of keys that are shown; of more, how many keys there are."""
+_MAX_KEY_LENGTH = 40
+"""Characters of a list of keys; a longer list is shown as its number of keys."""
 
-_SLOWEST_PER_SECOND = 0.01
-"""Rate below which a rate per hour is shown."""
+_MIN_RATE_PER_SECOND = 0.01
+"""Lower rates are shown per hour."""
 
 _SHOWN_TRAININGS = 8
 
-_UNKNOWN_RATE = "rate and time left not known yet"
+_UNKNOWN_RATE = "rate and remaining time not known yet"
 
-# NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
+# NO_COLOR also turns off bold and italics. Emoji codes would change paths such as a:b:c.
 _STYLE: dict[str, Any] = {
     "soft_wrap": True,
     "emoji": False,
@@ -73,11 +73,11 @@ def say(line: str) -> None:
 
 
 MOST_LINES = 20
-"""Lines that are listed of one kind."""
+"""Maximum number of lines listed of one kind."""
 
 
 def first_lines(lines: Sequence[str], *, rest: str = "") -> Iterator[str]:
-    """Give some lines, up to `MOST_LINES`, and one that counts the others; `rest` is where to see those."""
+    """Yield up to `MOST_LINES` lines, then a line that counts the others; `rest` tells where to find them."""
     yield from map(shorten, lines[:MOST_LINES])
     if len(lines) > MOST_LINES:
         yield f"and {len(lines) - MOST_LINES:,} more{f'; {rest}' if rest else ''}"
@@ -95,31 +95,31 @@ def show_duration(seconds: float) -> str:
 
 
 def show_count(count: float, noun: str) -> str:
-    """Render a number of things as ``1 shard``, ``1,728 evaluations`` or ``0.5 evaluations``."""
+    """Render a count with its noun: ``1 shard``, ``1,728 evaluations`` or ``0.5 evaluations``."""
     number = f"{count:,.1f}".removesuffix(".0")
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
 def show_rate(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
-    """Render rate and time left, as far as they are known; empty where neither is."""
-    words = []
+    """Render the rate and the remaining time, each if it is known."""
+    phrases = []
     if per_second:
-        is_slow = per_second < _SLOWEST_PER_SECOND
-        words = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
-    words += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
-    return ", ".join(words)
+        is_slow = per_second < _MIN_RATE_PER_SECOND
+        phrases = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
+    phrases += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
+    return ", ".join(phrases)
 
 
 def _describe_steps(training: TrainingSteps) -> str:
-    words = [f"epoch {training.epoch:,} of {training.epochs:,}"]
+    phrases = [f"epoch {training.epoch:,} of {training.epochs:,}"]
     if training.loss is not None and training.accuracy is not None:
-        words += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
-    words.append(show_rate(training.steps_per_second, training.seconds_left, "steps"))
-    return ", ".join(filter(None, words))
+        phrases += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
+    phrases.append(show_rate(training.steps_per_second, training.seconds_left, "steps"))
+    return ", ".join(filter(None, phrases))
 
 
 def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
-    """Describe the trainings of some workers, a line each, and count the others."""
+    """Yield a line for each of the first trainings, then a line that counts the others."""
     for beat in beats[:_SHOWN_TRAININGS]:
         if (training := beat.training) is not None:
             yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
@@ -128,7 +128,7 @@ def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
 
 
 def show_preview(preview: RunPreview) -> None:
-    """Say what is done, what is missing and what cannot be used, before a run begins."""
+    """Print done and missing evaluations and unusable results, before a run begins."""
     total = preview.plan.n_evaluations
     say(
         f"Planned {show_count(total, 'evaluation')} of {show_count(preview.plan.n_network_keys, 'network-key pair')}: "
@@ -139,10 +139,10 @@ def show_preview(preview: RunPreview) -> None:
 
 
 class RunDisplay:
-    """Done and total of what is counted, rate, time left: a live line on a terminal, a line now and then elsewhere."""
+    """Progress of a run: a live display on a terminal, elsewhere a line from time to time."""
 
-    def __init__(self, doing: str = "Evaluating", counted: str = "evaluations") -> None:
-        self._doing, self._counted = doing, counted
+    def __init__(self, activity: str = "Evaluating", counted: str = "evaluations") -> None:
+        self._activity, self._counted = activity, counted
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -154,33 +154,33 @@ class RunDisplay:
         self._tasks: dict[str, TaskID] = {}
         self._last_log = time.monotonic()
         self._logged_done: int | None = None
-        self._told: set[str] = set()
+        self._shown_failures: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
         return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
-        """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
+        """Show progress; print a separate line for a new failure and for a lost worker."""
         from robust201.core.records import UnitFailure
         from robust201.runtime.executors.base import BundleLost, WorkerLost
 
-        if isinstance(event, UnitFailure) and event.message not in self._told:
-            self._told.add(event.message)
+        if isinstance(event, UnitFailure) and event.message not in self._shown_failures:
+            self._shown_failures.add(event.message)
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        known = progress.is_settled
+        is_rate_known = progress.is_settled
         rate, left = progress.evaluations_per_second, progress.seconds_left
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
             speed = ", ".join(filter(None, (show_rate(rate, None, self._counted), "all done")))
         else:
-            speed = show_rate(rate, left, self._counted) if known else _UNKNOWN_RATE
+            speed = show_rate(rate, left, self._counted) if is_rate_known else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
                 speed += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            rows = {self._doing: (done, total, f"{self._counted}; {speed}")}
+            rows = {self._activity: (done, total, f"{self._counted}; {speed}")}
             for beat in progress.trainings[:_SHOWN_TRAININGS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
@@ -193,7 +193,7 @@ class RunDisplay:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Whether a line is due: some time after the one before, and at the end after an earlier line."""
+        """Return whether to print a line: some time after the last line, and at the end of a long run."""
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -208,19 +208,19 @@ class RunDisplay:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table whose first column is text and the others are numbers."""
+    """Print a table; the first column is text, the others are numbers."""
     table = Table(title=title, title_justify="left")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    # A table that does not fit a log file's assumed 80 columns would be cut; there is room in a file.
+    # Rich assumes 80 columns for a file and would cut a wider table.
     console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
     console.print(table)
 
 
 def show_plan(summary: Mapping[str, Any]) -> None:
-    """Show a plan's counts and estimates (see `planning.plan.Plan.summary`)."""
+    """Print a plan's counts and estimates (see `planning.plan.Plan.summary`)."""
     show_table(
         f"Sweep {summary['name']}",
         ("", "value"),
@@ -236,7 +236,7 @@ def show_plan(summary: Mapping[str, Any]) -> None:
 
 
 def show_training_plan(summary: Mapping[str, Any]) -> None:
-    """Show counts and estimates of trainings (see `planning.training_plan.estimate_trainings`)."""
+    """Print counts and estimates of trainings (see `planning.training_plan.estimate_trainings`)."""
     by_recipe = summary["trainings_by_recipe"]
     show_table(
         f"Trainings {summary['name']}",
@@ -244,7 +244,7 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
         [
             ("architectures", f"{summary['architectures']:,}"),
             ("trainings", f"{summary['trainings']:,}"),
-            *((f"of these by {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
+            *((f"of these, {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
             ("snapshots", f"{summary['snapshots']:,}"),
             ("steps", f"{summary['steps']:,}"),
             *_describe_hours(summary),
@@ -254,22 +254,25 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
 
 
 def show_hours(hours: float) -> str:
-    """Render hours with one decimal, or two digits below 1."""
+    """Render hours with one decimal, or with two significant digits below 1."""
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
 
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
+    """Yield worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    where = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
-    yield f"worker-hours{where} at {speed:,g} GMAC/s", show_hours(hours)
+    device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
+    yield f"worker-hours{device} at {speed:,g} GMAC/s", show_hours(hours)
     if cpu_speed is not None:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
-    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete; `failures` says where to see them."""
+    """Print how a run ended, and return the exit code: 0 complete, 3 incomplete.
+
+    `complete` is printed after a complete run; `failures` tells where to find all failures.
+    """
     _show_work(tally, noun)
     if tally.failures and failures:
         say(failures)
@@ -277,7 +280,7 @@ def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") ->
         say(complete)
         return 0
     if tally.abandoned:
-        say("The time to finish ran out: work in progress was abandoned.")
+        say("Work in progress did not finish in time and was abandoned.")
     say("Stopped on request." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to resume.")
     return 3
@@ -289,37 +292,37 @@ def _show_work(tally: RunTally, noun: str) -> None:
         f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
         f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )
-    # One damaged checkpoint fails every part of its network in the same words.
-    alike = Counter(failure.message for failure in tally.failures)
-    for message, count in alike.most_common(10):
+    # A damaged checkpoint fails every part of its network with the same message.
+    counts = Counter(failure.message for failure in tally.failures)
+    for message, count in counts.most_common(10):
         say(f"failed {show_count(count, 'time')}: {message}")
 
 
 def show_import(report: ImportReport, store: Path) -> int:
-    """Say what was imported and what was refused, and give the exit code."""
+    """Print what was imported and what was rejected, and return the exit code."""
     out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
-    say_each([f"refused: {refusal}" for refusal in report.refused])
+    say_each([f"rejected: {reason}" for reason in report.refused])
     return 0 if not report.refused else 3
 
 
 @contextmanager
-def counting(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a count of done and total steps, or other columns, while a block runs; gives a function of both numbers."""
+def counting(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
+    """Show progress while a block runs; yields a function to call with (done, total)."""
     columns = columns or (MofNCompleteColumn(),)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
     ) as live:
-        task = live.add_task(what, total=None)
+        task = live.add_task(label, total=None)
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-def counting_bytes(what: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
-    """Show bytes, rate and time left while a block runs (see `counting`)."""
-    return counting(what, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+def counting_bytes(label: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Show bytes, rate and remaining time while a block runs (see `counting`)."""
+    return counting(label, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
 
 
 def show_health_check(check: HealthCheck) -> None:
-    """Show what doctor looked at, with its fix."""
+    """Print a check of `doctor`, with its fix if it failed."""
     mark = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
     out.print(mark, f"{check.what}: {escape(check.detail)}", highlight=False)
     if not check.ok or check.warns:
@@ -327,7 +330,7 @@ def show_health_check(check: HealthCheck) -> None:
 
 
 def show_export(report: ExportReport) -> int:
-    """Say what an export wrote and what it lacks, and give the exit code."""
+    """Print what an export wrote and what is missing, and return the exit code."""
     counts = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
     size = f"{counts[0]}, {report.n_bytes / 1e6:,.1f} MB, {counts[1]}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
@@ -340,7 +343,7 @@ def show_export(report: ExportReport) -> int:
 
 
 def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
-    """Say what verification found, and give the exit code: 4 damaged, 3 unfinished or to be computed again."""
+    """Print the result of verification, and return the exit code: 4 damaged, 3 evaluations missing or requeued."""
     if as_json:
         out.print_json(data=verdict.to_payload())
     problems = [*(f"{found.kind}: {found.message}" for found in verdict.findings), *verdict.export]
@@ -352,17 +355,17 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
-        what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
-        out.print(what, markup=False, highlight=False)
+        result = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
+        out.print(result, markup=False, highlight=False)
     if verdict.requeued:
-        say(f"What was in them counts as missing; recompute it with: robust201 run SWEEP.yaml ({results})")
+        say(f"Their evaluations now count as missing; recompute them with: robust201 run SWEEP.yaml ({results})")
     if verdict.sound:
         return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4
 
 
 def _describe_checked(verdict: Verdict) -> str:
-    counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
+    counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} valid"]
     if verdict.n_planned is None:
         counts.append("no plan, so it is not known whether evaluations are missing")
     else:
@@ -386,7 +389,7 @@ def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
 
 
 def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> int:
-    """Show what verification found in a dataset, and return the exit code: 4 if it is damaged."""
+    """Print the result of verifying a dataset, and return the exit code: 4 if it is damaged."""
     if as_json:
         out.print_json(data=verdict.to_payload())
     rest = "" if as_json else "--json lists all"
@@ -397,16 +400,16 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
     say_each([f"warning: {line}" for line in warnings], rest=rest)
     if not as_json:
         listed = "no SHA256SUMS" if verdict.n_listed is None else show_count(verdict.n_listed, "listed file")
-        checked = [f"{show_count(verdict.n_evaluations, 'evaluation')} sound", listed, *_describe_networks(verdict)]
-        what = f"{'; '.join(checked)}."
+        checked = [f"{show_count(verdict.n_evaluations, 'evaluation')} valid", listed, *_describe_networks(verdict)]
+        result = f"{'; '.join(checked)}."
         if verdict.problems:
-            what = f"{show_count(len(verdict.problems), 'problem')} found"
-        out.print(what, markup=False, highlight=False)
+            result = f"{show_count(len(verdict.problems), 'problem')} found"
+        out.print(result, markup=False, highlight=False)
     return 0 if verdict.sound else 4
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
-    """Show two result sets side by side: the verdict, then one line per dataset, key and strength that differs."""
+    """Print a comparison of two result sets: the verdict, then each dataset, key and strength that differs."""
     verdict = "within" if report.within else "beyond"
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(
@@ -414,8 +417,10 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         f"{n_different:,} of {show_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
-    one, other = report.sources
-    out.print(f"read from the first set: {one}; from the second: {other}", markup=False, highlight=False)
+    first_source, second_source = report.sources
+    out.print(
+        f"read from the first set: {first_source}; from the second: {second_source}", markup=False, highlight=False
+    )
     for line in report.remarks:
         say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
@@ -426,9 +431,9 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         )
     first, both, second = report.architectures
     out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
-    for what, names in (("first", report.names_only_first), ("second", report.names_only_second)):
+    for ordinal, names in (("first", report.names_only_first), ("second", report.names_only_second)):
         if names:
-            out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
+            out.print(f"only in the {ordinal}: {', '.join(names)}", markup=False, highlight=False)
     rows = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -446,8 +451,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         show_table("Accuracy of the second set against the first", columns, rows)
 
 
-def show_metrics(found: DerivedMetrics) -> None:
-    """Show how sure rankings are, metrics over the architectures, and what those that are missing need."""
+def show_metrics(metrics: DerivedMetrics) -> None:
+    """Print rankings with intervals, metrics over the architectures, and the results that missing metrics need."""
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -458,42 +463,42 @@ def show_metrics(found: DerivedMetrics) -> None:
             "same images" if row.paired else "accuracies",
             *(f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]" for estimate in row.bootstrap.values()),
         )
-        for row in found.rankings
+        for row in metrics.rankings
     ]
     if rankings:
-        names = {name: name.replace("_", " ") for row in found.rankings for name in row.bootstrap}
+        names = {name: name.replace("_", " ") for row in metrics.rankings for name in row.bootstrap}
         columns = ("", "best", "accuracy", "95% interval", "tied with the best", "compared by", *names.values())
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
-    metrics = []
-    for metric in found.metrics:
-        place = metric.key if len(metric.key) <= _LONGEST_KEY else f"{metric.key.count('+') + 1} keys"
+    rows = []
+    for metric in metrics.metrics:
+        keys = metric.key if len(metric.key) <= _MAX_KEY_LENGTH else f"{metric.key.count('+') + 1} keys"
         values = metric.values.dropna()
         numbers = (
             [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else ["-"] * 3
         )
-        label = f"{metric.dataset} {place}" + ("" if metric.strength is None else f" {metric.strength:g}")
-        metrics.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
-    if metrics:
+        label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
+        rows.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
+    if rows:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
-        show_table("Metrics", columns, metrics)
-    if found.agreements:
-        rows = [
+        show_table("Metrics", columns, rows)
+    if metrics.agreements:
+        agreement_rows = [
             (
                 f"{agreement.dataset} {agreement.key}",
                 f"{agreement.kendall:.3f} [{agreement.low:.3f}, {agreement.high:.3f}]",
                 f"{agreement.overlap} of {agreement.top}",
                 f"{agreement.n:,}",
             )
-            for agreement in found.agreements
+            for agreement in metrics.agreements
         ]
         columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
-        show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, rows)
-    for name, needed in found.needs.items():
+        show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, agreement_rows)
+    for name, needed in metrics.needs.items():
         say(f"{name}: needs {needed}.")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:
-    """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
+    """Print the median accuracy over the architectures: one line per dataset and key, one column per strength."""
     from robust201.reader.result_files import kind_of
 
     titles = {"attack": "epsilon in 1/255, 0 is clean", "corruption": "severity", "other": "strength"}

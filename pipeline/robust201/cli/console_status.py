@@ -1,4 +1,4 @@
-"""What the command line shows of a sweep or of trainings: their status once, or live, and lines of logs."""
+"""Output of `robust201 status` and `logs`: the status of a sweep or of trainings, once or live, and log lines."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _Status = TypeVar("_Status", bound=Watched)
 _SHOWN_FAILURES = 3
 _ALL = "all"
 _FRAME_LINES = 7
-"""Lines of a live table beside those of the keys, and one for the cursor."""
-_SILENT = "the last run fell silent: it died, or its machine is unreachable"
+"""Lines of the live table other than keys, and one for the cursor."""
+_SILENT = "the last run stopped sending heartbeats: it died, or its machine is unreachable"
 _ENDINGS = {
-    "died": "the last run died: its process is gone, and what it finished is kept",
+    "died": "the last run died: its process is gone; finished work is kept",
     **dict.fromkeys(("running", "draining"), _SILENT),
 }
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
@@ -37,34 +37,34 @@ _FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "
 
 
 def _percent(done: int, total: int) -> str:
-    """Percent, which reaches 100 only where nothing is missing."""
-    return "100 %" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f} %"
+    """Render a percentage, which reaches 100 only if nothing is missing."""
+    return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
 def _count_failures(state: SweepStatus) -> str:
-    """Failures by kind in words; preemptions and deaths are counted separately, as nothing is lost by them."""
+    """Describe failures by kind; preemptions and deaths are listed separately, as they lose no finished work."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
     failed = f"{console.show_count(len(state.failures), 'failure')}" + (f" ({kinds})" if kinds else "")
     return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
 def _show_workers(state: SweepStatus) -> str:
-    who = [f"run on {state.driver}"] if state.driver else []
+    runs = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
-        who.append(f"{console.show_count(len(state.shares), 'run')} with --share")
-    ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last run: {state.state}')})"
-    how = "draining" if state.driver and state.state == "draining" else "running"
-    words = [f"{how}: {' and '.join(who)}" if who else f"not running{ended}"]
+        runs.append(f"{console.show_count(len(state.shares), 'run')} with --share")
+    ending = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last run: {state.state}')})"
+    activity = "draining" if state.driver and state.state == "draining" else "running"
+    phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
     if state.last_heartbeat is not None:
-        words.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
-    for seconds, what in (
-        (state.parts_in_flight if who else (), "busy"),
+        phrases.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
+    for seconds, condition in (
+        (state.parts_in_flight if runs else (), "busy"),
         (state.silent_workers, "silent"),
     ):
         if seconds:
             longest = console.show_duration(max(seconds))
-            words.append(f"{console.show_count(len(seconds), 'worker')} {what}, the longest for {longest}")
-    return "; ".join(words)
+            phrases.append(f"{console.show_count(len(seconds), 'worker')} {condition}, the longest for {longest}")
+    return "; ".join(phrases)
 
 
 def _show_rate_and_cost(state: SweepStatus) -> str:
@@ -77,7 +77,7 @@ def _show_rate_and_cost(state: SweepStatus) -> str:
 
 
 def show_status(state: SweepStatus) -> None:
-    """Show done and total by dataset and key, who is at work, rate, time left, cost and failures."""
+    """Print progress by dataset and key, workers, rate, remaining time, cost and failures."""
     out = console.out
     rows = [
         (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
@@ -91,7 +91,7 @@ def show_status(state: SweepStatus) -> None:
         stale = console.show_count(state.stale, "evaluation")
         were, are = ("was", "is") if state.stale == 1 else ("were", "are")
         out.print(
-            f"{stale} in the folder {were} computed with other settings or for another sweep, and {are} not used",
+            f"{stale} in the folder {were} computed with other settings or for another sweep and {are} not used",
             highlight=False,
         )
     damaged = [f"damaged: {shard}" for shard in state.damaged]
@@ -100,11 +100,14 @@ def show_status(state: SweepStatus) -> None:
         for line in console.first_lines(lines, rest="--json lists all"):
             out.print(line, markup=False)
     if state.failures:
-        out.print(f"more about one: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
+        out.print(f"log of the first failure: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
 
 
 def live_table(state: SweepStatus, *, max_keys: int) -> Table:
-    """Lay out done, total and percent: one line per key (one for the corruptions of many), one column per dataset."""
+    """Build a table of progress: one line per key, one column per dataset.
+
+    If there are more than `max_keys` keys, all corruptions share a line.
+    """
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
@@ -121,8 +124,8 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
             total[key.dataset, line] += key.total
 
     def cell(dataset: str, line: str) -> str:
-        place = dataset, line
-        return f"{done[place]:,}/{total[place]:,}  {_percent(done[place], total[place]):>6}" if place in total else ""
+        index = dataset, line
+        return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL, no_wrap=True)
@@ -134,7 +137,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
 
 def status_line(state: SweepStatus, now: float) -> str:
-    """One line for log files and pipes."""
+    """Render a sweep's status as one line, for log files and pipes."""
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
     return f"{_timestamp(now)} {done}; {_show_rate_and_cost(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
@@ -144,7 +147,7 @@ def _timestamp(now: float) -> str:
 
 
 class Display(Generic[_Status]):
-    """A status, live: laid out on a terminal, elsewhere one line per reading."""
+    """Live status: a table on a terminal, elsewhere one line per reading."""
 
     def __init__(
         self,
@@ -190,20 +193,20 @@ def _fold(lines: Sequence[str]) -> list[Text]:
 
 
 def display_sweep(console_: Console | None = None, clock: Callable[[], float] = time.time) -> Display[SweepStatus]:
-    """Make the live display of a sweep's status."""
+    """Return a live display of a sweep's status."""
     return Display(_render_sweep, status_line, console_, clock)
 
 
 def describe_trainings(state: TrainingStatus) -> str:
-    """Say in one line how far trainings are."""
+    """Describe the progress of trainings in one line."""
     left = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
-    words = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}"]
+    phrases = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}"]
     if state.trainings is not None:
-        words.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training')} complete")
-    words.append(console.show_count(state.active_workers, "active worker"))
+        phrases.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training')} complete")
+    phrases.append(console.show_count(state.active_workers, "active worker"))
     if state.driver is not None:
-        words.append(f"run on {state.driver}")
-    return "; ".join(words)
+        phrases.append(f"run on {state.driver}")
+    return "; ".join(phrases)
 
 
 def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: float) -> RenderableType:
@@ -223,20 +226,20 @@ def _training_line(state: TrainingStatus, now: float) -> str:
 
 
 def display_trainings() -> Display[TrainingStatus]:
-    """Make the live display of the status of trainings."""
+    """Return a live display of the status of trainings."""
     return Display(_render_trainings, _training_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
-    """Show a line of a log (see `runtime.work_log`): who, when, what, and a traceback below it.
+    """Print a log line (see `runtime.work_log`), with its traceback below.
 
-    The label says which network and key it is about, where lines of several are shown.
+    `label` names the network and key, if the log lines of several are shown.
     """
     rest = "  ".join(f"{name}={_plain(value)}" for name, value in line.items() if name not in _FIRST_FIELDS)
-    where = f"{line.get('host', '-')}:{line.get('pid', '-')}"
-    words = [str(line["time"]), where, str(line["event"]), label, str(line["message"]), rest]
+    process = f"{line.get('host', '-')}:{line.get('pid', '-')}"
+    texts = [str(line["time"]), process, str(line["event"]), label, str(line["message"]), rest]
     style = _LEVEL_STYLES.get(str(line["level"]), "")
-    console.out.print("  ".join(word for word in words if word), style=style, markup=False, highlight=False)
+    console.out.print("  ".join(text for text in texts if text), style=style, markup=False, highlight=False)
     for text in str(line.get("traceback", "")).splitlines():
         console.out.print(f"    {text}", markup=False, highlight=False)
 

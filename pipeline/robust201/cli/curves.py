@@ -1,4 +1,4 @@
-"""`robust201 curves`: accuracy of the user's own networks at every epsilon; a table, a figure, a CSV."""
+"""`robust201 curves`: accuracy of a user's networks at every epsilon, as a table, figure or CSV."""
 
 import math
 from pathlib import Path
@@ -22,6 +22,7 @@ from robust201.cli.evaluate import (
     Seed,
     Settings,
     Std,
+    WeightsFiles,
     build_module,
     calling_user_code,
     load_data,
@@ -41,22 +42,18 @@ def curves(
     networks: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE:FUNCTION...", help="One or more Python files, each with its function that returns a network."
+            metavar="FILE:FUNCTION...",
+            help="One or more networks: a Python file and its function that returns a network.",
         ),
     ],
     data: Annotated[str, DATA],
-    weights: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A file of a state_dict, safetensors or PyTorch, for each network in their order. Repeatable."
-        ),
-    ] = None,
+    weights: WeightsFiles = None,
     norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2, L1 or L0.")] = "Linf",
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Attacks for the smallest perturbation in this norm, separated by commas, such as fmn_l2,ddn_l2; each "
-            "image counts at its smallest distance. [default: fmn in the norm; L2: also ddn_l2; L0: sigma_zero_l0]"
+            help="Minimum-norm attacks, separated by commas, such as fmn_l2,ddn_l2; the smallest distance of each "
+            "image counts. Default: fmn (Linf), ddn_l2 and fmn_l2 (L2), fmn_l1 (L1), sigma_zero_l0 (L0)."
         ),
     ] = None,
     settings: Settings = None,
@@ -73,13 +70,13 @@ def curves(
     quiet: Quiet = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Draw the curves into this file (.pdf, .svg, .png), or write distances (.csv)."),
+        typer.Option("--out", help="Write the figure to this file (.pdf, .svg or .png), or the distances (.csv)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the accuracy of your own networks at every epsilon, by one run of each attack. The files are executed.
+    """Compute the accuracy of your own networks at every epsilon, with minimum-norm attacks. The files are executed.
 
-    One file with several --weights shows these weights.
+    To compare weights of one architecture, name one FILE:FUNCTION and several --weights.
     """
     from robust201.figures.security_curves import check_figure_name
     from robust201.security import DEFAULT_ATTACKS, parse_attacks
@@ -89,16 +86,16 @@ def curves(
         check_output_file(out)
     elif out is not None:
         check_figure_name(out)
-    named = name_networks(networks, weights or [], command="curves", fewest=1)
+    files_by_name = name_networks(networks, weights or [], command="curves", n_min=1)
     normalisation = read_normalisation(mean, std)
     chosen = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if chosen is not None:
         parse_attacks(norm, chosen)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
-    modules = {name: build_module(network, file) for name, (network, file) in named.items()}
+    modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     collect_as_usual()
-    with calling_user_code(", ".join(named)):
-        found = compute_curves(
+    with calling_user_code(", ".join(files_by_name)):
+        security_curves = compute_curves(
             modules,
             images,
             None,
@@ -113,20 +110,20 @@ def curves(
             progress=not quiet,
         )
     if out is not None and out.suffix == ".csv":
-        write_csv(out, found.distances.reset_index())
+        write_csv(out, security_curves.distances.reset_index())
     elif out is not None:
-        found.save(out)
+        security_curves.save(out)
     if as_json:
-        # JSON has no infinity and no NaN: null.
-        plain = found.replace([math.inf, -math.inf], math.nan).astype(object)
+        # JSON has no infinity or NaN: write null.
+        plain = security_curves.replace([math.inf, -math.inf], math.nan).astype(object)
         rows = plain.where(plain.notna(), None).to_dict("records")
-        print_json({"summary": found.summary.splitlines(), "networks": rows})
+        print_json({"summary": security_curves.summary.splitlines(), "networks": rows})
     else:
-        _show(found, f"{console.show_count(len(found.distances), 'image')} of {data}, {norm}")
+        _show(security_curves, f"{console.show_count(len(security_curves.distances), 'image')} of {data}, {norm}")
 
 
-def _show(found: "SecurityCurves", title: str) -> None:
-    for line in found.summary.splitlines():
+def _show(security_curves: "SecurityCurves", title: str) -> None:
+    for line in security_curves.summary.splitlines():
         typer.echo(line)
     numbers = ("clean accuracy", "median distance", "95% interval", "half distance", "never fooled", "passes")
     rows = [
@@ -139,6 +136,6 @@ def _show(found: "SecurityCurves", title: str) -> None:
             f"{row['never_fooled']:.1%}",
             f"{row['passes']:.0f}",
         )
-        for row in found.to_dict("records")
+        for row in security_curves.to_dict("records")
     ]
     console.show_table(title, ("network", *numbers), rows)

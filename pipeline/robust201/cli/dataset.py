@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify, diff, convert."""
+"""Commands on finished results: export, verify, diff, convert."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from robust201.export.writing import Format
 
 KeyStyleText = Annotated[
-    str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@ and its norm) as in the published files.")
+    str,
+    typer.Option(
+        "--key-style", help="Names of keys: plain (pgd), or with-norm (pgd@ and its norm) as in the published files."
+    ),
 ]
 _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
-"""What `export_dataset` and sweep.json call what the command line names."""
+"""Names in `export_dataset` and sweep.json, by their names on the command line."""
 
 
 def read_key_style(text: str) -> "KeyStyle":
-    """Read a key style as the command line names it; ConfigError if it is none."""
+    """Parse --key-style."""
     from robust201.export.written_file import parse_choice
 
     return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
@@ -34,46 +37,52 @@ def export(
     key_style: KeyStyleText = "plain",
     round_to: Annotated[
         int | None,
-        typer.Option("--round", min=1, max=17, help="Decimals in JSON: 3 as published; full precision if absent."),
+        typer.Option(
+            "--round", min=1, max=17, help="Decimals in JSON, 3 in the published files; full precision if absent."
+        ),
     ] = None,
     empty: Annotated[
-        str, typer.Option(help="How JSON writes a mean over no images: null, nan (for float arrays in Python) or zero.")
+        str, typer.Option(help="JSON for a mean over no images: null, nan (for float arrays in Python) or zero.")
     ] = "null",
-    compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
+    compress: Annotated[str | None, typer.Option(help="Compress the JSON files: gz or zst.")] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
+        bool, typer.Option("--parquet/--no-parquet", help="Also write Parquet files, in parquet/.")
     ] = False,
-    no_json: Annotated[bool, typer.Option("--no-json", help="Leave out the JSON of the published layout.")] = False,
-    licence: Annotated[str, typer.Option(help="SPDX identifier for the dataset card.")] = "mit",
+    no_json: Annotated[bool, typer.Option("--no-json", help="Do not write JSON in the published layout.")] = False,
+    licence: Annotated[str, typer.Option(help="Licence on the dataset card, as an SPDX identifier.")] = "mit",
     weights: Annotated[
         str | None,
         typer.Option(
             "--weights-name",
-            help="Weights to export, such as random-s0, if architectures have several; JSON holds only one.",
+            help="Export only these weights, such as random-s0, if architectures have several; JSON holds only one per "
+            "architecture.",
         ),
     ] = None,
     outcomes: Annotated[
         str | None,
         typer.Option(
-            help="With --parquet, if `predictions` were measured. bits: one bit per image (1 if classified correctly) "
-            "instead of predicted classes, and a table of the images; classes: bits and predicted classes."
+            help="With --parquet, if `predictions` were measured: bits (one bit per image, 1 if it is classified "
+            "correctly, and a table of the images) or classes (also the predicted classes)."
         ),
     ] = None,
     estimates: Annotated[
         bool,
         typer.Option(
             "--estimates",
-            help="Of a sweep for a budget, also write JSON of counts and estimates together, in estimated/.",
+            help="For a sweep with a budget: also write JSON with counts and estimates together, in estimated/.",
         ),
     ] = False,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Write what is available, and report what is missing.")
+        bool, typer.Option("--partial", help="Export an incomplete sweep, and report what is missing.")
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once; default: one per CPU, limited to 1.5 GB in total.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of files written at the same time. Default: one per CPU, limited to 1.5 GB in total."
+        ),
     ] = None,
 ) -> None:
-    """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
+    """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeForm
@@ -113,58 +122,56 @@ def export(
 
 
 def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
-    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
-    if not any(asked.values()):
-        raise ConfigError(
-            "Exporting failed for --no-json: expected --parquet with it, got neither format. Ask for one of them."
-        )
-    return tuple(name for name, wanted in asked.items() if wanted)
+    requested: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+    if not any(requested.values()):
+        raise ConfigError("Exporting failed for --no-json: no format is left to write. Add --parquet.")
+    return tuple(name for name, is_requested in requested.items() if is_requested)
 
 
 def verify(
-    place: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULTS", help="A results folder or its sweep YAML, an exported dataset or the published one."
+            metavar="RESULTS", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
         ),
     ],
     exported: Annotated[
-        Path | None, typer.Option("--export", help="An export of these results to compare, file by file.")
+        Path | None, typer.Option("--export", help="Also compare this export of the results, file by file.")
     ] = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
+        bool, typer.Option("--requeue", help="Move damaged result files aside, so that the next run recomputes them.")
     ] = False,
     attack_flags: Annotated[
         bool, typer.Option("--attack-flags", help="Also look for signs of weak attacks (docs/trust.md).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every file and value of results or of a dataset, and what is missing; exits with 3 if unfinished."""
+    """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
     from robust201.export.folder import refuse_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
-    results = results_of(place)
+    results = results_of(path)
     refuse_unfinished_export(results)
     if is_dataset(results):
-        _refuse_results_options(results, exported, requeue=requeue)
+        _reject_results_options(results, exported, requeue=requeue)
         with console.counting("Verifying keys") as progress:
-            found = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
-        raise typer.Exit(console.show_dataset_verdict(found, as_json=as_json))
+            verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
+        raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
     with console.counting("Verifying result files") as progress:
-        verdict = verify_results(
+        results_verdict = verify_results(
             results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
         )
-    raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
+    raise typer.Exit(console.show_verdict(results_verdict, results, as_json=as_json))
 
 
-def _refuse_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
+def _reject_results_options(dataset: Path, exported: Path | None, *, requeue: bool) -> None:
     if exported is not None or requeue:
         option = "--requeue" if requeue else "--export"
         raise ConfigError(
-            f"Verifying failed for {dataset}: expected a results folder with {option}, got a dataset. Leave {option} "
-            "out, or name the results folder."
+            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Leave "
+            f"{option} out, or name the results folder."
         )
 
 
@@ -172,15 +179,15 @@ def diff(
     first: Annotated[
         Path,
         typer.Argument(
-            metavar="A", help="A results folder or its sweep YAML, an exported dataset or the published one."
+            metavar="A", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
         ),
     ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="What to compare with A, of any of these kinds.")],
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
-    all_rows: Annotated[bool, typer.Option("--all", help="Show rows with equal accuracies too.")] = False,
+    all_rows: Annotated[bool, typer.Option("--all", help="Also show rows with equal accuracies.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the accuracies that two result sets share; exits with 3 beyond the tolerance."""
+    """Compare the accuracies of two result sets; exits with 3 if a difference exceeds the tolerance."""
     from robust201.export.diff import compare_results
 
     report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
@@ -193,15 +200,15 @@ def diff(
 
 def convert(
     dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="The published dataset's folder, or an export's, with JSON files.")
+        Path, typer.Argument(metavar="DATASET", help="Folder of the published dataset, or an export with JSON files.")
     ],
 ) -> None:
-    """Write a dataset's JSON files as Parquet too, into its parquet/, for look-ups without reading whole files."""
+    """Convert a dataset's JSON files to Parquet in its parquet/, so that single values are read quickly."""
     from robust201.export.conversion import convert_dataset
 
     with console.counting("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
-    kept = f"; {len(report.kept):,} already existed" if report.kept else ""
-    typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
+    existing = f"; {len(report.kept):,} already existed" if report.kept else ""
+    typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing}.")
     for line in report.remarks:
         console.say(f"warning: {line}.")

@@ -1,4 +1,4 @@
-"""`robust201 demo`: the whole job in small, from a sweep and weights that ship with robust201 to figures."""
+"""`robust201 demo`: the whole pipeline at small scale, with a sweep and weights that ship with robust201."""
 
 from pathlib import Path
 from shlex import quote
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
-"""The figures that are drawn as files; the report has them all."""
+"""Figures drawn as files; the report has all figures."""
 
 
 def choose_formats(dataset: Path) -> "tuple[Format, ...]":
-    """Keep the Parquet of an earlier export: an export removes files that it does not write."""
+    """Return the formats to export: Parquet only if it exists already, since an export removes other files."""
     return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
 
 
@@ -45,8 +45,8 @@ def demo(
         )
         if not tally.complete:
             raise IncompleteError(
-                f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failures "
-                f"and {tally.remaining} evaluations missing. Resume with: robust201 demo --out {quote(str(out))}"
+                f"The demo ended early for {out}: {len(tally.failures)} evaluations failed, and "
+                f"{tally.remaining} are missing. Resume with: robust201 demo --out {quote(str(out))}"
             )
         console.say("Exporting")
         store, dataset = ShardStore.open(config.results), out / "dataset"
@@ -57,6 +57,6 @@ def demo(
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)
         report = write_report(reader, out / "report.html")
     console.show_summary(summary_table(reader))
-    places = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}
-    for what, place in places.items():
-        typer.echo(f"{what}: {place}")
+    paths = {"results": config.results, "JSON dataset": dataset, "report": report, "plots": out / "plots"}
+    for label, path in paths.items():
+        typer.echo(f"{label}: {path}")

@@ -1,4 +1,4 @@
-"""A note of commands that use counts alone, where a dataset also has estimates."""
+"""Note printed by commands that ignore a dataset's estimates."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +10,17 @@ if TYPE_CHECKING:
 
 
 def say_unused_estimates(files: "ResultFiles", what: str) -> None:
-    """Say that something, such as ``figures show``, counts only; nothing where there are no estimates."""
+    """Print a note if a dataset has estimates, which the command ignores.
+
+    `what` begins the note: ``figures show``.
+    """
     from robust201.reader.estimates import describe_unused
 
     console.say_each([note for note in [describe_unused(files, what)] if note])
 
 
 def say_unused_in(folders: "set[Path]", what: str) -> None:
-    """Say it of the folders of datasets (see `say_unused_estimates`)."""
+    """Print the note of `say_unused_estimates` for each dataset folder."""
     from robust201.reader.dataset import RobustnessDataset
 
     for folder in sorted(folders):

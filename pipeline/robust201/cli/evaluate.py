@@ -1,4 +1,4 @@
-"""`robust201 evaluate`: evaluate a user's network, built by a Python file; print a table, or write a CSV."""
+"""`robust201 evaluate`: evaluate a network that a user's Python file builds; print a table, or write it to a file."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
+from robust201.cli.options import TableFile
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
@@ -26,15 +27,28 @@ if TYPE_CHECKING:
     from robust201.images import Resize
 
 _IMAGENET_SIZE = 224
-"""Image size with a resize rule, unless another is given: that of torchvision's networks."""
+"""Default image size with a resize rule, as in torchvision."""
 
 DATA = typer.Option(
-    help="A .npz or Parquet file of images, a folder with one, a folder of JPEG or PNG files per class, or a dataset's "
-    "name."
+    help="Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with one, or a folder with a "
+    "subfolder of JPEG or PNG files per class."
 )
+NETWORK = typer.Argument(metavar="FILE:FUNCTION", help="A Python file and its function that returns the network.")
+WeightsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of the network's state_dict, safetensors or PyTorch; if absent, the function sets the weights."
+    ),
+]
+WeightsFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="File of a state_dict, safetensors or PyTorch. Repeatable: one for each network, in the same order."
+    ),
+]
 KEYS_HELP = (
-    "Keys separated by commas, such as clean,pgd,autoattack,corruptions; my_attack.py for a task of your own, whose "
-    "fields --set gives, as in --set my_attack.norm=Linf --set my_attack.strengths=8 (docs/your-own.md)."
+    "Keys separated by commas, such as clean,pgd,autoattack. A custom task is a Python file such as "
+    "my_attack.py, with its fields in --set: --set my_attack.norm=Linf --set my_attack.strengths=8 (docs/your-own.md)."
 )
 Settings = Annotated[
     list[str] | None,
@@ -47,62 +61,66 @@ Settings = Annotated[
 ]
 Mean = Annotated[
     str | None,
-    typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1]; one for grey images."),
+    typer.Option(
+        metavar="R,G,B",
+        help="Channel means, which are subtracted from pixels in [0, 1]; one number for grey images.",
+    ),
 ]
 Std = Annotated[
-    str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the result is divided.")
+    str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the difference is divided.")
 ]
 Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
 ImageSize = Annotated[
-    int | None, typer.Option(min=1, help="Height and width of the images in a file. [default: those of the first]")
+    int | None, typer.Option(min=1, help="Height and width of the images in a file. Default: the first image's.")
 ]
 ResizeRule = Annotated[
     str | None,
     typer.Option(
         "--resize",
         metavar="N[,FILTER]",
-        help="Resize the shorter side of JPEG and PNG files to N pixels, then cut out the middle --image-size (224 if "
-        "absent). 256 is torchvision's rule for ImageNet. FILTER is bilinear if absent.",
+        help="Resize the shorter side of JPEG and PNG files to N pixels, then crop the centre to --image-size (224 if "
+        "absent). torchvision uses 256 for ImageNet. FILTER is bilinear if absent.",
     ),
 ]
-Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the images in a file: 3, or 1 for grey ones.")]
-Seed = Annotated[int, typer.Option(help="Seed of the subset and of every draw.")]
-Engine = Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")]
+Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the images in a file: 3, or 1 for grey images.")]
+Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
+Engine = Annotated[str, typer.Option(help="fused (fast), or reference (Foolbox and AutoAttack themselves).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
 Randomised = Annotated[
-    bool, typer.Option("--randomised", help="The network's outputs are random: autoattack is its version for these.")
+    bool,
+    typer.Option(
+        "--randomised",
+        help="Required if the network's outputs are random; autoattack is then AutoAttack's rand version.",
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not show progress.")]
+Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")]
 
 
 def evaluate(
-    network: Annotated[
-        str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
-    ],
+    network: Annotated[str, NETWORK],
     data: Annotated[str | None, DATA] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of its state_dict, safetensors or PyTorch; if absent, the weights that the function sets."
-        ),
-    ] = None,
+    weights: WeightsFile = None,
     keys: Annotated[
         str | None,
         typer.Option(
-            help=f"{KEYS_HELP} If absent, a first look of about a minute for a small network: clean, FGSM, PGD, "
-            "AutoAttack and three corruptions on as many images as the time allows."
+            help=f"{KEYS_HELP} If absent, a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on "
+            "as many images as take about a minute with a small network."
         ),
     ] = None,
     benchmark: Annotated[
         str | None,
         typer.Option(
-            help="Instead of --keys, the protocol of a RobustBench leaderboard on CIFAR-10: robustbench-linf, "
-            "robustbench-l2 or robustbench-corruptions. Prints its JSON row; --count takes the first images."
+            help="Evaluate by the protocol of a RobustBench leaderboard on CIFAR-10 instead of --keys: "
+            "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints the leaderboard's JSON row; --count "
+            "takes the first images."
         ),
     ] = None,
     epsilon: Annotated[
-        str | None, typer.Option(help="Epsilon of a first look (without --keys), in units of pixels. [default: 8/255]")
+        str | None,
+        typer.Option(
+            help="Epsilon of the first look (without --keys), as a fraction of the pixel range. Default: 8/255."
+        ),
     ] = None,
     settings: Settings = None,
     mean: Mean = None,
@@ -119,18 +137,16 @@ def evaluate(
     worst_case: Annotated[
         bool,
         typer.Option(
-            "--worst-case", help="Also print how many images are right under every key and strength, with its interval."
+            "--worst-case", help="Also print the accuracy over all keys and strengths together, with its interval."
         ),
     ] = False,
     quiet: Quiet = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write the table to this file: CSV, or LaTeX (.tex).")
-    ] = None,
+    out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
-    The network takes pixels in [0, 1], unless --mean and --std are given, and returns logits.
+    The network takes pixels in [0, 1], or normalised pixels with --mean and --std, and returns logits.
     """
     from robust201.analysis.robustbench import DATASET, find_benchmark
     from robust201.api import evaluate as evaluate_model
@@ -145,9 +161,11 @@ def evaluate(
     if benchmark is not None:
         find_benchmark(benchmark)
     if data is None and benchmark is None:
-        raise ConfigError("Reading the command line failed for --data: it is missing. Name images to evaluate on.")
+        raise ConfigError(
+            "Reading the command line failed for --data: it is missing. Name the images, such as --data cifar10."
+        )
     data = data or DATASET
-    # A benchmark takes the first images, so it needs all in their order.
+    # A benchmark takes the first images, so all of them are loaded, in order.
     n_loaded = count if benchmark is None else None
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=n_loaded, seed=seed)
     module = build_module(network, weights)
@@ -186,7 +204,7 @@ def evaluate(
 
 
 def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
-    plain = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has neither infinity nor NaN: null
+    plain = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has no infinity or NaN: write null
     rows = plain.where(plain.notna(), None).to_dict("records")
     payload: dict[str, Any] = {"rows": rows}
     if with_summary:
@@ -198,7 +216,7 @@ def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) ->
 
 @contextmanager
 def calling_user_code(network: str) -> Iterator[None]:
-    """Report what a user's network raises as an `EvaluationError` in one line."""
+    """Convert exceptions of a user's network into a one-line `EvaluationError`."""
     try:
         yield
     except RobustError:
@@ -211,7 +229,7 @@ def calling_user_code(network: str) -> Iterator[None]:
 
 
 def check_table_file(out: Path) -> None:
-    """Check that a table can be written to a file; a ConfigError if its name ends in neither .csv nor .tex."""
+    """Check that a table can be written to a file; its name must end in .csv or .tex."""
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
         raise ConfigError(
@@ -221,7 +239,7 @@ def check_table_file(out: Path) -> None:
 
 
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:
-    """Write a table as CSV, or as LaTeX where the file's name ends in .tex."""
+    """Write a table as CSV, or as LaTeX if the file's name ends in .tex."""
     if out.suffix == ".tex":
         write_text(out, table.latex)
     else:
@@ -229,52 +247,63 @@ def write_table(out: Path, table: "Evaluation | Comparison") -> None:
 
 
 def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Parse comma-separated keys and their parameters, which `robust201.api.parse_keys` checks; None without keys."""
+    """Parse comma-separated keys and their parameters, for `robust201.api.parse_keys`; None if `keys` is None."""
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
     if keys is None and settings:
         raise ConfigError(
-            f"Reading the command line failed for --set {settings[0]!r}: a first look has no parameters. Name the keys "
-            "with --keys."
+            f"Reading the command line failed for --set {settings[0]!r}: --set needs --keys. Name the key with --keys."
         )
     if keys is None:
         return None
-    chosen = dict(_read_key(name.strip()) for name in keys.split(",") if name.strip())
+    pairs = [_read_key(name.strip()) for name in keys.split(",") if name.strip()]
+    chosen = dict(pairs)
+    if len(chosen) < len(pairs):
+        raise ConfigError(
+            f"Reading the command line failed for {keys!r}: a key is listed more than once. List each key once."
+        )
+    assigned: set[str] = set()
     for setting in settings:
         key, dot, rest = setting.partition(".")
         parameter, equals, value = rest.partition("=")
         if not (key and dot and parameter and equals and value):
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE, such as "
-                "pgd.epsilons_255=8, got another form. Correct it."
+                f"Reading the command line failed for --set {setting!r}: not of the form KEY.PARAMETER=VALUE, such as "
+                "pgd.epsilons_255=8. Correct it."
             )
+        if setting.partition("=")[0] in assigned:
+            raise ConfigError(
+                f"Reading the command line failed for --set {setting!r}: {key}.{parameter} is set more than once. Set "
+                "it once; separate several values with commas."
+            )
+        assigned.add(setting.partition("=")[0])
         if key not in chosen:
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: expected one of the keys of --keys, got "
-                f"{key!r}.{closest(key, chosen)}"
+                f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
+                f"{closest(key, chosen)}"
             )
-        read = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LISTS))
+        parsed = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LISTS))
         group, dot, name = parameter.partition(".")
         fields = chosen[key].setdefault(group, {}) if dot else chosen[key]
         if not isinstance(fields, dict):
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: {key}.{group} has no parameters of its own. "
+                f"Reading the command line failed for --set {setting!r}: {key}.{group} is not a group of parameters. "
                 "Correct it."
             )
-        fields[name or parameter] = read
+        fields[name or parameter] = parsed
     for fields in chosen.values():
-        if "file" in fields:  # announces that it is executed
-            usual = "measure" if fields.get("kind") == "measure" else "perturb"
-            parse_function(f"{fields['file']}:{fields.get('function', usual)}")
+        if "file" in fields:  # check the file, and announce that it is executed
+            default = "measure" if fields.get("kind") == "measure" else "perturb"
+            parse_function(f"{fields['file']}:{fields.get('function', default)}")
     return chosen
 
 
 _LISTS = ("strengths", "columns")
-"""Fields of a task of the user's own that are lists."""
+"""Fields of a custom task that are lists."""
 
 
 def _read_key(name: str) -> tuple[str, dict[str, Any]]:
-    """Read a key, or FILE.py or FILE.py:FUNCTION for a task of the user's own, whose key is the file's name."""
+    """Parse a key; FILE.py or FILE.py:FUNCTION is a custom task, whose key is the file's stem."""
     file, colon, function = name.partition(".py:")
     if colon:
         return Path(file).name, {"file": f"{file}.py", "function": function}
@@ -282,7 +311,7 @@ def _read_key(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:
-    """Read a number, true or false, or else text; several between commas."""
+    """Parse a number, true or false, or else text; commas separate the items of a list."""
     if is_list or "," in text:
         return [_read_value(piece, is_list=False) for piece in text.split(",")]
     try:
@@ -292,14 +321,14 @@ def _read_value(text: str, *, is_list: bool) -> Any:
 
 
 def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
-    """Read --mean and --std; None where neither is given, ConfigError where one is missing or wrong."""
+    """Parse --mean and --std; None if both are absent."""
     from robust201.core.records import Normalisation
 
     if mean is None and std is None:
         return None
     if mean is None or std is None:
         raise ConfigError(
-            "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other too."
+            "Reading the command line failed for --mean and --std: they belong together. Add the missing one."
         )
     normalisation = Normalisation(_read_numbers("--mean", mean), _read_numbers("--std", std))
     if (problem := normalisation.problem) is not None:
@@ -315,7 +344,7 @@ def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     if len(numbers) not in {1, 3}:
         raise ConfigError(
             f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, or one for "
-            f"grey images, got {text!r}. Give one for each channel."
+            f"grey images, got {text!r}. List one number per channel."
         )
     return numbers
 
@@ -329,14 +358,14 @@ def read_resize(text: str | None) -> "Resize | None":
     side, _, resampling = (part.strip() for part in text.partition(","))
     if not side.isdecimal():
         raise ConfigError(
-            f"Reading the command line failed for --resize {text!r}: expected a number of pixels and perhaps a filter, "
-            "such as 256 or 256,bicubic. Correct it."
+            f"Reading the command line failed for --resize {text!r}: expected N or N,FILTER, such as 256 or "
+            "256,bicubic. Correct it."
         )
     return Resize(int(side), resampling or Resize().resampling)
 
 
 def choose_size(image_size: int | None, resize: "Resize | None") -> int | None:
-    """Return the image size of a resize rule where none is given; None takes that of the first image."""
+    """Return the image size, which defaults to 224 with a resize rule; None means the first image's size."""
     return _IMAGENET_SIZE if image_size is None and resize is not None else image_size
 
 
@@ -349,7 +378,7 @@ def load_data(
     count: int | None = None,
     seed: int = 0,
 ) -> "ImageSet":
-    """Load the images of a file, a folder or a dataset's name: all, or the subset of `evaluate`."""
+    """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does."""
     from robust201.images import DATASETS, load_images
     from robust201.images.specs import UNKNOWN_COUNT, own_dataset
 
@@ -357,7 +386,7 @@ def load_data(
     if data in DATASETS:
         images = load_images(data, count=count, seed=seed)
     elif path.exists():
-        # The number of classes comes from class folders or the network, which labels are compared with later.
+        # The number of classes comes from class folders or from the network; labels are checked against it later.
         size = choose_size(image_size, rule) or UNKNOWN_COUNT
         spec = own_dataset(path.stem, image_size=size, channels=channels, resize=rule)
         images = load_images(spec, path=path, count=count, seed=seed)
@@ -370,7 +399,7 @@ def load_data(
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":
-    """Build the network of FILE:FUNCTION, which is executed, with the weights of a file if one is given."""
+    """Execute FILE:FUNCTION to build a network, and load weights into it if a file is named."""
     from torch import nn
 
     from robust201.weights.loading import fill_network, read_weights
@@ -398,13 +427,17 @@ def build_module(network: str, weights: Path | None) -> "nn.Module":
 
 
 def _show(frame: "Evaluation", title: str) -> None:
-    answers_and_costs = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
-    measured = [column for column in frame.columns if column not in answers_and_costs]
+    standard_columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
+    measured = [column for column in frame.columns if column not in standard_columns]
     columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measured)
     rows = []
     for row in frame.to_dict("records"):
-        has_answers = row["accuracy"] == row["accuracy"]  # NaN, of a measure, differs from itself
-        answers = (f"{row['accuracy']:.4f}", f"{row['low']:.4f} to {row['high']:.4f}", f"{row['confidence']:.4f}")
-        numbers = ("" if has_answers else f"{row[column]:.6g}" for column in measured)
-        rows.append((row["key"], f"{row['strength']:g}", *(answers if has_answers else ("", "", "")), *numbers))
+        has_accuracy = not math.isnan(row["accuracy"])  # a measure has none
+        accuracy_cells = (
+            f"{row['accuracy']:.4f}",
+            f"{row['low']:.4f} to {row['high']:.4f}",
+            f"{row['confidence']:.4f}",
+        )
+        numbers = ("" if has_accuracy else f"{row[column]:.6g}" for column in measured)
+        rows.append((row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *numbers))
     console.show_table(title, columns, rows)

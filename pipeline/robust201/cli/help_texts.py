@@ -1,4 +1,4 @@
-"""What the help of the command line says beside each verb's own words: groups of verbs, and examples."""
+"""Groups of commands in `--help`, and the examples at the end of each command's help."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,25 +7,26 @@ import typer
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-ABOUT = "Robustness evaluation of whole search spaces: from a sweep YAML to a dataset, figures and a report."
-ENDING = """Start with: robust201 demo. Help on one command: robust201 COMMAND --help
+ABOUT = "Evaluate the robustness of image classifiers: your own network, or a whole search space on a cluster."
+ENDING = """Start with: robust201 demo (a whole sweep in two minutes) or robust201 evaluate (your own network).
+Help on one command: robust201 COMMAND --help
 
-Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage."""
-DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost or mnist."
+Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
+DOWNLOADS = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
 
 RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "audit", "export", "diff", "convert", "push"),
+    "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
     "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
-"""Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
+"""Commands by their group in the help, in the order of a typical sweep."""
 
-KEEP_FINISHED_WORK = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit")
-"""Verbs that, run again after an interruption, go on where they stopped."""
+RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit")
+"""Commands that resume where they stopped if they are run again after an interruption."""
 
 EXAMPLES = {
     "bench": ("robust201 bench", "robust201 bench --architectures 309 --count 64 --out bench.json"),
@@ -135,17 +136,17 @@ EXAMPLES = {
     ),
     "show": ("robust201 show my_model.py:build --data cifar10 --key pgd --set pgd.epsilons_255=8 --out attacked.png",),
 }
-"""Command lines that the help of a verb ends with."""
+"""Example command lines by command."""
 
 
-def epilog(verb: str) -> str | None:
-    """Give the examples that a verb's help ends with, one a line; a verb of a group is named ``submit ray``."""
-    lines = EXAMPLES.get(verb)
+def epilog(command: str) -> str | None:
+    """Return the end of a command's help: its examples, one per line. A subcommand is named like ``submit ray``."""
+    lines = EXAMPLES.get(command)
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines]) if lines else None
 
 
-def add_verbs(app: typer.Typer, *functions: Callable[..., Any]) -> None:
-    """Add verbs, named as their functions, with their examples, each in its group of the help or hidden."""
+def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:
+    """Add functions as commands of the same names, with their examples; commands without a group are hidden."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for function in functions:
         name = function.__name__.replace("_", "-")

@@ -1,4 +1,4 @@
-"""The verbs that make images: fuse, import-images, robustify."""
+"""Commands that create images: fuse, import-images, robustify."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet, Split
     from robust201.models.classifier import Classifier
 
-SplitText = Annotated[str, typer.Option("--split", help="test or train.")]
+SplitText = Annotated[str, typer.Option("--split", help="Split of the dataset: test or train.")]
 
 
 def read_split(text: str) -> "Split":
-    """Read the name of a split; a ConfigError refuses others."""
+    """Parse --split."""
     from robust201.core.records import Split
     from robust201.export.written_file import parse_choice
 
@@ -30,19 +30,23 @@ def read_split(text: str) -> "Split":
 
 def fuse(
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
-    first: Annotated[str, typer.Option(help="First dataset.")] = "mnist",
-    second: Annotated[str, typer.Option(help="Second dataset.")] = "cifar10",
-    first_path: Annotated[Path | None, typer.Option("--first-data", help="Path of its images.")] = None,
-    second_path: Annotated[Path | None, typer.Option("--second-data", help="Path of its images.")] = None,
-    label: Annotated[str, typer.Option(help="Dataset that gives the labels: first or second.")] = "first",
-    alpha: Annotated[float, typer.Option(min=0, max=1, help="Weight of the first dataset's pixels, 0 to 1.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Seed of the pairing.")] = 0,
+    first: Annotated[str, typer.Option(help="First image dataset.")] = "mnist",
+    second: Annotated[str, typer.Option(help="Second image dataset.")] = "cifar10",
+    first_path: Annotated[Path | None, typer.Option("--first-data", help="Path of the first dataset's images.")] = None,
+    second_path: Annotated[
+        Path | None, typer.Option("--second-data", help="Path of the second dataset's images.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="Dataset that provides the labels: first or second.")] = "first",
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="Weight of the first dataset's pixels, from 0 to 1.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the random pairing.")] = 0,
     split: SplitText = "test",
     sheet: Annotated[
-        Path | None, typer.Option(help="Also draw the first blends below their sources: a PNG, SVG or PDF file.")
+        Path | None, typer.Option(help="Also draw the first blends below their sources into this PNG, SVG or PDF file.")
     ] = None,
 ) -> None:
-    """Blend the images of two datasets in fixed pairs, as test images of a sweep."""
+    """Blend pairs of images from two datasets into images for a sweep."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images
     from robust201.images.fusion import LabelFrom, write_fusion
@@ -61,16 +65,16 @@ def fuse(
 
 def import_images(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="Folder of the published files CIFAR_ims and CIFAR_lab.")
+        Path, typer.Argument(metavar="SOURCE", help="Folder with the published files CIFAR_ims and CIFAR_lab.")
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     classes: Annotated[int, typer.Option(min=2, max=MAX_CLASSES, help="Number of classes.")] = 10,
     rounding: Annotated[
-        str, typer.Option(help="Rounding to 8 bits: half-up, or down as torchvision's ToPILImage.")
+        str, typer.Option(help="Rounding to 8 bits: half-up, or down (like torchvision's ToPILImage).")
     ] = "half-up",
     split: SplitText = "train",
 ) -> None:
-    """Convert published datasets of robust features (torch.save) to images for sweeps and trainings."""
+    """Convert the published robust-feature datasets (torch.save files) to images for sweeps and trainings."""
     from robust201.export.written_file import parse_choice
     from robust201.images.image_folder import Rounding, describe_folder
     from robust201.images.torch_images import import_torch_images
@@ -84,57 +88,57 @@ def robustify(
     network: Annotated[
         str,
         typer.Argument(
-            metavar="NETWORK", help="An architecture, such as resnet50 or 13714, or your own FILE:FUNCTION."
+            metavar="NETWORK", help="An architecture such as resnet50 or 13714, or your own network as FILE:FUNCTION."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
     dataset: Annotated[
-        str, typer.Option(help="Dataset on which NETWORK was trained, and whose training images are used.")
+        str, typer.Option(help="Dataset on which NETWORK was trained; its training images are the starting points.")
     ],
-    path: Annotated[Path | None, typer.Option("--data", help="Path of its images.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Checkpoint store that holds the weights of NETWORK.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Name of the training in the store.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Length of that training.")] = None,
-    weights_seed: Annotated[int | None, typer.Option("--weights-seed", help="Seed of that training.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="A safetensors file of weights, instead of a store.")] = None,
-    mean: Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Channel means, if not those of the dataset.")
+    path: Annotated[Path | None, typer.Option("--data", help="Path of the dataset's images.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Checkpoint store with the weights of NETWORK.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="With --store: name of the training recipe.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="With --store: training length in epochs.")] = None,
+    weights_seed: Annotated[int | None, typer.Option("--weights-seed", help="With --store: training seed.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Safetensors file with the weights of NETWORK, instead of --store.")
     ] = None,
+    mean: Annotated[str | None, typer.Option(metavar="R,G,B", help="Channel means. Default: the dataset's.")] = None,
     std: Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, if not those of the dataset.")
+        str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations. Default: the dataset's.")
     ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="representation (robust features, if NETWORK is robust), or random-target or next-target (non-robust "
-            "features)."
+            help="representation (robust features, if NETWORK is robust), random-target or next-target (both: "
+            "non-robust features)."
         ),
     ] = "representation",
     steps: Annotated[
-        int | None, typer.Option(help="Steps of gradient descent; 1000 by default, 100 for methods with a target.")
+        int | None, typer.Option(help="Steps of gradient descent. Default: 1000; with a target method 100.")
     ] = None,
-    step_size: Annotated[float | None, typer.Option(help="L2 length of a step; 0.1 by default.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius of methods with a target; 0.5 by default.")] = None,
+    step_size: Annotated[float | None, typer.Option(help="L2 length of a step. Default: 0.1.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="L2 radius of a target method. Default: 0.5.")] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the subset and of all random draws.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Images per pass, and per intermediate file.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Number of images per batch, and per intermediate file.")] = 100,
     threads: Annotated[
-        int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; the last bits of the images depend on them.")
+        int, typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads; rounding of the images depends on it.")
     ] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:N.")] = "cpu",
     judge: Annotated[
         Path | None,
         typer.Option(
             metavar="WEIGHTS",
-            help="Weights of another network, trained on natural images: reports whether it reads the labels of the "
-            "images made by --method representation.",
+            help="Weights of an independent network trained on natural images, to report how often it predicts the "
+            "labels of the new images (with --method representation).",
         ),
     ] = None,
     judge_network: Annotated[
-        str | None, typer.Option(help="Architecture of --judge, if not NETWORK; or FILE:FUNCTION.")
+        str | None, typer.Option(help="Network of --judge: an architecture or FILE:FUNCTION. Default: NETWORK.")
     ] = None,
 ) -> None:
-    """Make training images with only the robust, or only the non-robust, features that a network uses."""
+    """Create training images that contain only the robust, or only the non-robust, features of a network."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images, select
     from robust201.images.image_folder import describe_folder
@@ -160,14 +164,14 @@ def robustify(
     )
     if normalisation is not None:
         classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
-    with console.counting("Making images") as progress:
+    with console.counting("Creating images") as progress:
         write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
     if judge is not None:
         _check_labels(out, images, _load_classifier(judge_network or network, dataset, None, judge, device))
     elif settings.method == "representation":
         console.say(
-            "Not checked: whether the images carry their labels depends on how robust the network is. Give the weights "
-            "of an independent network by --judge."
+            "Not checked: whether the images carry their labels depends on how robust the network is. Check it with "
+            "the weights of an independent network in --judge."
         )
     typer.echo(describe_folder(out, images.n_classes, images.images.shape[-1]))
 
@@ -175,20 +179,21 @@ def robustify(
 def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None:
     from robust201.training.label_check import TRUSTED_FRACTION, read_labels
 
-    read = read_labels(folder, images, judge)
+    check = read_labels(folder, images, judge)
     console.say(
-        f"An independent network reads the label that they carry on {read.own:.0%} of the images, and that of the "
-        f"image they start from on {read.origin:.0%} ({read.n_images:,} images for which these differ)."
+        f"The independent network predicts the intended label of {check.own:.0%} of the images, and the label of the "
+        f"starting image of {check.origin:.0%} ({check.n_images:,} images whose two labels differ)."
     )
-    if not read.carries_labels:
+    if not check.carries_labels:
         console.say(
-            f"warning: these are no robust features. Fewer than {TRUSTED_FRACTION:.0%} of the images carry their "
-            "label for another network. NETWORK is not robust enough. Train it against a larger epsilon, or for longer."
+            f"warning: these are not robust features: another network predicts the intended label of fewer than "
+            f"{TRUSTED_FRACTION:.0%} of the images. NETWORK is not robust enough. Train it with a larger epsilon, or "
+            "for longer."
         )
 
 
 def _identify_network(network: str) -> dict[str, Any]:
-    """Identify a network apart from its weights, independently of the path and spelling by which it was given."""
+    """Identify a network without its weights, independently of its file's path and the spelling of its name."""
     if ":" in network:
         from robust201.core.user_code import hash_file
 
@@ -217,8 +222,8 @@ def _load_classifier(
 
     if store is not None:
         raise ConfigError(
-            f"Loading a network failed for {network!r}: expected --weights FILE, or weights that its function sets, "
-            "got --store. Leave --store out."
+            f"Loading a network failed for {network!r}: --store has no weights of custom networks. Leave "
+            "--store out, or name a file with --weights."
         )
     spec = dataset_spec(dataset)
     return Classifier(

@@ -1,4 +1,4 @@
-"""`robust201 metrics`: what follows from the results of a dataset, with their uncertainty."""
+"""`robust201 metrics`: rankings and derived metrics of a dataset, with their uncertainty."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +15,7 @@ from robust201.core.records import show_architecture
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
 
-_SHOWN = 10
-"""Architectures of a worst case that are printed."""
+_MAX_PRINTED_ROWS = 10
 
 
 def metrics(
@@ -24,24 +23,29 @@ def metrics(
     datasets: Datasets = None,
     keys: Keys = None,
     reference: Annotated[
-        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
+        str | None, typer.Option(help="Reference architecture for corruption errors: an index or a name.")
     ] = None,
-    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
+    ties: Annotated[float, typer.Option(help="Significance level for ties with the best network.")] = 0.05,
     bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
+        int,
+        typer.Option(
+            min=0,
+            metavar="DRAWS",
+            help="Number of bootstrap samples, for intervals of medians, ranks and Kendall's tau.",
+        ),
     ] = 0,
     weights: WeightsName = None,
     worst_case: Annotated[
         str | None,
         typer.Option(
             metavar="KEY=STRENGTH,...",
-            help="Instead, show the accuracies where each image meets the worst of these, such as pgd=8,fog=3,clean=0: "
-            "needs outcomes by image.",
+            help="Only print worst-case accuracies: an image counts if it is classified correctly under all of these, "
+            "such as pgd=8,fog=3,clean=0. Needs per-image outcomes.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
+    """Print rankings with intervals and ties, and derived metrics such as robustness R."""
     from robust201.reader.dataset import RobustnessDataset
 
     data = RobustnessDataset(dataset, weights=weights)
@@ -49,7 +53,7 @@ def metrics(
     if worst_case is not None:
         _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
         return
-    found = data.metrics(
+    derived = data.metrics(
         split_names(datasets),
         split_names(keys),
         reference=int(reference) if reference is not None and reference.isdecimal() else reference,
@@ -57,13 +61,13 @@ def metrics(
         n_draws=bootstrap,
     )
     if as_json:
-        print_json(found.to_payload())
+        print_json(derived.to_payload())
     else:
-        console.show_metrics(found)
+        console.show_metrics(derived)
 
 
 def _read_tasks(text: str) -> list[tuple[str, float]]:
-    """Read keys with strengths; a key without one has 0."""
+    """Parse KEY=STRENGTH pairs; the strength defaults to 0."""
     tasks = []
     for piece in split_names(text) or ():
         key, _, strength = piece.partition("=")
@@ -84,15 +88,17 @@ def _show_worst_case(
     for name in datasets:
         table = data.worst_case(name, tasks, intervals=True).sort_values("accuracy", ascending=False, kind="stable")
         payload += [
-            {"dataset": name, "architecture": one, **row}
-            for one, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
+            {"dataset": name, "architecture": architecture, **row}
+            for architecture, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
         ]
         if not as_json:
             rows = [
-                (show_architecture(one), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
-                for one, (accuracy, low, high) in zip(table.index, table.head(_SHOWN).to_numpy().tolist(), strict=False)
+                (show_architecture(architecture), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
+                for architecture, (accuracy, low, high) in zip(
+                    table.index, table.head(_MAX_PRINTED_ROWS).to_numpy().tolist(), strict=False
+                )
             ]
-            shown = f", the best {_SHOWN} of {len(table):,}" if len(table) > _SHOWN else ""
+            shown = f", the best {_MAX_PRINTED_ROWS} of {len(table):,}" if len(table) > _MAX_PRINTED_ROWS else ""
             label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)
             console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95% interval"), rows)
     if as_json:

@@ -1,4 +1,4 @@
-"""The verbs that look and change nothing: `robust201 status`, `logs` and `doctor`."""
+"""Read-only commands: `robust201 status`, `logs` and `doctor`."""
 
 import itertools
 import json
@@ -19,50 +19,50 @@ if TYPE_CHECKING:
 
 _Status = TypeVar("_Status", bound=Watched)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def print_json(payload: Any) -> None:
-    """Print a JSON value for scripts."""
+    """Print a value as indented JSON."""
     typer.echo(json.dumps(payload, indent=2))
 
 
 def status(
-    place: Results,
+    path: Results,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh until everything is complete; Ctrl-C leaves.")
+        bool, typer.Option("--watch", help="Refresh until everything is complete; press Ctrl-C to quit.")
     ] = False,
     every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
     patience: Annotated[
-        float, typer.Option(min=0, help="With --watch: exit with 3 after this many minutes without an active worker.")
+        float, typer.Option(min=0, help="With --watch: minutes without an active worker after which to exit with 3.")
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the progress of a sweep by dataset and key, its workers and the time left; also after a crash.
+    """Show the progress of a sweep, its workers, failures and remaining time.
 
-    For a training YAML or its checkpoint store, show how many snapshots and trainings are complete.
+    With a training YAML or its checkpoint store, show how many snapshots and trainings are complete.
     """
     if watch and as_json:
         raise ConfigError(
-            "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
+            "Reading the command line failed for robust201 status: --watch and --json exclude each other. "
             "Scripts can poll `robust201 status --json`."
         )
     from robust201.monitoring.training_status import training_folder
     from robust201.planning.loading import is_training
 
-    if is_training(place) or training_folder(place):
-        code = _show_trainings(place, watch=watch, every=every, patience=60 * patience, as_json=as_json)
+    if is_training(path) or training_folder(path):
+        code = _show_trainings(path, watch=watch, every=every, patience=60 * patience, as_json=as_json)
         raise typer.Exit(code)
     from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
-    results = results_of(place)
+    results = results_of(path)
     plan, store = load_plan(results), ShardStore.open(results)
     reader = StatusReader(plan)
 
     def read() -> SweepStatus:
-        store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
+        store.folder.check_format()  # without this check, a deleted folder would look like a sweep with nothing done
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
@@ -74,23 +74,23 @@ def status(
         console_status.show_status(state)
 
 
-def _show_trainings(place: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
-    """Show the trainings of a YAML, or of a store; give the exit code."""
+def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
+    """Show the status of the trainings of a YAML or store; return the exit code."""
     from robust201.monitoring.training_status import TrainingStatus, read_training_status, training_folder
     from robust201.planning.loading import load_training
 
-    config = load_training(place) if place.is_file() else None
-    store = place if config is None else config.store
+    config = load_training(path) if path.is_file() else None
+    store = path if config is None else config.store
 
     def read() -> TrainingStatus:
         return read_training_status(store, config)
 
-    if watch:  # a job that waits in a queue has no run yet
+    if watch:  # a queued job has no run yet
         return _watch(read, console_status.display_trainings(), every=every, patience=patience)
     if training_folder(store) is None:
         raise ConfigError(
-            f"Reading the status failed for {store}: expected a checkpoint store with trainings, got none yet. "
-            "Start it with: robust201 train TRAININGS.yaml"
+            f"Reading the status failed for {store}: it has no trainings yet. "
+            "Start them with: robust201 train TRAININGS.yaml"
         )
     state = read()
     if as_json:
@@ -106,7 +106,7 @@ def _show_trainings(place: Path, *, watch: bool, every: float, patience: float, 
 def _watch(
     read: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
 ) -> int:
-    """Watch until everything is complete or the user leaves; give the exit code: 0 complete, 3 not."""
+    """Watch until everything is complete or the user quits; return the exit code: 0 complete, 3 incomplete."""
     from robust201.monitoring.watch import watch
 
     try:
@@ -116,9 +116,7 @@ def _watch(
         return 0 if display.is_complete else EvaluationError.exit_code
     if ending == "complete":
         return 0
-    console.say(
-        f"No worker has been active for {patience / 60:g} minutes. Run or submit again: this computes what is missing."
-    )
+    console.say(f"No worker has been active for {patience / 60:g} minutes. Run or submit the sweep again to resume.")
     return EvaluationError.exit_code
 
 
@@ -127,21 +125,22 @@ def logs(
         str,
         typer.Argument(
             metavar="NAME",
-            help="ARCHITECTURE/DATASET/KEY, with /WEIGHTS for one of several; or an id or its beginning.",
+            help="ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (with /WEIGHTS if there are several); or a unit ID "
+            "or its prefix.",
         ),
     ],
-    place: Annotated[
+    path: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML; default: the current folder."),
+        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML. Default: the current folder."),
     ] = Path(),
-    follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines; press Ctrl-C to quit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what all workers logged about one network under one key, in chronological order."""
+    """Print what all workers logged about one network and key, in chronological order."""
     from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
-    results = results_of(place)
+    results = results_of(path)
     planned = load_plan(results)
     labels = find_units(unit, planned.units, results, planned.space_name)
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
@@ -155,31 +154,35 @@ def logs(
     except KeyboardInterrupt:
         return
     if not count:
-        named = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
-        console.say(f"No line about {named} in {len(log_files(results))} log files: no worker has started it.")
+        units = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
+        console.say(f"No line about {units} in {len(log_files(results))} log files: no worker has started it.")
 
 
 def doctor(
     sweep: Annotated[
         Path | None,
-        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; what it needs is checked too."),
+        typer.Argument(metavar="SWEEP", help="Also check what this sweep YAML or results folder needs."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
+        str | None,
+        typer.Option(
+            envvar="RAY_API_SERVER_ADDRESS", help="Also check the Ray cluster with this dashboard, http://HOST:PORT."
+        ),
     ] = None,
     published_figures: Annotated[
         bool,
         typer.Option(
             "--published-figures",
-            help="Evaluate the official weights of #0 on CIFAR-10, and compare with what is published, instead.",
+            help="Only evaluate the official weights of #0 on CIFAR-10, and compare them with the published "
+            "accuracies.",
         ),
     ] = False,
     count: Annotated[
-        int, typer.Option(min=1, help="With --published-figures: evaluate this many of the 10,000 test images.")
+        int, typer.Option(min=1, help="With --published-figures: number of test images to evaluate, of 10,000.")
     ] = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation and what a sweep needs, with a fix for each check that fails."""
+    """Check the installation, and what a sweep needs; every failed check comes with a fix."""
     if published_figures:
         from robust201.cli.published_figures import examine_published_figures
 
@@ -193,24 +196,24 @@ def doctor(
             from robust201.planning.plan_file import load_any_sweep
 
             config = load_any_sweep(sweep)
-    except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
+    except RobustError as error:  # the cause may be a fault that the other checks report, such as an unset variable
         unreadable.append(
             HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not checked", fix=str(error))
         )
     except ImportError as error:
         raise ConfigError(
-            f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
-            "See what is missing: robust201 doctor, without a sweep."
+            f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
+            "List missing packages with: robust201 doctor, without a sweep."
         ) from error
     raise typer.Exit(_show_checks(itertools.chain(examine(config, address=address), unreadable), as_json=as_json))
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:
-    made = []
+    finished = []
     for check in checks:
-        made.append(check)
+        finished.append(check)
         if not as_json:
             console.show_health_check(check)
     if as_json:
-        print_json([vars(check) for check in made])
-    return 0 if all(check.ok for check in made) else 2
+        print_json([vars(check) for check in finished])
+    return 0 if all(check.ok for check in finished) else 2

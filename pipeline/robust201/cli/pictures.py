@@ -1,4 +1,4 @@
-"""Pictures of single images: `robust201 show`, and the sheets of `corrupt` and `fuse`."""
+"""Figures of single images: `robust201 show`, and the sheets of `corrupt` and `fuse`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.evaluate import (
     DATA,
+    NETWORK,
     Channels,
     Device,
     ImageSize,
@@ -17,6 +18,7 @@ from robust201.cli.evaluate import (
     Seed,
     Settings,
     Std,
+    WeightsFile,
     build_module,
     calling_user_code,
     load_data,
@@ -30,21 +32,21 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet
 
 _N_BLENDS = 8
-"""Blends side by side in a sheet."""
+"""Number of blends in a sheet."""
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
 def show(
-    network: Annotated[
-        str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
-    ],
+    network: Annotated[str, NETWORK],
     data: Annotated[str, DATA],
-    out: Annotated[Path, typer.Option("--out", help="The figure: a PNG, SVG or PDF file.")],
-    images: Annotated[str, typer.Option(help="Positions of the images, separated by commas.")] = "0,1,2,3",
-    key: Annotated[str, typer.Option(help="An attack.")] = "pgd",
+    out: Annotated[Path, typer.Option("--out", help="Figure to write: a .png, .svg or .pdf file.")],
+    images: Annotated[
+        str, typer.Option(help="Positions of the images to show, counted from 0 and separated by commas.")
+    ] = "0,1,2,3",
+    key: Annotated[str, typer.Option(help="Key of an attack.")] = "pgd",
     settings: Settings = None,
-    weights: Annotated[Path | None, typer.Option(help="A file of its state_dict, safetensors or PyTorch.")] = None,
+    weights: WeightsFile = None,
     mean: Mean = None,
     std: Std = None,
     image_size: ImageSize = None,
@@ -53,7 +55,7 @@ def show(
     seed: Seed = 0,
     device: Device = "cpu",
 ) -> None:
-    """Draw single images before and after an attack, with the predicted classes. FILE is executed."""
+    """Draw images before and after an attack, with the predicted classes. FILE is executed."""
     from robust201.gallery import show as show_images
     from robust201.images import DATASETS
     from robust201.studies.drawings import save_figure
@@ -61,50 +63,50 @@ def show(
     check_drawing(out)
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
-    every = load_data(data, image_size=image_size, resize=resize, channels=channels)
-    places = _read_places(images, len(every))
+    image_set = load_data(data, image_size=image_size, resize=resize, channels=channels)
+    positions = _read_positions(images, len(image_set))
     module = build_module(network, weights)
-    name, given = next(iter(parameters.items()))
+    name, fields = next(iter(parameters.items()))
     with calling_user_code(network):
         figure = show_images(
             module,
-            every.images[places],
-            every.labels[places],
+            image_set.images[positions],
+            image_set.labels[positions],
             name,
             normalisation=normalisation,
-            class_names=DATASETS[data].class_names if data in DATASETS else every.class_names or None,
+            class_names=DATASETS[data].class_names if data in DATASETS else image_set.class_names or None,
             seed=seed,
             device=device,
-            **given,
+            **fields,
         )
     typer.echo(save_figure(figure, out))
 
 
 def check_drawing(path: Path) -> None:
-    """Check the name of a figure's file before anything is computed for it."""
+    """Check a figure's file name, before the figure is computed."""
     if path.suffix not in _FORMATS:
         raise ConfigError(
             f"Drawing failed for {path}: expected a name that ends in {', '.join(_FORMATS)}, got "
-            f"{path.suffix or 'none'}. Name the file otherwise."
+            f"{path.suffix or 'none'}. Rename the file."
         )
     check_output_file(path)
 
 
-def _read_places(text: str, n_images: int) -> list[int]:
+def _read_positions(text: str, n_images: int) -> list[int]:
     try:
-        places = [int(part) for part in text.split(",")]
+        positions = [int(part) for part in text.split(",")]
     except ValueError:
-        places = []
-    if not places or not all(0 <= place < n_images for place in places):
+        positions = []
+    if not positions or not all(0 <= position < n_images for position in positions):
         raise ConfigError(
             f"Reading the command line failed for --images {text!r}: expected positions from 0 to {n_images - 1:,}, "
             "separated by commas. Correct them."
         )
-    return places
+    return positions
 
 
 def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
-    """Draw the first image under every corruption that a folder of `robust201 corrupt` has."""
+    """Draw the first image under every corruption in a folder written by `robust201 corrupt`."""
     import numpy as np
 
     from robust201.studies.drawings import draw_corruptions, save_figure
@@ -117,11 +119,11 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
             rows = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
             corrupted[key] = rows.transpose(0, 3, 1, 2).astype(np.float32) / 255
     save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted), out)
-    console.say(f"Drawn: {out}")
+    console.say(f"Wrote {out}.")
 
 
 def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> None:
-    """Draw the first blends that `robust201 fuse` wrote below the images that they are made of."""
+    """Draw the first blends that `robust201 fuse` wrote, below their source images."""
     import numpy as np
 
     from robust201.figures.image_grid import Tile, draw_image_grid
@@ -129,9 +131,9 @@ def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> 
 
     with np.load(blends, allow_pickle=False) as arrays:
         blended = arrays["images"][:_N_BLENDS]
-        rows = [arrays[name][:_N_BLENDS] for name in ("first_rows", "second_rows")]
-    parts = [images.images[chosen] for images, chosen in zip(sources, rows, strict=True)]
-    tiles = [[Tile(image.astype(np.float32) / 255) for image in several] for several in (*parts, blended)]
+        source_indices = [arrays[name][:_N_BLENDS] for name in ("first_rows", "second_rows")]
+    originals = [images.images[indices] for images, indices in zip(sources, source_indices, strict=True)]
+    tiles = [[Tile(image.astype(np.float32) / 255) for image in row] for row in (*originals, blended)]
     labels = [*(images.dataset for images in sources), "blend"]
     save_figure(draw_image_grid(tiles, columns=[""] * len(blended), row_labels=labels, width=FIGURE_WIDTH), out)
-    console.say(f"Drawn: {out}")
+    console.say(f"Wrote {out}.")

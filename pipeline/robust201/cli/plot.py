@@ -1,4 +1,4 @@
-"""`robust201 plot`: figures of an exported dataset as files."""
+"""`robust201 plot`: draw the figures of an exported dataset."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,42 +6,44 @@ from typing import Annotated
 import typer
 
 from robust201.cli.estimates import say_unused_estimates
-from robust201.cli.options import DATASET_ARGUMENT, WeightsName, split_names
+from robust201.cli.options import DATASET_ARGUMENT, ImageDataset, WeightsName, split_names
 from robust201.core.errors import ConfigError
 
 ALL = "all"
 MEAN_HELP = (
-    "Weights of mean adversarial and mean corruption accuracy: over-evaluations (each pair of key and strength counts "
+    "How accuracies are averaged over attacks and over corruptions: over-evaluations (each key and strength counts "
     "once) or over-keys (each key counts once)."
 )
 
 
-ShownKeys = Annotated[str | None, typer.Option("--keys", help="Keys to show, separated by commas; clean images stay.")]
+ShownKeys = Annotated[
+    str | None, typer.Option("--keys", help="Show only these keys, separated by commas, and clean accuracy.")
+]
 ShownNetworks = Annotated[
     str | None,
     typer.Option(
         "--architectures",
-        help="Networks to show, separated by commas: architectures, or trainings of them as ARCHITECTURE@WEIGHTS.",
+        help="Show only these networks, separated by commas: ARCHITECTURE, or ARCHITECTURE@WEIGHTS for one of its "
+        "weights.",
     ),
 ]
 
 
 def plot(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure named by --list, or all.")] = None,
-    dataset: Annotated[
-        Path | None,
-        DATASET_ARGUMENT,
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a figure (see --list), or all.")] = None,
+    dataset: Annotated[Path | None, DATASET_ARGUMENT] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The .png, .svg or .pdf file, or .csv for the numbers; a folder for all."),
+        typer.Option("--out", help="File to write: .png, .svg, .pdf, or .csv for the numbers; with all, a folder."),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option("--dataset", help="Which dataset to draw, if DATASET has several.")
-    ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="png, svg, pdf or csv, with all.")] = "png",
+    data: ImageDataset = None,
+    file_format: Annotated[str, typer.Option("--format", help="With all: png, svg, pdf or csv.")] = "png",
     width: Annotated[
-        str, typer.Option("--width", help="column (3.25 in), page (6.75 in) or inches; text stays the same size.")
+        str,
+        typer.Option(
+            "--width",
+            help="Width of the figure: column (3.25 in), page (6.75 in) or inches; the text size does not change.",
+        ),
     ] = "page",
     title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
@@ -50,20 +52,22 @@ def plot(
         list[Path] | None,
         typer.Option(
             "--measures",
-            metavar="<folder>",
-            help="With measure-correlations: another folder that export wrote, such as one of the training split or of "
-            "random weights. Its measures stand beside those of DATASET. Repeat it for more folders.",
+            metavar="FOLDER",
+            help="With measure-correlations: also show the measures of this exported folder, such as one of random "
+            "weights or of the training split. Repeatable.",
         ),
     ] = None,
     shown_class: Annotated[
         int | None,
-        typer.Option("--class", help="With one-class-confidence or all: number of the class to show; 0 by default."),
+        typer.Option("--class", help="With one-class-confidence or all: number of the class to show. Default: 0."),
     ] = None,
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
-    show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List the figures and the results that each needs.")
+    ] = False,
 ) -> None:
-    """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF, or write their numbers as CSV."""
+    """Draw a figure of a dataset, or all figures, as PNG, SVG or PDF, or write their numbers as CSV."""
     from robust201.figures.table import FIGURES, figure_row
 
     if show_list:
@@ -72,10 +76,10 @@ def plot(
             typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.requirement}")
         return
     if name is None or dataset is None or out is None:
-        given = {"NAME": name, "DATASET": dataset, "--out": out}
-        lacking = " and ".join(f"no {what}" for what, value in given.items() if value is None)
+        required = {"NAME": name, "DATASET": dataset, "--out": out}
+        missing = " and ".join(f"no {argument}" for argument, value in required.items() if value is None)
         raise ConfigError(
-            f"Reading the command line failed for robust201 plot: expected NAME DATASET --out FILE, got {lacking}. "
+            f"Reading the command line failed for robust201 plot: expected NAME DATASET --out FILE, got {missing}. "
             "`robust201 plot --list` lists the figures."
         )
     if name != ALL:
@@ -88,7 +92,7 @@ def plot(
     if name == ALL:
         if measures:
             raise ConfigError(
-                "Reading the command line failed for robust201 plot all: --measures is an option of the figure "
+                "Reading the command line failed for robust201 plot all: --measures applies only to the figure "
                 "measure-correlations. Draw that figure alone."
             )
         paths = save_plots(
@@ -102,7 +106,7 @@ def plot(
             shown_class=shown_class or 0,
         )
     else:
-        beside = [RobustnessDataset(folder) for folder in measures or ()]
+        measure_datasets = [RobustnessDataset(folder) for folder in measures or ()]
         path = save_plot(
             reader,
             name,
@@ -111,7 +115,7 @@ def plot(
             width=width,
             title=title,
             mean=mean,
-            measures=beside,
+            measures=measure_datasets,
             shown_class=shown_class,
         )
         paths = [path]

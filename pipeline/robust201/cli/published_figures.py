@@ -1,7 +1,7 @@
-"""`robust201 doctor --published-figures`: the official weights of architecture #0 against what is published about them.
+"""`robust201 doctor --published-figures`: compare the official weights of architecture #0 with published accuracies.
 
-The published accuracies are the strongest check of the inferences in docs/protocol.md: they need the weights of
-NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and CIFAR-10's own test images, neither of which robust201 can include.
+This is the strongest check of what docs/protocol.md infers. It needs the weights of NATS-Bench (#0, CIFAR-10, 200
+epochs, seed 777) and the test images of CIFAR-10, which robust201 cannot include.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,11 +24,11 @@ PUBLISHED: Mapping[str, Mapping[float, float]] = {
     "clean": {0.0: 0.8562},
     "pgd": {0.1: 0.812, 0.5: 0.582, 1.0: 0.295, 2.0: 0.034, 3.0: 0.002, 4.0: 0.0, 8.0: 0.0},
 }
-"""Accuracies by key and strength: clean of the record in NATS-Bench (the paper has .856, its figure 11), PGD of Jung,
-Lukasik and Keuper (ICLR 2023), rounded to three decimals."""
+"""Accuracies by key and strength: clean accuracy as recorded in NATS-Bench (the paper has 0.856, figure 11), PGD from
+Jung, Lukasik and Keuper (ICLR 2023), rounded to three decimals."""
 
-OTHER_DRAWS = 0.01
-"""How far the authors' random starts, batches and rounding may take an accuracy on the same images from ours."""
+RANDOM_TOLERANCE = 0.01
+"""Largest expected difference on the same images, from other random starts, batches and rounding."""
 
 _WITHOUT_WEIGHTS = (
     "Import the official weights: robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
@@ -41,10 +41,10 @@ _OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is w
 def examine_published_figures(
     *, count: int | None, store: Path | None = None, published: Mapping[str, Mapping[float, float]] = PUBLISHED
 ) -> Iterator[HealthCheck]:
-    """Evaluate #0 on `count` test images of CIFAR-10 (None: on all), and compare every accuracy that is published.
+    """Evaluate #0 on `count` test images of CIFAR-10 (None: all), and compare it with every published accuracy.
 
-    An accuracy agrees if the published one lies in the 95 % interval of ours for that many images (not applied where
-    all are taken), widened by `OTHER_DRAWS`. Weights or images that are not there are a failed check with what to do.
+    An accuracy agrees if the published accuracy lies in our 95% interval, widened by `RANDOM_TOLERANCE`. If all images
+    are evaluated, the interval is our accuracy itself. Missing weights or images are a failed check.
     """
     try:
         model = load_model(ARCHITECTURE, DATASET, store or data_folder() / "checkpoints", epochs=EPOCHS, seed=SEED)
@@ -52,29 +52,29 @@ def examine_published_figures(
         yield HealthCheck("official weights", ok=False, detail="not found", fix=f"{error} {_WITHOUT_WEIGHTS}")
         return
     try:
-        every = load_images(DATASET)
+        images = load_images(DATASET)
     except DatasetError as error:
         yield HealthCheck("official test images", ok=False, detail="not found", fix=str(error))
         return
-    chosen = every if count is None or count >= len(every) else select(every, count=count, seed=0)
+    subset = images if count is None or count >= len(images) else select(images, count=count, seed=0)
     keys: list[str | Mapping[str, Any]] = [
         "clean" if key == "clean" else {key: {"epsilons_255": list(values)}} for key, values in published.items()
     ]
-    yield from _compare(evaluate(model, chosen.images, chosen.labels, keys), chosen, len(every), published)
+    yield from _compare(evaluate(model, subset.images, subset.labels, keys), subset, len(images), published)
 
 
 def _compare(
     frame: Any, images: ImageSet, n_all: int, published: Mapping[str, Mapping[float, float]]
 ) -> Iterator[HealthCheck]:
     for row in frame.itertuples():
-        wanted = published[row.key][row.strength]
+        expected = published[row.key][row.strength]
         low, high = (row.accuracy, row.accuracy) if len(images) == n_all else (row.low, row.high)
-        agrees = low - OTHER_DRAWS <= wanted <= high + OTHER_DRAWS
-        where = "clean" if row.key == "clean" else f"{row.key} at {row.strength:g}/255"
+        agrees = low - RANDOM_TOLERANCE <= expected <= high + RANDOM_TOLERANCE
+        evaluation = "clean" if row.key == "clean" else f"{row.key} at {row.strength:g}/255"
         yield HealthCheck(
-            f"#{ARCHITECTURE} {where}",
+            f"#{ARCHITECTURE} {evaluation}",
             ok=agrees,
-            detail=f"{row.accuracy:.4f} on {len(images):,} images, published {wanted:g}, "
-            f"difference {row.accuracy - wanted:+.4f}",
+            detail=f"{row.accuracy:.4f} on {len(images):,} images, published {expected:g}, "
+            f"difference {row.accuracy - expected:+.4f}",
             fix=_WITHOUT_WEIGHTS if row.key == "clean" else _OTHER_ATTACK,
         )

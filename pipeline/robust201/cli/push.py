@@ -1,4 +1,4 @@
-"""`robust201 push`: publish a dataset, with a page that shows it."""
+"""`robust201 push`: publish a dataset with its report."""
 
 import tempfile
 from pathlib import Path
@@ -11,19 +11,20 @@ from robust201.core.files import show_bytes
 
 
 def push(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="A folder that export wrote.")],
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="A folder written by export.")],
     target: Annotated[
-        str, typer.Argument(metavar="hf://USER/NAME", help="A dataset of the Hugging Face hub; made if it is new.")
+        str, typer.Argument(metavar="hf://USER/NAME", help="Repository on the Hugging Face Hub; created if absent.")
     ],
     public: Annotated[
-        bool, typer.Option("--public", help="Let everybody see a new repository; without it, only you do.")
+        bool,
+        typer.Option("--public", help="Create a public repository; without this option, a new repository is private."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files, and upload nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files; upload nothing.")] = False,
 ) -> None:
-    """Upload a dataset and its page to the Hugging Face hub in one commit, privately unless --public.
+    """Upload a dataset and its report to the Hugging Face Hub in one commit, privately unless --public.
 
-    Every file is compared with SHA256SUMS first; other files of the folder are left out. The login is that of the
-    library (`hf auth login`). Needs `pip install 'robust201[hub]'`.
+    Files are checked against SHA256SUMS; files not listed there are not uploaded. Needs `pip install 'robust201[hub]'`
+    and a login (`hf auth login`).
     """
     from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload
     from robust201.export.hub import push as push_upload

@@ -1,4 +1,4 @@
-"""`robust201 rank`: the networks of a dataset by some evaluations, with intervals and ties; as a table for papers."""
+"""`robust201 rank`: rank the networks of a dataset, with intervals and ties, as a table for papers."""
 
 import math
 from pathlib import Path
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.evaluate import check_table_file
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import Dataset, WeightsName, split_names
+from robust201.cli.options import Dataset, ImageDataset, TableFile, WeightsName, split_names
 from robust201.cli.plot import ShownNetworks
 from robust201.core.errors import ConfigError
-from robust201.core.files import check_output_file, write_text
+from robust201.core.files import write_text
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
@@ -21,37 +22,33 @@ Epsilon = Annotated[
     str | None,
     typer.Option(
         "--epsilon",
-        help="Show the attacks that were run at this epsilon: in units of pixels (8/255, 0.5), or a count (L0). "
-        "[default: every attack at its epsilon nearest to 1/255; L2, L1, L0: to 1]",
+        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5), or a number of values (L0). "
+        "Default: each attack's epsilon nearest to 1/255; for L2, L1 and L0 nearest to 1.",
     ),
 ]
 
 
 def rank(
     dataset: Dataset,
-    data: Annotated[
-        str | None, typer.Option("--dataset", help="Which dataset to rank on, if DATASET has several.")
-    ] = None,
+    data: ImageDataset = None,
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Keys, keys at a strength, and means, such as clean,pgd:8,corruption. Default: clean images, every "
+            help="Columns: keys, keys at a strength, and means, such as clean,pgd:8,corruption. Default: clean, every "
             "attack at --epsilon, and the mean over corruptions."
         ),
     ] = None,
     epsilon: Epsilon = None,
     by: Annotated[
-        str | None, typer.Option(help="What rows are sorted by; default: the first of --keys but clean.")
+        str | None, typer.Option(help="Column to sort by. Default: the first column other than clean.")
     ] = None,
     architectures: ShownNetworks = None,
-    n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Rows, the best first.")] = 20,
+    n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of rows, best first.")] = 20,
     weights: WeightsName = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write the table to this file: LaTeX (.tex) or CSV.")
-    ] = None,
+    out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank networks, say which is best, and mark what is tied with it; tables for papers as LaTeX or CSV."""
+    """Rank the networks of a dataset, and mark those tied with the best; optionally as LaTeX or CSV."""
     from robust201.analysis.chosen_epsilon import names_at_epsilon
     from robust201.analysis.leaderboard import make_leaderboard
 
@@ -61,13 +58,8 @@ def rank(
             "one of them out."
         )
     if out is not None:
-        check_output_file(out)
-        if out.suffix not in (".tex", ".csv"):
-            raise ConfigError(
-                f"Writing a table failed for {out}: expected a name that ends in .tex or .csv, got "
-                f"{out.suffix or 'none'}. Name the file otherwise."
-            )
-    results = _read_one(dataset, data, weights, split_names(architectures))
+        check_table_file(out)
+    results = _read_results(dataset, data, weights, split_names(architectures))
     names = names_at_epsilon(results, epsilon) if keys is None else split_names(keys)
     board = make_leaderboard(results, names, by=by, most=n_rows)
     if out is not None:
@@ -79,7 +71,7 @@ def rank(
         _show(board)
 
 
-def _read_one(
+def _read_results(
     dataset: Path, data: str | None, weights: str | None, networks: tuple[str, ...] | None
 ) -> "DatasetResults":
     from robust201.analysis.dataset_results import choose_results, read_results

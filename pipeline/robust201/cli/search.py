@@ -1,4 +1,4 @@
-"""`robust201 search`: neural architecture search on the results of a dataset."""
+"""`robust201 search`: simulate neural architecture search on a dataset."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from robust201.cli import console
 from robust201.cli.analyse import Folders, Join
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
-from robust201.cli.options import WeightsName, explicit_options, split_names
+from robust201.cli.options import ImageDataset, WeightsName, explicit_options, split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import check_output_file
@@ -24,80 +24,86 @@ if TYPE_CHECKING:
 def search(
     context: typer.Context,
     folders: Folders,
-    data: Annotated[
-        str | None, typer.Option("--dataset", help="Which dataset to search on, if DATASET has several.")
-    ] = None,
+    data: ImageDataset = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to maximise, such as clean, pgd:1, pgd, adversarial, '0.5*clean + 0.5*pgd:1' or "
-            "'robustness_r(pgd)'; 'clean, pgd:1' searches for a Pareto front. Repeatable; default: clean."
+            help="Objective to maximise, such as clean, pgd:1, pgd, adversarial, '0.5*clean + 0.5*pgd:1' or "
+            "'robustness_r(pgd)'; 'clean, pgd:1' searches for a Pareto front. Repeatable. Default: clean."
         ),
     ] = None,
     table1: Annotated[
-        bool, typer.Option("--table1", help="The paper's table 1: search on clean, then on fgsm:1.")
+        bool, typer.Option("--table1", help="Reproduce the paper's table 1: search on clean, then on fgsm:1.")
     ] = False,
     methods: Annotated[
         str | None,
         typer.Option(
-            help="bananas, local, random, evolution or halving, separated by commas; default: all that apply."
+            help="Methods, separated by commas: bananas, local, random, evolution, halving. Default: all that apply."
         ),
     ] = None,
-    queries: Annotated[int, typer.Option(min=1, help="Evaluations per run.")] = 300,
-    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Runs of each method.")] = 100,
+    queries: Annotated[int, typer.Option(min=1, help="Number of evaluations per run.")] = 300,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of each method.")] = 100,
     constraint: Annotated[
         list[str] | None,
         typer.Option(
-            help="'parameters <= 800000', 'flops <= 1.2e8', or a column of a joined table: 'edgegpu_latency <= 5'. "
-            "Repeatable."
+            help="Search only cells within this limit, such as 'parameters <= 800000', 'flops <= 1.2e8', or a joined "
+            "table's column: 'edgegpu_latency <= 5'. Repeatable."
         ),
     ] = None,
     join: Join = None,
     report: Annotated[
-        str | None, typer.Option(help="Objectives to report for the cells found, separated by commas.")
+        str | None, typer.Option(help="Further objectives to report for the best cells, separated by commas.")
     ] = None,
     report_on: Annotated[
-        str | None, typer.Option("--report-on", help="Report on this dataset instead of the one searched on.")
+        str | None,
+        typer.Option(
+            "--report-on", help="Report accuracies on this image dataset, instead of the one that is searched."
+        ),
     ] = None,
-    distinct: Annotated[bool, typer.Option("--distinct", help="Count isomorphic cells as one cell.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
-    processes: Annotated[int | None, typer.Option(min=1, help="Processes; at most and by default one per CPU.")] = None,
+    distinct: Annotated[bool, typer.Option("--distinct", help="Treat isomorphic cells as the same cell.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes, at most one per CPU. Default: one per CPU.")
+    ] = None,
     weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Draw regret by query in this .png, .svg or .pdf file.")
+        Path | None, typer.Option("--figure", help="Also draw regret by query into this .png, .svg or .pdf file.")
     ] = None,
     blackbox: Annotated[
         Path | None,
-        typer.Option("--blackbox", help="Do not search; write DATASET to this folder for Syne Tune and ConfigSpace."),
+        typer.Option(
+            "--blackbox", help="Only write DATASET to this folder as a blackbox for Syne Tune and ConfigSpace."
+        ),
     ] = None,
     fidelity: Annotated[
         str | None,
-        typer.Option(help="With --blackbox: the fidelity of its evaluations, images or steps; default: none."),
+        typer.Option(help="With --blackbox: fidelity of its evaluations, images or steps. Default: none."),
     ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(
             "--predictions",
             metavar="FILE",
-            help="File that robust201 predict wrote: its predictions stand in for accuracies that DATASET lacks.",
+            help="File written by robust201 predict; its predictions replace accuracies that DATASET lacks.",
         ),
     ] = None,
     estimates: Annotated[
         bool,
         typer.Option(
             "--estimates",
-            help="Use estimates from samples where networks lack counts; their columns get ~. Default: counts only.",
+            help="Also use accuracies estimated from a sample of the images; their columns are marked with ~.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare search methods on a dataset's cells: what each finds, as means over runs with 95% intervals."""
+    """Compare architecture search methods on a dataset, as means over runs with 95% intervals."""
     if blackbox is not None:
-        _check_no_search(explicit_options(context))
+        _reject_search_options(explicit_options(context))
     elif fidelity is not None:
         raise ConfigError(
-            "Reading the command line failed for robust201 search: --fidelity is an option of --blackbox. Leave it out."
+            "Reading the command line failed for robust201 search: --fidelity applies only with --blackbox. Leave it "
+            "out."
         )
     reader = _read(folders, weights, estimates=estimates)
     if blackbox is not None:
@@ -111,8 +117,8 @@ def search(
 
     if table1 and (objective or report):
         raise ConfigError(
-            "Reading the command line failed for robust201 search: expected --table1 or --objective and --report, got "
-            "both. Leave one out."
+            "Reading the command line failed for robust201 search: --table1 already names objectives and reports. "
+            "Leave out --objective and --report, or --table1."
         )
     _check_outputs(out, figure)
     dataset = _choose(reader, data)
@@ -143,8 +149,8 @@ def search(
         _show(searches, predictions)
         if paper is not None:
             typer.echo(
-                f"Clean optimum of the paper's table 1: {100 * paper.published:.2f} %; here {100 * paper.ours:.2f} %, "
-                f"which {'agrees' if paper.agrees else 'differs'}."
+                f"Clean optimum of the paper's table 1: {100 * paper.published:.2f}%; in this dataset "
+                f"{100 * paper.ours:.2f}%, which {'agrees' if paper.agrees else 'differs'}."
             )
     if out is not None:
         import pandas as pd
@@ -175,12 +181,12 @@ def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "
     return reader
 
 
-def _check_no_search(given: Mapping[str, str]) -> None:
-    for name, option in given.items():
+def _reject_search_options(options: Mapping[str, str]) -> None:
+    for name, option in options.items():
         if name not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
             raise ConfigError(
-                f"Reading the command line failed for robust201 search: expected --blackbox or {option}, got both. "
-                "--blackbox exports all cells and does not search. Leave one out."
+                f"Reading the command line failed for robust201 search: --blackbox and {option} exclude each "
+                "other. Leave one out: --blackbox exports all cells and does not search."
             )
 
 
@@ -188,19 +194,19 @@ def _choose(reader: "RobustnessDataset", data: str | None) -> str:
     from robust201.search.objectives import cells_of, held_datasets
 
     cells_of(reader)
-    held = held_datasets(reader)
+    searchable = held_datasets(reader)
     if data is not None:
-        return data  # the search says if there is none
-    if len(held) == 1:
-        return held[0]
-    if not held:
+        return data  # the search reports an unknown name
+    if len(searchable) == 1:
+        return searchable[0]
+    if not searchable:
         raise ResultsError(
             f"Searching failed for {reader.path}: expected accuracies, got none. Add a folder that has some, or export "
             "a key such as clean."
         )
     raise ConfigError(
-        f"Searching failed for {reader.path}: expected the name of one dataset, got none and a folder with "
-        f"{', '.join(held)}. Give --dataset."
+        f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable)}. Choose one with "
+        "--dataset."
     )
 
 
@@ -208,28 +214,31 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
-    for found in searches:
-        where = "" if found.reported_on == found.dataset else f", reported on {found.reported_on}"
+    for result in searches:
+        report = "" if result.reported_on == result.dataset else f", reported on {result.reported_on}"
         title = (
-            f"Search on {found.dataset} {found.objective}{where}: {found.n_queries:,} queries, "
-            f"{console.show_count(found.n_runs, 'run')}, {found.n_members:,} cells; mean and 95% interval, accuracies "
-            "in percent"
+            f"Search on {result.dataset} {result.objective}{report}: {result.n_queries:,} queries, "
+            f"{console.show_count(result.n_runs, 'run')}, {result.n_members:,} cells; mean and 95% interval, "
+            "accuracies in percent"
         )
         headings = [
-            ("~ " if found.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name) for name in found.columns
+            ("~ " if result.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name) for name in result.columns
         ]
         optimum = (
             "Optimum",
-            *(_number(found.optimum[name], in_percent=found.in_percent[name]) for name in found.columns),
+            *(_number(result.optimum[name], in_percent=result.in_percent[name]) for name in result.columns),
             "",
         )
         rows = [
             (
-                METHODS[result.method].title,
-                *(_with_interval(one, in_percent=found.in_percent[name]) for name, one in result.reported.items()),
-                f"{100 * result.hits:.0f} %",
+                METHODS[runs.method].title,
+                *(
+                    _with_interval(estimate, in_percent=result.in_percent[name])
+                    for name, estimate in runs.reported.items()
+                ),
+                f"{100 * runs.hits:.0f}%",
             )
-            for result in found.results
+            for runs in result.results
         ]
         console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
     if searches and searches[0].n_predicted:
@@ -238,17 +247,17 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
         )
     elif predictions is not None:
         console.say(
-            f"No prediction was used: {predictions} lacks values of the objectives or columns for all cells. Predict "
+            f"No prediction was used: {predictions} does not cover all cells for the objectives and columns. Predict "
             "them with robust201 predict --keys."
         )
     if searches and searches[0].n_estimated:
         console.say(
-            f"Columns marked ~ are not all counts: of {searches[0].n_estimated:,} cells, accuracies are estimates from "
-            "samples of the images. The highest of them is on average too high: evaluate the best on all images."
+            f"In columns marked ~ the accuracies of {searches[0].n_estimated:,} cells are estimates from samples of "
+            "the images. The highest estimate is on average too high: evaluate the best cells on all images."
         )
-    if absent := dict.fromkeys(name for found in searches for name in found.absent):
-        which = " of all predicted cells" if searches[0].n_predicted else ""
-        console.say(f"Not reported, since {searches[0].reported_on} has no such results{which}: {', '.join(absent)}.")
+    if absent := dict.fromkeys(name for result in searches for name in result.absent):
+        cells = " of all predicted cells" if searches[0].n_predicted else ""
+        console.say(f"Not reported, since {searches[0].reported_on} has no such results{cells}: {', '.join(absent)}.")
 
 
 def _number(value: float, *, in_percent: bool) -> str:

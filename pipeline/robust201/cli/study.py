@@ -1,4 +1,4 @@
-"""`robust201 study`: trainings and sweeps with their tables, figures and page, and checks of printed studies."""
+"""`robust201 study`: run a study end to end, or check the numbers of a published study."""
 
 import shlex
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
     from robust201.studies.comparisons import PrintedCheck
 
-PRINTED = ("image-distribution",)
-"""Studies whose printed numbers can be checked without any data."""
+PUBLISHED_STUDIES = ("image-distribution",)
+"""Studies whose published numbers can be checked without data."""
 
 
 def study(
     context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="STUDY", help="The YAML of a study (docs/studies.md).")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="STUDY", help="A study YAML (docs/studies.md).")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for datasets, tables, figures and the page; created if absent.")
     ] = None,
@@ -35,7 +35,7 @@ def study(
         typer.Option(
             "--tables-only",
             metavar="DATASET",
-            help="Only write tables, figures and the page, from this export. Repeatable.",
+            help="Only write tables, figures and the page, from this exported dataset. Repeatable.",
         ),
     ] = None,
     published: Annotated[
@@ -43,29 +43,29 @@ def study(
         typer.Option(
             "--published",
             metavar="NAME",
-            help="Instead, check the published tables of a study, without any data: image-distribution.",
+            help="Only check the published tables of a study, without data: image-distribution.",
         ),
     ] = None,
     allow_code: AllowCode = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study: make images and weights, run and export sweeps, and compare the results with published numbers.
+    """Run a study: create images and weights, run and export sweeps, and compare the results with published numbers.
 
-    After an interruption, run it again: each step resumes where it stopped.
+    After an interruption, run the same command again: each step resumes where it stopped.
     """
     if (file is None) == (published is None) or (file is None) != (out is None):
         raise ConfigError(
             "Reading the command line failed for robust201 study: expected STUDY.yaml with --out FOLDER, or "
-            "--published NAME alone, got another combination. See: robust201 study --help"
+            "--published NAME alone. See: robust201 study --help"
         )
     if file is not None and out is not None:
         consent = StepConsent(file, tuple(allow_code or ()))
         raise typer.Exit(_run_study(context.find_root(), file, out, tables_only or (), consent))
-    _check_printed(str(published), as_json)
+    _check_published(str(published), as_json)
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run the steps and sweeps of a study, unless there are exports, and write its page; return the exit code.
+    """Run a study (without its steps and sweeps if `exports` are named), write its page and return the exit code.
 
     `root` is the context of the whole command line.
     """
@@ -77,22 +77,22 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
-        for path, sweep in sweeps.items():  # `run` checks again; a study should not find out after its trainings
+        for path, sweep in sweeps.items():  # `run` checks again, but only after the trainings
             check_consent(files_to_consent(sweep), path, consent.allowed)
         steps = config.step_words()
-        for words in steps:
-            _check_step_consent(root, words, consent)
+        for argv in steps:
+            _check_step_consent(root, argv, consent)
         make_folder(out)
         allowed = consent_words(consent.allowed)
-        for words in steps:
-            if code := _run_words(root.command, [*words, *allowed] if words[0] == "train" else words, consent):
+        for argv in steps:
+            if code := _run_command(root.command, [*argv, *allowed] if argv[0] == "train" else argv, consent):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
             outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
-            exporting = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
-            for words in (["run", str(path), *allowed], exporting):
-                if code := _run_words(root.command, words, consent):
+            export_argv = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
+            for argv in (["run", str(path), *allowed], export_argv):
+                if code := _run_command(root.command, argv, consent):
                     return code
     from robust201.studies.networks import Exports
     from robust201.studies.pages import write_pages
@@ -104,53 +104,53 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     return 0
 
 
-def _check_step_consent(root: Any, words: list[str], consent: StepConsent) -> None:
-    """Check consent to the Python files that a step names, by reading its words as the step itself will."""
+def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
+    """Check the consent to execute the Python files that a step's arguments name."""
     from robust201.planning.code_consent import check_consent, files_to_consent
     from robust201.planning.loading import load_training
 
-    parameters = root.command.get_command(root, words[0]).make_context(words[0], words[1:], parent=root).params
-    if words[0] == "train":
+    parameters = root.command.get_command(root, argv[0]).make_context(argv[0], argv[1:], parent=root).params
+    if argv[0] == "train":
         path = parameters["trainings"]
         check_consent(files_to_consent(load_training(path)), path, consent.allowed)
-    elif words[0] == "robustify" and ":" in (network := parameters["network"]):
+    elif argv[0] == "robustify" and ":" in (network := parameters["network"]):
         check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
 
 
-def _run_words(command: Any, words: list[str], consent: StepConsent) -> int:
-    console.say(f"$ robust201 {shlex.join(words)}")
+def _run_command(command: Any, argv: list[str], consent: StepConsent) -> int:
+    console.say(f"$ robust201 {shlex.join(argv)}")
     with consent.applied():
-        return int(command.main(words, prog_name="robust201", standalone_mode=False) or 0)
+        return int(command.main(argv, prog_name="robust201", standalone_mode=False) or 0)
 
 
-def _check_printed(name: str, as_json: bool) -> None:
+def _check_published(name: str, as_json: bool) -> None:
     from robust201.studies.comparisons import check_printed_marks
 
-    if name not in PRINTED:
+    if name not in PUBLISHED_STUDIES:
         raise ConfigError(
-            f"Checking a printed study failed for {name!r}: expected {', '.join(PRINTED)}, got another."
-            f"{closest(name, PRINTED)}"
+            f"Checking a published study failed for {name!r}: expected {', '.join(PUBLISHED_STUDIES)}."
+            f"{closest(name, PUBLISHED_STUDIES)}"
         )
-    found = check_printed_marks()
+    check = check_printed_marks()
     if as_json:
-        print_json(found.to_payload())
+        print_json(check.to_payload())
     else:
-        _show_check(found)
+        _show_check(check)
 
 
-def _show_check(found: "PrintedCheck") -> None:
-    certain = found.certain
+def _show_check(check: "PrintedCheck") -> None:
+    certain = check.certain
     typer.echo(
-        f"{int(certain['agrees'].sum())} of {len(certain)} printed decisions follow from the printed means and "
+        f"{int(certain['agrees'].sum())} of {len(certain)} published decisions follow from the published means and "
         f"standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
-        f"{len(found.left)} of {len(found.marks)} printed marks remain after Holm's correction for "
-        f"{len(found.comparisons)} tests."
+        f"{len(check.left)} of {len(check.marks)} published significance marks remain after Holm's correction for "
+        f"{len(check.comparisons)} tests."
     )
-    console.show_table("Decisions that do not follow", _COLUMNS, _rows(found.exceptions))
-    console.show_table("Borderline cases, by p", _COLUMNS, _rows(found.borderline))
+    console.show_table("Decisions that do not follow", _COLUMNS, _rows(check.exceptions))
+    console.show_table("Borderline cases, by p", _COLUMNS, _rows(check.borderline))
     console.show_table(
-        "How much of each claim remains, in epochs",
-        ("claim", "network", "marked", "with numbers", "recomputed", "after Holm", "lost at epoch"),
+        "Epochs at which each claim is significant",
+        ("claim", "network", "published", "testable", "recomputed", "after Holm", "epochs lost"),
         [
             (
                 f"{row['experiment']} {row['claim']}",
@@ -158,17 +158,17 @@ def _show_check(found: "PrintedCheck") -> None:
                 *(str(row[name]) for name in ("printed", "tested", "recomputed", "after_holm")),
                 row["lost"] or "-",
             )
-            for row in found.claims.to_dict("records")
+            for row in check.claims.to_dict("records")
         ],
     )
-    uncertain = found.comparisons[~found.comparisons["certain"]]
+    uncertain = check.comparisons[~check.comparisons["certain"]]
     console.say(
-        f"{len(uncertain)} comparisons are not counted: one printed table has five rows without epochs, so the epochs "
-        "of three numbers are uncertain, and one number is missing. --json lists every comparison."
+        f"{len(uncertain)} comparisons are not counted: one published table has five rows without epochs, so the "
+        "epochs of three numbers are uncertain, and one number is missing. --json lists every comparison."
     )
 
 
-_COLUMNS = ("claim", "network", "epoch", "means", "p", "p (Holm)", "g", "higher in print", "recomputed")
+_COLUMNS = ("claim", "network", "epoch", "means", "p", "p (Holm)", "g", "higher as published", "higher as recomputed")
 
 
 def _rows(frame: "pd.DataFrame") -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`robust201 submit`: hand a sweep or trainings to a cluster. One thin function a kind of cluster."""
+"""`robust201 submit`: run a sweep or trainings on a cluster. One thin function per cluster type."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ from robust201.cli.options import (
     Recipes,
     load_sweep,
     make_filters,
-    option_words,
+    option_argv,
     reject_options,
     select_trainings,
 )
@@ -43,7 +43,7 @@ def ray(
         Path | None,
         typer.Argument(
             metavar="SWEEP",
-            help="A sweep YAML, results folder or training YAML; its paths are paths on the cluster.",
+            help="A sweep YAML, a results folder or a training YAML; paths in it are paths on the cluster.",
         ),
     ] = None,
     architectures: Architectures = None,
@@ -52,19 +52,19 @@ def ray(
     recipes: Recipes = None,
     limit: Limit = None,
     address: Annotated[
-        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The head's dashboard, http://HOST:PORT.")
+        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Dashboard of the Ray head, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
-    detach: Annotated[bool, typer.Option("--detach", help="Return once the job is accepted.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the job is accepted.")] = False,
     job_id: Annotated[
-        str | None, typer.Option(help="Id of the new job; default: the sweep's name and a suffix.")
+        str | None, typer.Option(help="ID of the new job. Default: the sweep's name with a suffix.")
     ] = None,
-    follow: Annotated[str | None, typer.Option(help="Submit nothing; follow the job with this id.")] = None,
+    follow: Annotated[str | None, typer.Option(help="Submit nothing; show the log of the job with this ID.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept an address on another machine without a token.")
+        bool, typer.Option("--insecure", help="Allow an address on another machine without a token.")
     ] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Run a sweep, or trainings, as a job on a Ray cluster and follow it to its end; submit again to resume."""
+    """Run a sweep or trainings as a job on a Ray cluster, and show its log; submit again to resume."""
     from robust201.planning.code_consent import consent_words
     from robust201.runtime.training_run import check_device_is_known
     from robust201.submission import ray_jobs
@@ -74,16 +74,16 @@ def ray(
     if (sweep is None) == (follow is None):
         raise ConfigError(
             "Reading the command line failed for robust201 submit ray: expected a sweep YAML or --follow, got "
-            f"{'neither' if sweep is None else 'both'}. See: robust201 submit ray --help"
+            f"{'neither' if sweep is None else 'both'}. Name one of them."
         )
     access = check_access(address, find_token(), insecure=insecure)
     if access.sends_token_in_plain_text:
-        console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
+        console.say(f"The token is sent unencrypted to {access.address}. Use a tunnel or https to protect it.")
     if sweep is not None:
         job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
         if job.trainings is not None:
             check_device_is_known(job.trainings)
-        # The head checks files that were not named here: they may lie in data that this machine does not see.
+        # The head checks files that are not named here, as they may lie in data folders that this machine cannot read.
         consent = consent_words(path.absolute() for path in allow_code or ())
         shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
         with tempfile.TemporaryDirectory() as folder:
@@ -103,20 +103,20 @@ def ray(
 
 
 def _follow_ray_job(client: Any, job: str, address: str) -> int:
-    """Write a job's log as it comes; give its exit code, or 3 where the user left before the end."""
+    """Print a job's log as it grows, and return the job's exit code, or 3 if the user stopped watching."""
     from robust201.submission import ray_jobs
 
     try:
-        ended = ray_jobs.follow(client, job, lambda text: typer.echo(text, nl=False))
+        job_end = ray_jobs.follow(client, job, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
         console.say(
             f"The job continues. Follow it: robust201 submit ray --follow {job} --address {address}. "
             f"Stop it: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
         )
         return EvaluationError.exit_code
-    code = ray_jobs.exit_code_of(ended)
+    code = ray_jobs.exit_code_of(job_end)
     if code:
-        console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. Finished work is kept; submit again to resume.")
+        console.say(f"{job} ended: {ray_jobs.describe_end(job_end)}. Finished work is kept; submit again to resume.")
     return code
 
 
@@ -125,7 +125,7 @@ def slurm(
         Path,
         typer.Argument(
             metavar="SWEEP",
-            help="A sweep YAML, results folder or training YAML; tasks read it again when they start.",
+            help="A sweep YAML, a results folder or a training YAML; tasks read it when they start.",
         ),
     ],
     architectures: Architectures = None,
@@ -134,43 +134,44 @@ def slurm(
     recipes: Recipes = None,
     limit: Limit = None,
     out: Annotated[
-        str | None, typer.Option("--out", help="Results folder, or the store of trainings; overrides the YAML's.")
+        str | None, typer.Option("--out", help="Results folder, or checkpoint store of trainings; overrides the YAML.")
     ] = None,
     tasks: Annotated[
         int | None,
-        typer.Option(
-            help="Number of tasks to divide the sweep among; default: as many as it can be divided into, up to 256."
-        ),
+        typer.Option(help="Number of tasks. Default: as many as the sweep can be divided into, up to 256."),
     ] = None,
-    max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks running at once.")] = None,
-    time: Annotated[str | None, typer.Option(help="Time limit of a task in sbatch's format: 24:00:00.")] = None,
+    max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks that run at the same time.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit per task, in sbatch's format, such as 24:00:00.")] = None,
     gpus_per_task: Annotated[
-        str | None, typer.Option(help="NUMBER or TYPE:NUMBER; default: 1, or 0 with device: cpu.")
+        str | None, typer.Option(help="GPUs per task, as NUMBER or TYPE:NUMBER. Default: 1, or 0 with device: cpu.")
     ] = None,
-    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs per task; default: what its workers need.")] = None,
+    cpus_per_task: Annotated[
+        int | None, typer.Option(help="CPUs per task. Default: what the task's workers need.")
+    ] = None,
     mem: Annotated[str | None, typer.Option(help="Memory per task, such as 16G.")] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partitions, separated by commas.")] = None,
     account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     extra: Annotated[
-        list[str] | None, typer.Option(help="An sbatch option to add verbatim, such as --constraint=a100; repeatable.")
+        list[str] | None, typer.Option(help="Additional sbatch option, such as --constraint=a100. Repeatable.")
     ] = None,
     setup: Annotated[
-        list[str] | None, typer.Option(help="A shell line to run first, such as 'module load cuda'; repeatable.")
+        list[str] | None, typer.Option(help="Shell command to run first, such as 'module load cuda'. Repeatable.")
     ] = None,
     drain_seconds: Annotated[
         int | None,
         typer.Option(
-            help="Seconds before its limit at which a task winds down; default: 600, or a quarter of a shorter limit."
+            help="Seconds before the time limit at which a task stops starting evaluations. Default: 600, or a "
+            "quarter of a limit shorter than 40 minutes."
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the batch file; read no data and submit nothing.")
+        bool, typer.Option("--dry-run", help="Only print the batch file; read no data and submit nothing.")
     ] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume.
+    """Submit a sweep as a Slurm job array; submit again to resume.
 
-    A training YAML becomes one task, which trains on all GPUs that it has.
+    Each task is an independent run on one machine. A training YAML becomes one task, which uses all its GPUs.
     """
     from robust201.core.user_code import hash_file
     from robust201.planning.code_consent import consent_words
@@ -197,7 +198,7 @@ def slurm(
         reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
         consent = [path.absolute() for path in config.code_files().values()]
     else:
-        # Tasks execute copies, which keep the content that is agreed to here while the files are edited.
+        # Tasks execute copies, so that later edits of the files do not change what was agreed to.
         consent = [kept_code(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
     job = replace(job, words=(*job.words, *consent_words(consent)))
     if dry_run:
@@ -205,7 +206,7 @@ def slurm(
         return
     submitted = slurm_jobs.submit_array(job, options, say=console.say)
     if submitted is not None and trainings is not None:
-        # While the task is queued, there is no run whose status the store could give.
+        # Until the task starts, the store has no run, so `status` must be given the YAML.
         _show_submission(submitted, "snapshot", str(sweep if out is None else trainings.store))
     elif submitted is not None:
         _show_submission(submitted, "evaluation", str(config.results))
@@ -215,15 +216,15 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {quote(str(config.results))} --out DATASET")
 
 
-def _show_submission(submitted: "Submission", noun: str, place: str) -> None:
+def _show_submission(submitted: "Submission", noun: str, path: str) -> None:
     typer.echo(submitted.job)
     finished = submitted.n_shares - submitted.n_tasks
     what = console.show_count(submitted.n_tasks, "task") + (
-        f"; {finished} more would have nothing to do" if finished else ""
+        f"; {finished} more have nothing left to do" if finished else ""
     )
     for line in (
         f"Submitted {console.show_count(submitted.n_missing, noun)} as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(place)}; logs: {submitted.logs}",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(path)}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; finished work is kept.",
     ):
@@ -231,7 +232,7 @@ def _show_submission(submitted: "Submission", noun: str, place: str) -> None:
 
 
 def _read_job(
-    place: Path,
+    path: Path,
     architectures: str | None,
     datasets: str | None,
     keys: str | None,
@@ -240,24 +241,24 @@ def _read_job(
     out: str | None,
     allow_code: Sequence[Path] | None,
 ) -> "Job":
-    """Read a sweep or trainings and what is selected of them, and check consent to the Python files that they name."""
+    """Load a sweep or training YAML with its selection, and check the consent to execute the Python files it names."""
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import is_training, load_training
     from robust201.submission.slurm import Job
 
-    words = option_words(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
-    if is_training(place):
+    argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
+    if is_training(path):
         reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys)
-        trainings = load_training(place, store=out)
-        job = Job(trainings, place, words, selection=select_trainings(trainings, recipes, limit))
+        trainings = load_training(path, store=out)
+        job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes, limit))
     else:
         reject_options("sweep", recipes=recipes)
-        config = load_sweep(place, results=out)
-        job = Job(config, place, words, filters=make_filters(config, architectures, datasets, keys, limit))
+        config = load_sweep(path, results=out)
+        job = Job(config, path, argv, filters=make_filters(config, architectures, datasets, keys, limit))
         job.filters.check(config)
-    announce_code(job.config, place, allowed=allow_code or (), say=console.say)
+    announce_code(job.config, path, allowed=allow_code or (), say=console.say)
     return job
 
 
-for verb in (ray, slurm):
-    submit_app.command(epilog=epilog(f"submit {verb.__name__}"))(verb)
+for function in (ray, slurm):
+    submit_app.command(epilog=epilog(f"submit {function.__name__}"))(function)

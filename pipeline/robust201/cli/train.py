@@ -1,4 +1,4 @@
-"""`robust201 train`: trains the networks of a training YAML."""
+"""`robust201 train`: train the networks of a training YAML."""
 
 import os
 from pathlib import Path
@@ -13,19 +13,18 @@ from robust201.cli.options import AllowCode, Executor, Limit, SlurmRequeue, Work
 
 def train(
     trainings: Annotated[Path, typer.Argument(metavar="TRAININGS", help="A training YAML (docs/training.md).")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The checkpoint store to fill; overrides the YAML's.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Checkpoint store to write; overrides the YAML.")] = None,
     executor: Executor = None,
     workers: Workers = None,
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N of the trainings.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N trainings.")] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Train the networks of a training YAML into a checkpoint store.
+    """Train the networks of a training YAML, and save their weights in a checkpoint store.
 
-    After an interruption, run the same YAML again: each training resumes from its last state, with the same weights.
+    After an interruption, run the same command again: each training resumes from its last saved state, with the same
+    result.
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
@@ -59,21 +58,21 @@ def train(
             on_progress=display.update,
             say=console.say,
         )
-    complete = f"Complete. Evaluate it in a sweep, with weights: {{path: {config.store}, recipe: …}}"
+    complete = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", complete)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
     raise typer.Exit(code)
 
 
-def plan_trainings(place: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
-    """Count trainings and snapshots, and estimate hours; with `check`, also look at images, weights and the store."""
+def plan_trainings(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
+    """Print the number of trainings and snapshots and the estimated hours; `check` also reads images and weights."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import TrainingSelection, preview_trainings
 
-    config = load_training(place)
+    config = load_training(path)
     hash_files(config.code_files())
     selection = TrainingSelection(limit=limit)
     summary = estimate_trainings(config, selection.select(config))

@@ -1,4 +1,4 @@
-"""A function of a user's Python file, as options name it: FILE:FUNCTION."""
+"""Parsing of FILE:FUNCTION, a function in a user's Python file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepConsent:
-    """Consent that holds for the steps of a study, where FILE:FUNCTION is named by a YAML, not by the user.
+    """Consent to execute the FILE:FUNCTION of a study's steps, which the YAML names, not the user.
 
     Attributes:
-        study: YAML that has the step.
-        allowed: Python files that the user named on the study's command line.
+        study: study YAML.
+        allowed: Python files that the user allowed on the command line.
     """
 
     study: Path
@@ -31,7 +31,7 @@ class StepConsent:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Have `parse_function` require it within a block."""
+        """Make `parse_function` check this consent within a block."""
         token = _step_consent.set(self)
         try:
             yield
@@ -43,12 +43,12 @@ _step_consent: ContextVar[StepConsent | None] = ContextVar("step_consent", defau
 
 
 def parse_function(text: str) -> UserFunction:
-    """Find the function that FILE:FUNCTION names, and say that its file will be executed."""
+    """Parse FILE:FUNCTION, and announce that the file will be executed."""
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name.isidentifier():
         raise ConfigError(
-            f"Reading the command line failed for {text!r}: expected FILE:FUNCTION, such as my_model.py:build, got "
-            "another form. Name the file and its function."
+            f"Reading the command line failed for {text!r}: not of the form FILE:FUNCTION, such as "
+            "my_model.py:build. Name the file and its function."
         )
     if consent := _step_consent.get():
         from robust201.planning.code_consent import check_consent
@@ -60,7 +60,7 @@ def parse_function(text: str) -> UserFunction:
 
 
 def parse_space(text: str) -> "Space":
-    """Find a space of the table by its name, or make one of FILE:FUNCTION."""
+    """Return the space of this name, or the custom space of FILE:FUNCTION."""
     if text in SPACES:
         return SPACES[text]
     if ":" not in text:
