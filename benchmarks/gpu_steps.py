@@ -34,7 +34,7 @@ from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
 from robust201.models.graphs import GraphCapture
 from robust201.spaces.nasbench201.compiled.network import network_bytes
 from robust201.tasks import TASKS
-from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
+from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 
@@ -247,7 +247,7 @@ def capacity_of(plan: Plan) -> Capacity:
         share=1.0,
         sample_bytes=Capacity(*needs),
         image_size=IMAGE_SIZE,
-        images_held=IMAGES_HELD,
+        images_held=MAX_IMAGES_PER_SAMPLE,
     )
 
 

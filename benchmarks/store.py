@@ -134,7 +134,7 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) ->
         rows = ((unit, strength) for unit in units for strength in unit.strengths)
         while block := list(itertools.islice(rows, ROWS_PER_SHARD)):
             inputs = tuple(f"{dataset}/{n_rows + i:06d}-pgd-{n_rows + i:016x}.parquet" for i in range(INPUTS_PER_SHARD))
-            with store.folder.publishing_compacted(dataset) as stream:
+            with store.folder.open_compacted_shard(dataset) as stream:
                 write_tables(stream, tables(block, columns), Footer("compacted", columns, inputs))
             n_rows += len(block)
 

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from robust201.core.records import ArchitectureId, Bundle, Part, Receipt
-from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, Event, take_for
+from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, Event, take_bundle_for
 from robust201.runtime.metrics import Metrics
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
@@ -169,7 +169,7 @@ class VirtualCluster:
             if room is None:
                 return
             gpu = self._gpus[next(iter(room))]
-            gpu.queue.append(take_for(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
+            gpu.queue.append(take_bundle_for(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
             self._update_room(gpu)
             if len(gpu.queue) == 1:
                 self._begin(gpu)

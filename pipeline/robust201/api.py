@@ -37,7 +37,7 @@ from robust201.models.network_check import check_compiled
 from robust201.models.pass_time import measure_pass
 from robust201.models.user_module import as_classifier, choose_given_device
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
-from robust201.planning.config import read_own_task
+from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
@@ -47,7 +47,7 @@ from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
-from robust201.tasks.measurements import holds_answers, summarise
+from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import MinimumNorm, Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.user_task import UserTask
@@ -401,7 +401,7 @@ def _evaluate_key(
     )
     part = Part(unit, parameters.strengths, 0, len(image_set))
     measurements = (*_MEASUREMENTS, DISTANCES) if task.finds_distances else _MEASUREMENTS
-    if task.kind == "attack" and task.step_refusal(context.engine) is None:
+    if task.kind == "attack" and task.unsupported_steps_reason(context.engine) is None:
         measurements = (*measurements, STEPS)
     yield from evaluate_part(
         context,
@@ -848,7 +848,7 @@ def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
     if task.kind == "corruption":
         activity, reason = "Corrupting", _corruption_refusal(images)
     else:
-        activity, reason = "Attacking", parameters.shape_refusal(height, width)
+        activity, reason = "Attacking", parameters.unsupported_shape_reason(height, width)
         reason = reason and f"{reason} {_shape_advice(height, width)}"
     if reason is not None:
         remedy = "Leave the key out." if reason.endswith(".") else "or leave the key out."
@@ -926,7 +926,7 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
     if not isinstance(key, str) or not isinstance(values, Mapping):
         return None
     try:
-        parameters = read_own_task(key, values)
+        parameters = parse_custom_task(key, values)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
     if parameters is None:
@@ -959,7 +959,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
             f"{{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    fields_of_task = [*task.parameters.model_fields, *task.parameters.other_spellings]
+    fields_of_task = [*task.parameters.model_fields, *task.parameters.field_aliases]
     known = [name for name in fields_of_task if task.kind != "measure" or name not in _IMAGE_FIELDS]
     for name in values:
         if name not in known:
@@ -978,7 +978,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
     if reason is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason} Choose another.")
     # The network has not been called, so its number of classes is unknown; more classes do not cost less.
-    if (reason := task.cost_refusal(parameters, parameters.fewest_classes)) is not None:
+    if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters
 
@@ -1047,7 +1047,7 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
         "n_images": n_images,
         "seconds": result.seconds,
     }
-    if not holds_answers(values):
+    if not has_predictions(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
     correct, confidence = summarise(values)
     low, high = map(float, accuracy_intervals(correct / n_images, n_images))

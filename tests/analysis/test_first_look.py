@@ -27,7 +27,7 @@ def test_first_keys_share_one_epsilon_and_include_autoattack_with_its_defaults()
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_first_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
     keys = parameters(n_classes)
-    assert all(keys[key].class_refusal(n_classes) is None for key in keys)
+    assert all(keys[key].unsupported_classes_reason(n_classes) is None for key in keys)
     assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= keys.keys()
 
 

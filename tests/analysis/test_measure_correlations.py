@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, FEWEST, correlate_measures
+from robust201.analysis.measure_correlations import CORRELATION_COLUMNS, MIN_ARCHITECTURES, correlate_measures
 from robust201.analysis.terms import collect_measures
 from robust201.figures import figure_data
 from robust201.spaces.nasbench201 import cells
@@ -65,9 +65,9 @@ def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
 
 
 def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: Path) -> None:
-    results, table = planted(tmp_path / "few", FEWEST - 1)
+    results, table = planted(tmp_path / "few", MIN_ARCHITECTURES - 1)
     assert correlate_measures(results, [table]).empty
-    results, table = planted(tmp_path / "enough", FEWEST)
+    results, table = planted(tmp_path / "enough", MIN_ARCHITECTURES)
     assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
     assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
     result = correlate_measures(results, [table], keys=["pgd:8"])

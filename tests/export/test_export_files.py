@@ -46,7 +46,7 @@ def test_default_processes_depends_on_cpus_and_memory(monkeypatch):
     assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
     own_rss = psutil.Process().memory_info().rss
     monkeypatch.setattr(pool, "MEMORY_BYTES", own_rss + 2_000_000_000)
-    assert 1 < pool.most_processes(parquet=True) < pool.most_processes(parquet=False) < 2_000_000_000 / 50_000_000
+    assert 1 < pool.max_processes(parquet=True) < pool.max_processes(parquet=False) < 2_000_000_000 / 50_000_000
 
 
 NUMBERS = st.one_of(

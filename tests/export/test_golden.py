@@ -106,9 +106,9 @@ def test_outcomes_of_golden_results_are_exported_and_verified(results: Path, tmp
 
 def test_evaluated_images_loads_from_source_without_kept_images(results: Path) -> None:
     plan = load_plan(results)
-    kept_images = evaluated_images(plan, "digits")
+    copied = evaluated_images(plan, "digits")
     shutil.rmtree(results / "images")  # as in a merged folder
-    assert evaluated_images(plan, "digits").sha256 == kept_images.sha256 == plan.facts.datasets["digits"].images_sha256
+    assert evaluated_images(plan, "digits").sha256 == copied.sha256 == plan.facts.datasets["digits"].images_sha256
 
 
 def test_run_on_golden_results_computes_nothing(

@@ -24,8 +24,8 @@ from robust201.images.downloads import registry
 from robust201.images.specs import own_dataset
 from robust201.images.upscaling import upscale
 from tests.support.dataset_files import (
-    ASKED_FOR,
     FILE_FORMS,
+    REQUIRED_FORMS,
     WRITERS,
     encode,
     fabricate,
@@ -90,7 +90,7 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
     (tmp_path / "above").mkdir()
     (tmp_path / "above" / name).symlink_to(tmp_path / "data")
     for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
-        loaded = load_images(name, form=ASKED_FOR.get(name), path=path, split=split, verify=False)  # type: ignore[arg-type]
+        loaded = load_images(name, form=REQUIRED_FORMS.get(name), path=path, split=split, verify=False)  # type: ignore[arg-type]
         assert loaded.images.dtype == np.uint8
         assert loaded.images.flags.c_contiguous
         assert loaded.labels.dtype == np.int64
@@ -150,7 +150,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(
         labels[3] = 1000  # label 1001 in the file; labels 121 to 1000 are valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
-        load_images(name, form=ASKED_FOR.get(name), path=tmp_path, verify=False)
+        load_images(name, form=REQUIRED_FORMS.get(name), path=tmp_path, verify=False)
 
 
 # --- verification

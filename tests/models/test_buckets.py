@@ -26,7 +26,7 @@ from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS,
 
 GIGABYTE = 10**9
 PUBLISHED = (16, 5, 32)
-IMAGES_HELD = 100
+MAX_IMAGES_PER_SAMPLE = 100
 
 
 # --- memory per sample -------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
         share=share,
         sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
-        images_held=IMAGES_HELD,
+        images_held=MAX_IMAGES_PER_SAMPLE,
     )
 
 
@@ -129,7 +129,7 @@ def test_choose_capacity_fits_and_grows_with_memory(free, total, share, small):
     assert set(chosen) <= set(BUCKETS)
     assert chosen.gradients <= chosen.logits
     for batch, gradient in zip(chosen, (False, True), strict=True):
-        sample_bytes = network_bytes(*skeleton, gradient=gradient) + IMAGES_HELD * 12 * skeleton[2] ** 2
+        sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
         assert batch * sample_bytes <= min(free, share * total) * GIGABYTE or batch == BUCKETS[0]
     larger = choose(free * 1.5, total * 1.5, share, skeleton)
     assert all(a <= b for a, b in zip(chosen, larger, strict=True))

@@ -160,7 +160,7 @@ def run_apgd_t_l1(job, samples):
 def run_squares_queries(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    windows = square._moved(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
+    windows = square._to_device(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
     log = job.run_log(samples, 6)
     square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
     log.write()
@@ -265,9 +265,9 @@ def test_square_synchronises_only_to_find_survivors(queries, monkeypatch):
             return func(*args, **(kwargs or {}))
 
     requests = []
-    together = Batching.queries_together
+    together = Batching.queries_per_check
     monkeypatch.setattr(
-        Batching, "queries_together", lambda self, query: requests.append(query) or together(self, query)
+        Batching, "queries_per_check", lambda self, query: requests.append(query) or together(self, query)
     )
     search = square._search
 

@@ -60,10 +60,10 @@ def test_key_counts_have_upper_limits(key) -> None:
 @pytest.mark.parametrize("key", TASKS)
 def test_key_defaults_are_below_cost_limit(key) -> None:
     task = TASKS[key]
-    assert task.cost_refusal(task.parameters(), 256) is None
+    assert task.excessive_cost_reason(task.parameters(), 256) is None
     fields = {name: MAX_COUNT for name in ("steps", "queries", "restarts") if name in task.parameters.model_fields}
     if task.constraint is not None and len(fields) > 1:
-        assert "Lower" in str(task.cost_refusal(task.parameters(**fields), 10))
+        assert "Lower" in str(task.excessive_cost_reason(task.parameters(**fields), 10))
 
 
 def test_too_long_list_is_rejected_before_construction(tmp_path: Path, monkeypatch) -> None:

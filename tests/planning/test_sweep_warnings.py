@@ -18,7 +18,7 @@ from robust201.planning.loading import parse_config
 from robust201.planning.sweep_warnings import find_sweep_warnings
 from robust201.reader.arguments import as_strength
 from robust201.tasks import PAPER_KEYS, TASKS
-from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, looks_like_pixels
+from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, probable_255th
 from tests.conftest import MakeFields, RunCommand, WriteSweep
 
 WITHOUT_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
@@ -163,7 +163,7 @@ def test_plan_run_and_doctor_warn_about_short_steps(robust201: RunCommand, write
 
 def test_plausible_epsilons_give_no_warning() -> None:
     hundredths = [count / 100 for count in range(1, 100)]
-    assert {looks_like_pixels(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
+    assert {probable_255th(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
 
 
 def test_plan_warns_about_images_it_cannot_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:

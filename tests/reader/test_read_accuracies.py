@@ -9,7 +9,7 @@ import pytest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
-from robust201.reader.result_files import in_table_order, paper_key
+from robust201.reader.result_files import in_task_order, paper_key
 from tests.support.fabricated import export_copy, make_plan
 from tests.support.small_results import write_results
 
@@ -22,7 +22,7 @@ def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
     wide = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])
     )
-    order = in_table_order(wide.columns.unique("key"))
+    order = in_task_order(wide.columns.unique("key"))
     columns = sorted(wide.columns, key=lambda column: (order.index(column[0]), column[1]))
     names = pd.MultiIndex.from_tuples([(paper_key(key), at) for key, at in columns], names=["key", "strength"])
     return wide[columns].set_axis(names, axis=1).sort_index()

@@ -9,28 +9,28 @@ from robust201.core import host
 from robust201.core.errors import LeaseHeldError
 from robust201.runtime import lease as lease_module
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS
-from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
+from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, wait_for, write_stale_lease
 
 
 @pytest.mark.parametrize("changes", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
 @pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
 def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkeypatch, changes, error):
     """Simulates /proc mounted with hidepid=2, or a missing /proc."""
-    holder = leave_behind(tmp_path, **changes)
+    holder = write_stale_lease(tmp_path, **changes)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     if error is not None:
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
         acquire(tmp_path, beats, host_id=HERE)
-    holder = leave_behind(tmp_path, **changes)
+    holder = write_stale_lease(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):
         assert clock.now > 0
 
 
 def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
-    leave_behind(tmp_path, process_start=-1)
+    write_stale_lease(tmp_path, process_start=-1)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):
         assert clock.now > 0
@@ -38,7 +38,7 @@ def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
 
 @pytest.mark.parametrize("start", [-1, 1])
 def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, start):
-    leave_behind(tmp_path, pid=dead_pid(), process_start=start)
+    write_stale_lease(tmp_path, pid=dead_pid(), process_start=start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
     with acquire(tmp_path, clock, host_id=HERE):

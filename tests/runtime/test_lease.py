@@ -15,7 +15,7 @@ from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
 from robust201.core.host import has_ended, process_start
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS, Holder
 from tests.support.irregular_files import OBSTACLES, replace
-from tests.support.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
+from tests.support.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, wait_for, write_stale_lease
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ def test_heartbeat_beats_in_place(tmp_path):
     ids=["earlier boot", "reused process id"],
 )
 def test_dead_holder_on_this_host_is_replaced_immediately(tmp_path, changes):
-    leave_behind(tmp_path, **changes)
+    write_stale_lease(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock) as lease:
         assert clock.now == 0
@@ -84,7 +84,7 @@ def test_dead_holder_on_this_host_is_replaced_immediately(tmp_path, changes):
 
 
 def test_ended_holder_is_replaced_immediately(tmp_path):
-    leave_behind(tmp_path, pid=dead_pid())
+    write_stale_lease(tmp_path, pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
         assert clock.now == 0
@@ -98,7 +98,7 @@ def test_zombie_process_counts_as_ended():
 
 
 def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_path):
-    leave_behind(tmp_path, ELSEWHERE, interval_seconds=7.0)
+    write_stale_lease(tmp_path, ELSEWHERE, interval_seconds=7.0)
     clock, output = Clock(), []
     with acquire(tmp_path, clock, on_wait=output.append):
         assert clock.now == pytest.approx(7.0 * STALE_INTERVALS)
@@ -106,7 +106,7 @@ def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_pat
 
 
 def test_live_holder_on_another_host_keeps_lease(tmp_path):
-    holder = leave_behind(tmp_path, ELSEWHERE)
+    holder = write_stale_lease(tmp_path, ELSEWHERE)
 
     def beat(now):
         if now > 20:
@@ -119,7 +119,7 @@ def test_live_holder_on_another_host_keeps_lease(tmp_path):
 
 
 def test_lease_does_not_compare_wall_clocks(tmp_path):
-    holder = leave_behind(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
+    holder = write_stale_lease(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError):
@@ -127,7 +127,7 @@ def test_lease_does_not_compare_wall_clocks(tmp_path):
 
 
 def test_holder_in_another_container_is_judged_by_heartbeat(tmp_path):
-    leave_behind(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
+    write_stale_lease(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
         assert clock.now > 0
@@ -182,7 +182,7 @@ def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, mon
 
 
 def test_dead_successor_is_replaced(tmp_path):
-    dead = leave_behind(tmp_path, process_start=1)
+    dead = write_stale_lease(tmp_path, process_start=1)
     taker = dataclasses.replace(Holder.new(HERE, 5.0), process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(taker.to_bytes())
     with acquire(tmp_path) as lease:
@@ -191,7 +191,7 @@ def test_dead_successor_is_replaced(tmp_path):
 
 
 def test_live_successor_keeps_claim(tmp_path):
-    dead = leave_behind(tmp_path, process_start=1)
+    dead = write_stale_lease(tmp_path, process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(HERE, 5.0).to_bytes())
     with pytest.raises(LeaseHeldError):
         acquire(tmp_path)
@@ -200,7 +200,7 @@ def test_live_successor_keeps_claim(tmp_path):
 
 def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):
     """A driver finds the holder dead, but another driver replaces the lease before it can act."""
-    leave_behind(tmp_path, process_start=1)
+    write_stale_lease(tmp_path, process_start=1)
     is_dead_for, winners = Holder.is_dead_for, []
 
     def judge(holder, observer):
@@ -222,7 +222,7 @@ def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):
 def test_exactly_one_of_several_drivers_takes_dead_lease(tmp_path):
     for n_round in range(30):
         if n_round:
-            leave_behind(tmp_path, process_start=1)
+            write_stale_lease(tmp_path, process_start=1)
         leases, barrier = [], threading.Barrier(4)
 
         def take(leases=leases, barrier=barrier):

@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import content_digest
 from robust201.core.user_code import hash_file
 from robust201.planning.code_consent import find_data_mark
-from robust201.planning.inputs import kept_code
+from robust201.planning.inputs import code_copy_path
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.code_check import check_code
@@ -335,7 +335,7 @@ def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCom
     result = robust201("submit", "slurm", "--dry-run", sweep)
     assert result.code == 0, result.err
     assert "Will execute" in result.err
-    copy = kept_code(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
+    copy = code_copy_path(tmp_path / "results", hash_file(tmp_path / "my_models.py"))
     assert f" --allow-code {copy} " in result.out
 
 
@@ -359,7 +359,7 @@ def test_share_executes_only_files_of_yaml_or_allowed_copies(
     assert robust201("plan", "--save", sweep).code == 0
     prepared = hash_file(tmp_path / "my_models.py")
     spy = write_spy(tmp_path / "elsewhere")
-    planted = kept_code(tmp_path / "results", hash_file(spy))
+    planted = code_copy_path(tmp_path / "results", hash_file(spy))
     planted.write_bytes(spy.read_bytes())
     plan = tmp_path / "results/plan.json"
     saved = plan.read_text()
@@ -372,7 +372,7 @@ def test_share_executes_only_files_of_yaml_or_allowed_copies(
 
     plan.write_text(saved)
     (tmp_path / "my_models.py").unlink()
-    copy = kept_code(tmp_path / "results", prepared)
+    copy = code_copy_path(tmp_path / "results", prepared)
     assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
     result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
     assert result.code == 0, result.err

@@ -11,7 +11,7 @@ from robust201.studies.comparisons import (
     FAMILIES,
     GROUPS,
     LEVEL,
-    check_printed_marks,
+    check_published_marks,
     compare_groups,
     printed_tables,
 )
@@ -19,7 +19,7 @@ from robust201.studies.comparisons import (
 
 @pytest.fixture(scope="module")
 def check():
-    return check_printed_marks()
+    return check_published_marks()
 
 
 def test_published_tables_are_eighteen_with_six_epochs():

@@ -9,7 +9,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import Weights
 from robust201.statistics.robustness import robustness_r, sensitivity
 from robust201.studies import drawings
-from robust201.studies.comparisons import check_printed_marks
+from robust201.studies.comparisons import check_published_marks
 from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
 from robust201.studies.networks import Exports
 from robust201.studies.pages import write_pages
@@ -101,7 +101,7 @@ def test_comparisons_find_the_planted_order_and_paired_tests_find_more(study_res
 
 
 def test_attach_printed_decisions_adds_the_published_markers(study_result):
-    rows = attach_printed_decisions(IMAGE_DISTRIBUTION, study_result.comparisons, check_printed_marks().comparisons)
+    rows = attach_printed_decisions(IMAGE_DISTRIBUTION, study_result.comparisons, check_published_marks().comparisons)
     decisions = rows.set_index(["first", "second", "network", "epoch"])["printed"]
     assert decisions["mnist", "cifar10", "LeNet", 4] == "first"
     assert decisions["cifar10", "fusion_object", "LeNet", 4] == ""  # published at epoch 50 without a marker

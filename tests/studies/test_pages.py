@@ -5,7 +5,7 @@ import re
 import pytest
 
 from robust201.core.csv_files import write_csv
-from robust201.studies.comparisons import check_printed_marks
+from robust201.studies.comparisons import check_published_marks
 from robust201.studies.pages import write_pages
 from robust201.studies.pages.writer import MAX_ROWS, comparison_lines, short_table, table_lines
 from tests.conftest import REPOSITORY
@@ -14,7 +14,7 @@ from tests.support.planted_studies import STUDIES
 
 def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
     page = (REPOSITORY / "docs/image-distribution.md").read_text()
-    comparisons = check_printed_marks()
+    comparisons = check_published_marks()
     for table in (comparison_lines(comparisons.exceptions), comparison_lines(comparisons.borderline)):
         assert table in page
     write_csv(tmp_path / "claims.csv", comparisons.claims)

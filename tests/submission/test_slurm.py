@@ -19,7 +19,7 @@ from robust201.shards import ShardStore
 from robust201.submission.slurm import ArrayTask
 from robust201.training import loop
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
-from tests.support.slurm_support import SlurmCluster, command, directives, reason_against, slurm_on_loopback
+from tests.support.slurm_support import SlurmCluster, command, directives, slurm_on_loopback, slurm_unavailable_reason
 from tests.support.tiny_trainings import RECIPE, training_fields, weight_files
 
 WriteProgram = Callable[[str, str], Path]
@@ -286,7 +286,7 @@ def test_array_task_rejects_an_environment_without_its_index() -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
     """Start a real Slurm with two CPUs."""
-    reason = reason_against()
+    reason = slurm_unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
     with slurm_on_loopback(cpus=2) as running:

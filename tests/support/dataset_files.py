@@ -128,5 +128,5 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
     "idx": write_idx,
 }
 # scikit-learn's digits are available whatever the folder contains, so their Parquet form must be requested.
-ASKED_FOR = {"digits": "parquet"}
+REQUIRED_FORMS = {"digits": "parquet"}
 FILE_FORMS = [(name, form) for name, row in DATASETS.items() for form in row.forms if form != "digits"]

@@ -33,7 +33,7 @@ def acquire(root, clock=None, **named):
     return Lease.acquire(root, clock=clock, sleep=clock.sleep, **named)
 
 
-def leave_behind(root, host_id=HERE, **changes):
+def write_stale_lease(root, host_id=HERE, **changes):
     """Write the lease of a killed holder."""
     holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
     (root / LEASE_NAME).write_bytes(holder.to_bytes())

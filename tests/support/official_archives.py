@@ -107,7 +107,7 @@ def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> P
     return folder
 
 
-def assert_same_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+def assert_equal_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
     """Check that names, types and bits are equal."""
     assert sorted(got) == sorted(expected)
     for key, tensor in expected.items():

@@ -54,7 +54,7 @@ PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def reason_against() -> str | None:
+def slurm_unavailable_reason() -> str | None:
     """Return why Slurm cannot be started here, or None."""
     missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
     if missing:

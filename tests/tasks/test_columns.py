@@ -19,7 +19,7 @@ from robust201.shards import RowBatch, ShardStore
 from robust201.tasks import TASKS
 from robust201.tasks.columns import (
     COLUMNS,
-    DESCRIPTIONS,
+    DESCRIPTIVE_COLUMNS,
     MEASUREMENTS,
     PUBLISHED,
     RESERVED,
@@ -61,7 +61,7 @@ def test_column_has_declared_type_and_shape(name):
     assert (array.dtype, array.shape) == (column.dtype, column.shape(N_CLASSES, N_IMAGES))
     assert MEASUREMENTS[column.measurement][column.field] is column
     assert {name, column.measurement, *column.parquet} <= RESERVED
-    assert (column.add is None) != (column.of_counts is None)
+    assert (column.add is None) != (column.value_from_counts is None)
     assert all(form.meaning.endswith(".") for form in column.parquet.values())
 
 
@@ -158,7 +158,7 @@ def test_columns_of_exported_files_are_reserved(space):
     weights = [Weights("0" * 64, recipe="std", epochs=1, seed=0, steps=10)]
     columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", weights=weights)
     measurement_columns = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
-    assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIONS) <= RESERVED
+    assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIVE_COLUMNS) <= RESERVED
 
 
 def test_published_measurements_exclude_per_image_columns():

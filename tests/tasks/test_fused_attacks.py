@@ -134,7 +134,7 @@ class FixedInterval(Batching):
         super().__init__(samples, pool)
         object.__setattr__(self, "queries", queries)
 
-    def queries_together(self, query):
+    def queries_per_check(self, query):
         return self.queries
 
 

@@ -165,7 +165,7 @@ def test_too_few_classes_are_rejected_with_reason(key, n_classes):
             ConfigError, match=rf"{key}: expected {n_classes + 1} classes or more, since the .*DLR loss"
         ):
             perturb_all(TASKS[key], parameters, images, context)
-    assert parameters.class_refusal(n_classes + 1) is None
+    assert parameters.unsupported_classes_reason(n_classes + 1) is None
 
 
 def test_targets_are_limited_to_other_classes():

@@ -21,7 +21,7 @@ from tests.support.official_archives import (
     CELLS,
     CHANNELS,
     CLASSES,
-    assert_same_tensors,
+    assert_equal_tensors,
     iter_weights,
     make_states,
     random_weights,
@@ -66,7 +66,7 @@ def test_nats_folder_yields_the_official_tensors(nats: Path, hp: str, seed: int)
     datasets = ("cifar10", "cifar100", "ImageNet16-120")
     assert set(rows) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
     for (index, dataset, _, _), row in rows.items():
-        assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+        assert_equal_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
         config = api.get_net_config(index, dataset)
         assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
         assert config["arch_str"] == row.spec
@@ -84,7 +84,7 @@ def test_nasbench201_archive_yields_the_official_tensors(archive: Path) -> None:
         assert len(rows) == 6
         for (index, dataset, epochs, row_seed), row in rows.items():
             assert (str(epochs), row_seed) == (hp, seed)
-            assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+            assert_equal_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_split_tar_yields_the_same_as_the_folder(nats: Path, parts: list[Path], 
     assert rows.keys() == expected.keys()
     for trial, row in rows.items():
         assert row.source_sha256 == expected[trial].source_sha256
-        assert_same_tensors(row.state_dict, expected[trial].state_dict)
+        assert_equal_tensors(row.state_dict, expected[trial].state_dict)
 
 
 def test_unsplit_tar_is_read(nats: Path, parts: list[Path], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
     assert {(index, seed) for index, _, _, seed in rows} == {(3, 777), (21, 888)}
     for (index, dataset, epochs, seed), row in rows.items():
         assert (row.channels, row.cells, row.n_classes, row.spec) == (CHANNELS, CELLS, CLASSES[dataset], None)
-        assert_same_tensors(row.state_dict, random_weights(index, dataset, seed, epochs))
+        assert_equal_tensors(row.state_dict, random_weights(index, dataset, seed, epochs))
     with pytest.raises(CheckpointError, match="expected a training of 12 epochs, got 200"):
         list(iter_weights(tmp_path, hp="12"))
 
@@ -170,7 +170,7 @@ def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
     for row in iter_weights(tmp_path, datasets=["cifar10"]):
         assert (row.dataset, row.epochs, row.seed, row.n_classes) == ("cifar10", 200, 777, 10)
         assert (row.channels, row.cells) == (CHANNELS, CELLS)
-        assert_same_tensors(row.state_dict, weights[row.index])
+        assert_equal_tensors(row.state_dict, weights[row.index])
     with pytest.raises(CheckpointError, match=r"expected the one dataset .* got none.*--datasets"):
         list(iter_weights(tmp_path))
 

@@ -32,7 +32,7 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
         raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct it.") from error
     names, available = [], []
     for key in (*results.keys("attack"), *results.keys("other")):
-        ball = results.reader.files.ball_of(key)
+        ball = results.reader.files.norm_ball_of(key)
         target = radius * (LINF if ball is None else ball).divisor
         strength = nearest_strength(key, results.strengths(key), target)
         if ball is None or abs(strength - target) <= _NEAR * target:

@@ -18,7 +18,7 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
-from robust201.reader.result_files import in_table_order, paper_key
+from robust201.reader.result_files import in_task_order, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
@@ -156,7 +156,7 @@ class DatasetResults:
     def averaged_keys(self, score: str) -> list[str]:
         """Return the keys in a mean: all corruptions, or attacks in norm balls on the networks themselves."""
         keys = self.keys(SCORE_KINDS[score])
-        return [key for key in keys if score != ADVERSARIAL or self.reader.files.ball_of(key) is not None]
+        return [key for key in keys if score != ADVERSARIAL or self.reader.files.norm_ball_of(key) is not None]
 
     def strengths(self, key: str) -> list[float]:
         """Return the strengths at which a key has accuracies, ascending."""
@@ -233,14 +233,14 @@ class DatasetResults:
 
     def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
         """Return sums of confusion matrices (see `class_summaries.iter_class_summaries`), keys in the paper's style."""
-        keys = in_table_order(self.reader.keys_all)
+        keys = in_task_order(self.reader.keys_all)
         sums = summarise_classes(self.reader.files, self.name, keys, "cm")
         return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
 
     @cached_property
     def confidences(self) -> pd.DataFrame:
         """Quartiles of confidences (see `class_summaries.confidence_quartiles`), with keys in the paper's style."""
-        rows = confidence_quartiles(self.reader.files, self.name, in_table_order(self.reader.keys_all))
+        rows = confidence_quartiles(self.reader.files, self.name, in_task_order(self.reader.keys_all))
         return rows.assign(key=rows["key"].map(paper_key))
 
 

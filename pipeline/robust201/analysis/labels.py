@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of, paper_key, row_of
+from robust201.reader.result_files import kind_of, paper_key, task_of
 from robust201.tasks import TASKS
 
 KEY_LABELS = {key: row.label for key, row in TASKS.items()}
@@ -29,7 +29,7 @@ def strength_label(key: str, strength: float, among: Collection[float] = ()) -> 
     Strengths of unknown keys have no unit (``strength 3``); their ``strength 0`` is labelled only if `among`, the key's
     strengths, has other values.
     """
-    row = row_of(key)
+    row = task_of(key)
     if row is not None and row.constraint is not None:
         ball = row.constraint
         return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
@@ -45,5 +45,5 @@ def column_label(key: str, strength: float, among: Collection[float] = ()) -> st
 
 def measure_label(key: str, measurement: str, strength: float) -> str:
     """Return the label of a measurement, such as ``Jacobian squared norm``, with its strength unless that is 0."""
-    name = measurement.replace("_", " ") if row_of(key) is not None else measurement
+    name = measurement.replace("_", " ") if task_of(key) is not None else measurement
     return f"{key_label(key)} {name}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")

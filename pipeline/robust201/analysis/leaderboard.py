@@ -15,7 +15,7 @@ from robust201.analysis.labels import column_label, dataset_label, key_label, st
 from robust201.analysis.latex_tables import leaderboard_latex
 from robust201.analysis.terms import evaluations_named
 from robust201.core.records import ArchitectureId
-from robust201.reader.error_bars import find_ties, images_behind
+from robust201.reader.error_bars import evaluated_image_count, find_ties
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import StoredResults
 from robust201.reader.result_files import kind_of
@@ -244,7 +244,7 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
     if (sampled := find_estimates(results, evaluations)) is not None:
         return _estimated_standing(name, label, accuracies, sampled)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
-    counts = {images_behind(results.reader.files, results.name, key) for key, _ in evaluations}
+    counts = {evaluated_image_count(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = counts.pop() if len(counts) == 1 else None
     outcomes = _stored_outcomes(stored, evaluations, accuracies)
     if n_images is None:

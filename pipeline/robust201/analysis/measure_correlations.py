@@ -17,7 +17,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.rank_correlation import Coefficients, correlate_ranks
 
-FEWEST = 8
+MIN_ARCHITECTURES = 8
 """Minimum number of architectures for a correlation."""
 
 COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
@@ -38,8 +38,8 @@ def correlate_measures(
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
-    Each measure is correlated over the architectures that have it and the accuracy; with fewer than `FEWEST`, there is
-    no row. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
+    Each measure is correlated over the architectures that have it and the accuracy; with fewer than
+    `MIN_ARCHITECTURES`, there is no row. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
 
     Args:
         results: results of a dataset.
@@ -72,7 +72,7 @@ def correlate_measures(
             columns.append((CLEAN, results.column(CLEAN)))
         numbers = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
         numbers = numbers[~np.isnan(numbers).any(axis=1)]
-        if len(numbers) < FEWEST:
+        if len(numbers) < MIN_ARCHITECTURES:
             continue
         correlations = correlate_ranks(numbers)
         for index, measure in enumerate(names):

@@ -25,7 +25,7 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
-from robust201.reader.joined_tables import joined_name
+from robust201.reader.joined_tables import unique_column_name
 from robust201.reader.networks import trained_architecture
 from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
@@ -99,7 +99,9 @@ def collect_measures(
     for table in tables:
         for name, numbers in _rows_of_dataset(table, results).set_index("architecture").items():
             reindexed = numbers.reindex(list(map(trained_architecture, results.architectures)))
-            columns[joined_name(str(name), {*columns, *accuracies})] = reindexed.set_axis(results.accuracies.index)
+            columns[unique_column_name(str(name), {*columns, *accuracies})] = reindexed.set_axis(
+                results.accuracies.index
+            )
     return pd.DataFrame(columns).reindex(results.accuracies.index)
 
 

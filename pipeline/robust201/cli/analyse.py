@@ -61,7 +61,7 @@ def correlate(
     """Correlate measures with accuracies, and compare each measure with the number of parameters as a baseline."""
     import pandas as pd
 
-    from robust201.analysis.measure_correlations import FEWEST, correlate_measures
+    from robust201.analysis.measure_correlations import MIN_ARCHITECTURES, correlate_measures
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
@@ -81,8 +81,8 @@ def correlate(
     )
     if correlations.empty:
         raise ResultsError(
-            f"Correlating measures failed for {reader.path}: expected {FEWEST} architectures or more with a measure "
-            "and an accuracy, got fewer. Export a measure such as jacobian, or name a table with --join."
+            f"Correlating measures failed for {reader.path}: expected {MIN_ARCHITECTURES} architectures or more with a "
+            "measure and an accuracy, got fewer. Export a measure such as jacobian, or name a table with --join."
         )
     _write({"correlations": correlations}, out)
     if as_json:

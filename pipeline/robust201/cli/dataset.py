@@ -86,7 +86,7 @@ def export(
     from robust201.export import export_dataset
     from robust201.export.number_text import Empty
     from robust201.export.outcome_files import OutcomeForm
-    from robust201.export.pool import default_processes, most_processes
+    from robust201.export.pool import default_processes, max_processes
     from robust201.export.written_file import Compression, parse_choice
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
@@ -97,7 +97,7 @@ def export(
     results = results_of(results)
     planned, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
-    if processes is not None and processes > (most := most_processes(parquet=parquet)):
+    if processes is not None and processes > (most := max_processes(parquet=parquet)):
         console.say(f"{processes} processes may use more than 1.5 GB in total; up to {most} stay below it.")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
@@ -147,13 +147,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every file and value of a results folder or dataset; exits with 3 if evaluations are missing."""
-    from robust201.export.folder import refuse_unfinished_export
+    from robust201.export.folder import reject_unfinished_export
     from robust201.export.verify import verify_results
     from robust201.export.verify_dataset import verify_dataset
     from robust201.reader.result_files import is_dataset
 
     results = results_of(path)
-    refuse_unfinished_export(results)
+    reject_unfinished_export(results)
     if is_dataset(results):
         _reject_results_options(results, exported, requeue=requeue)
         with console.counting("Verifying keys") as progress:

@@ -14,9 +14,9 @@ def say_unused_estimates(files: "ResultFiles", what: str) -> None:
 
     `what` begins the note: ``figures show``.
     """
-    from robust201.reader.estimates import describe_unused
+    from robust201.reader.estimates import estimates_note
 
-    console.say_each([note for note in [describe_unused(files, what)] if note])
+    console.say_each([note for note in [estimates_note(files, what)] if note])
 
 
 def say_unused_in(folders: "set[Path]", what: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robust201.planning.config import SweepConfig
-    from robust201.studies.comparisons import PrintedCheck
+    from robust201.studies.comparisons import PublishedCheck
 
 PUBLISHED_STUDIES = ("image-distribution",)
 """Studies whose published numbers can be checked without data."""
@@ -69,7 +69,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
     `root` is the context of the whole command line.
     """
-    from robust201.planning.code_consent import check_consent, consent_words, files_to_consent
+    from robust201.planning.code_consent import check_consent, consent_arguments, files_to_consent
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
 
@@ -83,7 +83,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
         for argv in steps:
             _check_step_consent(root, argv, consent)
         make_folder(out)
-        allowed = consent_words(consent.allowed)
+        allowed = consent_arguments(consent.allowed)
         for argv in steps:
             if code := _run_command(root.command, [*argv, *allowed] if argv[0] == "train" else argv, consent):
                 return code
@@ -124,21 +124,21 @@ def _run_command(command: Any, argv: list[str], consent: StepConsent) -> int:
 
 
 def _check_published(name: str, as_json: bool) -> None:
-    from robust201.studies.comparisons import check_printed_marks
+    from robust201.studies.comparisons import check_published_marks
 
     if name not in PUBLISHED_STUDIES:
         raise ConfigError(
             f"Checking a published study failed for {name!r}: expected {', '.join(PUBLISHED_STUDIES)}."
             f"{closest(name, PUBLISHED_STUDIES)}"
         )
-    check = check_printed_marks()
+    check = check_published_marks()
     if as_json:
         print_json(check.to_payload())
     else:
         _show_check(check)
 
 
-def _show_check(check: "PrintedCheck") -> None:
+def _show_check(check: "PublishedCheck") -> None:
     certain = check.certain
     typer.echo(
         f"{int(certain['agrees'].sum())} of {len(certain)} published decisions follow from the published means and "

@@ -65,8 +65,8 @@ def ray(
     allow_code: AllowCode = None,
 ) -> None:
     """Run a sweep or trainings as a job on a Ray cluster, and show its log; submit again to resume."""
-    from robust201.planning.code_consent import consent_words
-    from robust201.runtime.training_run import check_device_is_known
+    from robust201.planning.code_consent import consent_arguments
+    from robust201.runtime.training_run import require_explicit_device
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
     from robust201.submission.shipment import pack, prepare_shipment
@@ -82,9 +82,9 @@ def ray(
     if sweep is not None:
         job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
         if job.trainings is not None:
-            check_device_is_known(job.trainings)
+            require_explicit_device(job.trainings)
         # The head checks files that are not named here, as they may lie in data folders that this machine cannot read.
-        consent = consent_words(path.absolute() for path in allow_code or ())
+        consent = consent_arguments(path.absolute() for path in allow_code or ())
         shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
@@ -174,8 +174,8 @@ def slurm(
     Each task is an independent run on one machine. A training YAML becomes one task, which uses all its GPUs.
     """
     from robust201.core.user_code import hash_file
-    from robust201.planning.code_consent import consent_words
-    from robust201.planning.inputs import kept_code
+    from robust201.planning.code_consent import consent_arguments
+    from robust201.planning.inputs import code_copy_path
     from robust201.submission import slurm as slurm_jobs
     from robust201.submission.sbatch_file import ArrayOptions
 
@@ -199,8 +199,8 @@ def slurm(
         consent = [path.absolute() for path in config.code_files().values()]
     else:
         # Tasks execute copies, so that later edits of the files do not change what was agreed to.
-        consent = [kept_code(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
-    job = replace(job, words=(*job.words, *consent_words(consent)))
+        consent = [code_copy_path(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
+    job = replace(job, words=(*job.words, *consent_arguments(consent)))
     if dry_run:
         typer.echo(slurm_jobs.render_dry(job, options, say=console.say), nl=False)
         return

@@ -31,7 +31,7 @@ def train(
     from robust201.planning.training_plan import saved_states
     from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device
-    from robust201.runtime.share_run import of_one_machine
+    from robust201.runtime.share_run import for_single_machine
     from robust201.runtime.training_run import run_trainings
     from robust201.submission.slurm import ArrayTask
 
@@ -40,7 +40,7 @@ def train(
     selection = select_trainings(config, recipes, limit)
     task = ArrayTask.of(os.environ) if slurm_requeue else None
     if task is not None:
-        config = of_one_machine(config)
+        config = for_single_machine(config)
     before = saved_states(config)
     check_device(config)
     announce_code(config, trainings, allowed=allow_code or (), say=console.say)

@@ -15,7 +15,7 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.listings import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
-from robust201.reader.result_files import PARQUET_FOLDER, ResultFiles, parquet_name, row_of
+from robust201.reader.result_files import PARQUET_FOLDER, ResultFiles, parquet_name, task_of
 from robust201.shards import RowBatch
 
 
@@ -148,7 +148,7 @@ class _JsonKey:
             key=rows.key,
             measurements=tuple(rows.sources),
             space=rows.files.space_name,
-            strength=describe_strength(row_of(rows.key)),
+            strength=describe_strength(task_of(rows.key)),
             is_measure=rows.is_measure,
             n_classes=DATASETS[rows.dataset].n_classes if rows.dataset in DATASETS else None,
             units=rows.units,

@@ -61,7 +61,7 @@ def open_folder(
                 _discard(path / STAGING_FOLDER)
 
 
-def refuse_unfinished_export(path: Path) -> None:
+def reject_unfinished_export(path: Path) -> None:
     """Reject the folder of an export that was killed before it was complete, or while its files were being moved.
 
     If an export is killed before the first move, the earlier export that it would have replaced is still intact.

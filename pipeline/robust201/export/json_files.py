@@ -94,6 +94,6 @@ def _is_single(unit: Unit) -> bool:
 def _check_numbers(name: str, values: NDArray[Any]) -> NDArray[Any]:
     """Return the values; raise ValueError for NaN except in means over images, which may be over no image."""
     column = COLUMNS.get(name)
-    if column is not None and column.of_counts is not None and np.isnan(values).any():
+    if column is not None and column.value_from_counts is not None and np.isnan(values).any():
         raise ValueError(f"expected {name} to be a number, got NaN")
     return values

@@ -12,7 +12,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, show_architecture
 from robust201.export.published_forms import counts_from_fractions, holds_fractions, zeros_to_missing
 from robust201.images import DATASETS
-from robust201.reader.result_files import ResultFiles, paper_key, row_of, values_by_strength
+from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
 from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
@@ -29,7 +29,7 @@ _MATRICES = COLUMNS[COUNTS].measurement
 
 def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
     """Return the measurements that a dataset may have of a key: a measure's columns, else all measurements."""
-    row = row_of(key)
+    row = task_of(key)
     return list(MEASUREMENTS) if row and not row.columns else files.measurements_of(dataset, key)
 
 

@@ -39,7 +39,7 @@ def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
     """
     inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
     try:
-        return inputs.kept_images(dataset, sha256)
+        return inputs.read_copied_images(dataset, sha256)
     except DatasetError as error:  # a merged results folder has no copy
         images = Inputs(plan.config).images(dataset)
         if images.sha256 != sha256:

@@ -33,10 +33,10 @@ _rows: Any = None
 
 def default_processes(*, parquet: bool) -> int:
     """Return the default number of processes: the number of usable CPUs, limited by `MEMORY_BYTES`."""
-    return min(len(os.sched_getaffinity(0)), most_processes(parquet=parquet))
+    return min(len(os.sched_getaffinity(0)), max_processes(parquet=parquet))
 
 
-def most_processes(*, parquet: bool) -> int:
+def max_processes(*, parquet: bool) -> int:
     """Return the largest number of processes that stay below `MEMORY_BYTES` together with this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     available = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of, row_of
+from robust201.reader.result_files import kind_of, task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ def tick_labels(strengths: Iterable[float], *, begins_clean: bool) -> list[str]:
 
 def strength_axis_title(key: str) -> str:
     """Return the axis title of a key's strengths, with the unit of its constraint; empty for clean images."""
-    row = row_of(key)
+    row = task_of(key)
     if row is not None and row.constraint is not None:
         return row.constraint.axis.replace("epsilon", "ε")
     return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")

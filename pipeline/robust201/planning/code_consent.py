@@ -8,7 +8,7 @@ from shlex import quote
 from robust201.core.errors import ConfigError
 from robust201.core.user_code import hash_file
 from robust201.planning.config import SweepConfig
-from robust201.planning.inputs import kept_code
+from robust201.planning.inputs import code_copy_path
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.planning.training_config import TrainingConfig
 
@@ -100,7 +100,7 @@ def announce_copies(
     identical to the file in the YAML, or be allowed explicitly. A copy's name is its hash. `planned` has the SHA-256 of
     each copy by YAML field.
     """
-    files = {field: kept_code(config.results, planned[field]) for field in config.code_files()}
+    files = {field: code_copy_path(config.results, planned[field]) for field in config.code_files()}
     consented = {os.path.realpath(path) for path in allowed}
     for field, path in config.code_files().items():
         if os.path.realpath(files[field]) in consented:
@@ -122,7 +122,7 @@ def _file_of(source: Path) -> Path:
     return source / PLAN_FILE if source.is_dir() else source
 
 
-def consent_words(files: Iterable[Path]) -> tuple[str, ...]:
+def consent_arguments(files: Iterable[Path]) -> tuple[str, ...]:
     """Return the command-line arguments that allow `files`, for a command run by another process."""
     return tuple(word for path in dict.fromkeys(files) for word in (ALLOW_CODE, str(path)))
 

@@ -59,7 +59,7 @@ from robust201.tasks.columns import (
     PREDICTIONS,
     PUBLISHED,
     STEPS,
-    asked_columns,
+    requested_columns,
 )
 from robust201.tasks.parameters import Parameters
 
@@ -642,7 +642,7 @@ class SweepConfig(WorkSection):
 
     @model_validator(mode="after")
     def _check_matrices(self) -> Self:
-        matrices = [name for name in asked_columns(self.measurements) if COLUMNS[name].is_matrix]
+        matrices = [name for name in requested_columns(self.measurements) if COLUMNS[name].is_matrix]
         for dataset in self.datasets:
             n_classes = self.dataset_spec(dataset).n_classes
             if matrices and n_classes > MAX_MATRIX_CLASSES:
@@ -720,7 +720,7 @@ class SweepConfig(WorkSection):
     @model_validator(mode="after")
     def _check_steps(self) -> Self:
         if STEPS in self.measurements:
-            problems = (self.tasks[key].step_refusal(self.engine) for key in self.parameters)
+            problems = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
             if problem := next((text for text in problems if text is not None), None):
                 raise ValueError(f"measurements: {problem}")
         return self
@@ -739,7 +739,9 @@ class SweepConfig(WorkSection):
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                problem = parameters.class_refusal(spec.n_classes) or _cost_problem(task, parameters, spec.n_classes)
+                problem = parameters.unsupported_classes_reason(spec.n_classes) or _cost_problem(
+                    task, parameters, spec.n_classes
+                )
                 if problem is None and task.constraint is not None:
                     problem = task.constraint.refusal(parameters.strengths, (3, spec.image_size, spec.image_size))
                 if problem is not None:
@@ -898,8 +900,8 @@ def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterato
 def _cost_problem(task: Task, parameters: Parameters, n_classes: int) -> str | None:
     """Return why a key is too expensive, or None; a transfer costs what its attack costs on the source."""
     if isinstance(parameters, TransferParameters):
-        return parameters.attack_task.cost_refusal(parameters.attack, n_classes)
-    return task.cost_refusal(parameters, n_classes)
+        return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)
+    return task.excessive_cost_reason(parameters, n_classes)
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
@@ -910,7 +912,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             members = [key for key in expand_keys([name]) if key not in keys]
             built_in |= {key: _parse_parameters(name, TASKS[key].parameters, fields) for key in members}
             continue
-        if (custom_task := read_own_task(name, fields)) is not None:
+        if (custom_task := parse_custom_task(name, fields)) is not None:
             custom[name] = custom_task
             continue
         if "source" in fields:
@@ -937,7 +939,7 @@ _PLUGIN_OVERRIDES = ("strengths", "parameters", "passes", "split", "images", "im
 """Fields of an installed package's task that a YAML may override."""
 
 
-def read_own_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameters | None:
+def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameters | None:
     """Parse a custom task, from a user's file or an installed package; return None if the key is not one.
 
     Raises:

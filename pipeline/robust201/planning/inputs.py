@@ -105,7 +105,7 @@ class Inputs:
             for own_selection in (None, *self._config.own_images):
                 keep_copy(self._config, dataset, self.images(dataset, own_selection))
 
-    def keep_samples(self, samples: Samples | None) -> None:
+    def copy_sample_images(self, samples: Samples | None) -> None:
         """Copy the images of every increment of samples to the results folder (see `keep_copy`)."""
         for (dataset, key), sample in {} if samples is None else samples.keys.items():
             images = self.images(dataset)
@@ -119,12 +119,12 @@ class Inputs:
                 keep_copy(self._config, dataset, choose_images(images, increment.positions))
 
     def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
-        """Read images that `keep_samples` has copied (cached)."""
+        """Read images that `copy_sample_images` has copied (cached)."""
         if sha256 not in self._samples:
             self._samples[sha256] = read_copy(self._config, dataset, sha256)
         return self._samples[sha256]
 
-    def kept_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
+    def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Read images that `copy_images` has copied (cached); they must have the planned hash (see `images`)."""
         if (dataset, own_selection) not in self._images:
             self._images[dataset, own_selection] = read_copy(self._config, dataset, sha256)
@@ -356,14 +356,14 @@ def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str
     return config.results / "images" / f"{dataset}-{sha256[:12]}"
 
 
-def kept_code(results: Path, sha256: str) -> Path:
+def code_copy_path(results: Path, sha256: str) -> Path:
     """Return the path of the copy of a user's Python file that workers execute."""
     return results / "code" / f"{sha256}.py"
 
 
 def copy_code(path: Path, results: Path, sha256: str) -> None:
     """Copy a user's Python file to the results folder for workers; a damaged copy is replaced."""
-    copy = kept_code(results, sha256)
+    copy = code_copy_path(results, sha256)
     if not copy.is_file() or hash_file(copy) != copy.stem:
         with atomic_write(copy) as stream:
             stream.write(read_code(path))
@@ -372,7 +372,7 @@ def copy_code(path: Path, results: Path, sha256: str) -> None:
 def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
     """Return a worker's tasks by key; custom tasks use the copied files in the results folder (`Inputs.keep_code`)."""
     return {
-        key: task.located(kept_code(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
+        key: task.located(code_copy_path(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
         if isinstance(task, UserTask)
         else task
         for key, task in config.tasks.items()
@@ -383,5 +383,5 @@ def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) 
     """Return a worker's space; a user's space uses the copied file in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):
-        space.function = space.function.located(kept_code(config.results, code["space"]), code["space"])
+        space.function = space.function.located(code_copy_path(config.results, code["space"]), code["space"])
     return space

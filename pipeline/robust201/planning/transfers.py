@@ -65,8 +65,8 @@ class TransferParameters(Parameters):
             return f"expected an engine that implements {self.key} ({engines}), got {engine}."
         return self.attack.refusal(engine)
 
-    def class_refusal(self, n_classes: int) -> str | None:
-        return self.attack.class_refusal(n_classes)
+    def unsupported_classes_reason(self, n_classes: int) -> str | None:
+        return self.attack.unsupported_classes_reason(n_classes)
 
     def to_task(self, key: str) -> TransferTask:
         return TransferTask(

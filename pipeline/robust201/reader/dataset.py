@@ -463,11 +463,11 @@ class RobustnessDataset:
                 f"Ranking with ties failed for {what}: expected accuracies at one strength, the highest first, got "
                 f"{len(ranked_strengths)} strengths. Name a strength, or rank without ties."
             )
-        from robust201.reader.error_bars import UnpairedTestWarning, images_behind, rank_with_ties
+        from robust201.reader.error_bars import UnpairedTestWarning, evaluated_image_count, rank_with_ties
         from robust201.reader.outcomes import has_outcomes_of
 
         files = self._choose(self.files, weights)
-        n_images = images_behind(files, dataset, key)
+        n_images = evaluated_image_count(files, dataset, key)
         stored = (
             "clean" if ranked_strengths[0] == CLEAN_STRENGTH and ranked_strengths[0] not in known_strengths else key
         )

@@ -231,7 +231,7 @@ def _worst_cases(results: StoredResults, needs: dict[str, str]) -> Iterator[Metr
     attacks = [(key, s) for key, s in results.evaluations() if results.files.kind_of(key) == "attack"]
     groups: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
-        if (ball := results.files.ball_of(key)) is not None:
+        if (ball := results.files.norm_ball_of(key)) is not None:
             groups.setdefault((ball, strength), []).append(key)
     for (_, strength), keys in groups.items():
         outcomes_of_attacks = [results.outcomes(key, strength) for key in keys]

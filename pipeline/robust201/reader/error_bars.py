@@ -25,14 +25,14 @@ class UnpairedTestWarning(RobustWarning):
     """Networks are compared as if evaluated on different images, because per-image outcomes are not stored."""
 
 
-def images_behind(files: ResultFiles, dataset: str, key: str) -> int | None:
+def evaluated_image_count(files: ResultFiles, dataset: str, key: str) -> int | None:
     """Return the number of images that a key's accuracies were computed on, or None if unknown.
 
     It is read from the Parquet file, the image selection in sweep.json or a confusion matrix. A folder without
     sweep.json, such as the published dataset, is assumed to use the whole test split.
     """
     if isinstance(files, OverlaidFiles):
-        counts = {images_behind(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)}
+        counts = {evaluated_image_count(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)}
         return counts.pop() if len(counts) == 1 else None
     file = files.find(dataset, key, "accuracy")
     if file is not None and file.suffix == ".parquet":
@@ -64,7 +64,7 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
 
     @functools.cache
     def count(dataset: str, key: str, source: str | None) -> float:
-        n_images = images_behind(files if source is None else layers[source], dataset, key)
+        n_images = evaluated_image_count(files if source is None else layers[source], dataset, key)
         return np.nan if n_images is None else float(n_images)
 
     sources = frame["source"] if "source" in frame else [None] * len(frame)

@@ -39,7 +39,7 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["dataset", "key", "architecture"])
 
 
-def describe_unused(files: ResultFiles, what: str) -> str:
+def estimates_note(files: ResultFiles, what: str) -> str:
     """Return a note that something, such as figures, uses counts and not the folder's estimates; empty without any."""
     if not has_estimates(files):
         return ""

@@ -128,7 +128,7 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     wide = rows.assign(column=names, dataset=rows[_DATASET].astype(str)).set_index([*by, "column"])["value"]
     accuracies_table = wide.unstack("column")[order].reset_index()
     numbers = [name for name in table.columns if name not in by]
-    renamed = table.rename(columns={name: joined_name(name, order) for name in numbers})
+    renamed = table.rename(columns={name: unique_column_name(name, order) for name in numbers})
     if _DATASET in table.columns:
         table_of_datasets = renamed[renamed[_DATASET].isin(accuracies_table[_DATASET].unique())]
         joined = accuracies_table.merge(table_of_datasets, on=by, how="outer")
@@ -140,7 +140,7 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     return joined.sort_values(by[::-1], kind="stable", ignore_index=True)
 
 
-def joined_name(name: str, taken: Collection[str]) -> str:
+def unique_column_name(name: str, taken: Collection[str]) -> str:
     """Return a name for a table's column that is not taken, such as ``clean (joined)`` beside ``clean``."""
     while name in taken:
         name += " (joined)"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.file_cache import RowCache
-from robust201.reader.result_files import ResultFiles, in_table_order, paper_key, spellings, values_by_strength
+from robust201.reader.result_files import ResultFiles, in_task_order, paper_key, spellings, values_by_strength
 from robust201.reader.value_checks import show_id
 from robust201.spaces.cell_space import CellSpace
 
@@ -89,7 +89,7 @@ class OverlaidFiles(ResultFiles):
         by_name: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
             by_name.setdefault(paper_key(key), key)
-        return in_table_order(by_name.values())
+        return in_task_order(by_name.values())
 
     @property
     def measures(self) -> list[str]:

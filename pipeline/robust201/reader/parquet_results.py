@@ -24,7 +24,7 @@ from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_
 from robust201.reader.listings import PARQUET_FILES, ListedFile
 from robust201.reader.value_checks import ADVICE, damaged_file, show_id
 from robust201.statistics.outcomes import Packed, count_correct
-from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
+from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, fields_of, parquet_forms
 
 _WEIGHTS = "weights"
 """Column of the names of weights, in files with rows of several sets of weights per architecture."""
@@ -95,7 +95,7 @@ def measurements_in(path: Path) -> list[str]:
     """Return the names of a file's measurements."""
     known = [measure for measure in MEASUREMENTS if has_columns_of(path, measure)]
     known_columns = {
-        *DESCRIPTIONS,
+        *DESCRIPTIVE_COLUMNS,
         CORRECT_BITS,
         *(column for measure in MEASUREMENTS for column in parquet_forms(measure)),
     }

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.reader.error_bars import check_outcomes, find_ties, images_behind
+from robust201.reader.error_bars import check_outcomes, evaluated_image_count, find_ties
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes, has_outcomes_of, read_outcomes
 from robust201.reader.result_files import ResultFiles
@@ -131,7 +131,7 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
     """Yield the ranking of a dataset's architectures under each key at each strength (see `derive_metrics`)."""
     clean: tuple[pd.Series[float], Drawn] | None = None
     for key, strength in results.evaluations():
-        n_images = images_behind(results.files, results.name, key)
+        n_images = evaluated_image_count(results.files, results.name, key)
         accuracies = results.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
         if n_images is None or accuracies.empty:
             continue

@@ -71,20 +71,20 @@ UNKNOWN_SPACE = ""
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
-def row_of(key: str) -> Task | None:
+def task_of(key: str) -> Task | None:
     """Return a key's task in `TASKS`, whichever spelling the key has; None for an unknown key."""
     return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
 
 
 def spellings(key: str) -> tuple[str, ...]:
     """Return the spellings of a key, the given one first."""
-    row = row_of(key)
+    row = task_of(key)
     return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
 
 
 def paper_key(key: str) -> str:
     """Spell a key in the paper's style; unknown keys are returned unchanged."""
-    row = row_of(key)
+    row = task_of(key)
     return key if row is None else row.key
 
 
@@ -102,7 +102,7 @@ def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
 
 def kind_of(key: str) -> str:
     """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure``, or ``other`` for an unknown key."""
-    row = row_of(key)
+    row = task_of(key)
     return "other" if row is None else row.kind
 
 
@@ -144,10 +144,10 @@ def _single_spelling_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path |
     return existing[0] if existing else None
 
 
-def in_table_order(keys: Iterable[str]) -> list[str]:
+def in_task_order(keys: Iterable[str]) -> list[str]:
     """Sort keys in the order of `TASKS`, unknown keys last."""
     order = list(TASKS)
-    return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
+    return sorted(keys, key=lambda key: (order.index(row.key) if (row := task_of(key)) else len(order), key))
 
 
 def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
@@ -176,7 +176,7 @@ def _user_tasks(sweep_record: Any) -> dict[str, Mapping[str, Any]]:
     declared: dict[str, Mapping[str, Any]] = {}
     for payload in protocols if isinstance(protocols, list) else ():
         parameters = payload.get("parameters") if isinstance(payload, dict) else None
-        if isinstance(parameters, dict) and "kind" in parameters and row_of(str(payload.get("key"))) is None:
+        if isinstance(parameters, dict) and "kind" in parameters and task_of(str(payload.get("key"))) is None:
             declared[str(payload.get("key"))] = parameters
     return declared
 
@@ -315,8 +315,8 @@ class ResultFiles:
     def keys(self) -> list[str]:
         """Keys named in the folder, in the order of `TASKS`; the published folder names only attacks."""
         if self._keys_by_dataset:
-            return in_table_order({key for keys in self._keys_by_dataset.values() for key in keys})
-        return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
+            return in_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
+        return ["clean", *in_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
     def keys_by_kind(self) -> dict[str, list[str]]:
         by_kind: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
@@ -368,9 +368,9 @@ class ResultFiles:
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
-    def ball_of(self, key: str) -> Constraint | None:
+    def norm_ball_of(self, key: str) -> Constraint | None:
         """Return an attack's norm ball; None for transfer attacks and all keys that are not attacks."""
-        row = row_of(key)
+        row = task_of(key)
         if row is not None:
             return row.constraint
         declared = self._user_tasks.get(key, {})
@@ -384,7 +384,7 @@ class ResultFiles:
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
         """Return the measurements under a key: a measure's columns; for an unknown key, those with files."""
-        row = row_of(key)
+        row = task_of(key)
         if row is not None:
             return self._columns_of(row, dataset) or self.measures
         if key in self._user_tasks:
@@ -489,7 +489,7 @@ class ResultFiles:
         )
 
     def has_key(self, dataset: str, key: str) -> bool:
-        task = row_of(key)
+        task = task_of(key)
         names = MEASUREMENTS if task and not task.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
@@ -731,7 +731,7 @@ class ResultFiles:
         """Return the exception for a missing file; it suggests the closest name if a name is unknown."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
-        row = row_of(key)
+        row = task_of(key)
         measures = list(MEASUREMENTS) if row is None or not row.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"

@@ -14,7 +14,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WRONG_WEIGHTS_ADVICE, WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
-from robust201.tasks.attack_kit.attack_job import IMAGES_HELD
+from robust201.tasks.attack_kit.attack_job import MAX_IMAGES_PER_SAMPLE
 from robust201.tasks.attack_kit.context import to_float
 from robust201.weights.loading import fill_network
 
@@ -145,7 +145,7 @@ class NetworkLoader:
                 gradients=compiled.sample_bytes(image_size, gradient=True),
             ),
             image_size=image_size,
-            images_held=IMAGES_HELD,
+            images_held=MAX_IMAGES_PER_SAMPLE,
         )
         graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
         prepare = GraphCapture(self._device) if graphs else None

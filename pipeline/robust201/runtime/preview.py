@@ -14,7 +14,7 @@ from robust201.planning.plan import Plan, PlannedKey, is_sampled
 from robust201.planning.samples import SAMPLE_FILE
 from robust201.runtime.progress import count_evaluations
 from robust201.shards import Inventory
-from robust201.shards.inventory import columns_needed
+from robust201.shards.inventory import required_unit_columns
 from robust201.tasks import TASKS
 
 
@@ -41,7 +41,7 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
     for planned in plan.planned_keys:
         unit_numbers = numbers[first : first + len(planned.networks)]
         first += len(planned.networks)
-        columns = columns_needed(planned.unit(0), plan.measurements)
+        columns = required_unit_columns(planned.unit(0), plan.measurements)
         query = planned.strengths, columns
         if query not in counts:
             # Units without rows have the number -1, which indexes the appended zero.

@@ -60,7 +60,7 @@ def draw_samples(
     if found and section is not None:
         counted = () if plan.facts.samples is None else plan.facts.samples.counted
         samples = Samples(section.design(), pilot_of(plan), drawn, counted)
-        inputs.keep_samples(samples)
+        inputs.copy_sample_images(samples)
         write_samples(plan.config.results, samples)
         if lost := _find_lost_samples(plan, samples, inventory):
             say(_describe_lost_samples(plan.config.results, lost))

@@ -72,7 +72,7 @@ def run_share(
     bundles = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
     make_folder(folder)
-    config = of_one_machine(config)
+    config = for_single_machine(config)
     with Heartbeat(config.results, share=share.name):
         plan = Plan.of_units(config, _units_of(bundles), prepared.protocols, prepared.facts)
         missing = _find_missing(plan, bundles, say)
@@ -102,7 +102,7 @@ def _missing_images_message(config: SweepConfig, kind: str, keys: Sequence[str])
     )
 
 
-def of_one_machine(config: _Config) -> _Config:
+def for_single_machine(config: _Config) -> _Config:
     """Adapt a configuration to a share or batch job: no Ray cluster, and the batch file's limit for draining."""
     execution = config.execution
     limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
@@ -204,7 +204,7 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
     for dataset in sorted({bundle.dataset for bundle in bundles}):
         dataset_facts = facts.datasets[dataset]
         for own_selection in (None, *config.own_images):
-            inputs.kept_images(dataset, dataset_facts.images(own_selection).sha256, own_selection)
+            inputs.read_copied_images(dataset, dataset_facts.images(own_selection).sha256, own_selection)
         keys = {part.unit.key for bundle in bundles if bundle.dataset == dataset for part in bundle.parts}
         if any(tasks[key].kind == "corruption" for key in keys):
             store = inputs.open_corruptions(dataset)

@@ -161,7 +161,7 @@ def _prepared(
         full = make_plan(config, facts)
         check_sampled_protocols(full)
         plan = filters.narrow(full)
-        inputs.keep_samples(samples)
+        inputs.copy_sample_images(samples)
         save_plan(full, store)
         inputs.copy_images()
         inputs.keep_code()

@@ -58,13 +58,13 @@ def choose_device_kind(config: TrainingConfig) -> DeviceKind:
     if execution.device != "auto":
         return execution.device
     if execution.executor == "ray" and execution.ray_address:
-        check_device_is_known(config)
+        require_explicit_device(config)
     from robust201.runtime.devices import choose_device
 
     return "cuda" if choose_device("auto", config.precision).type == "cuda" else "cpu"
 
 
-def check_device_is_known(config: TrainingConfig) -> None:
+def require_explicit_device(config: TrainingConfig) -> None:
     """Raise ConfigError if workers on other machines would have to choose the device."""
     if config.execution.device == "auto":
         raise ConfigError(

@@ -156,7 +156,7 @@ class Worker(PartWorker):
         if unit.images:
             return self._inputs.sampled_images(unit.dataset, unit.images)
         own_selection = self._config.parameters[unit.key].own_images
-        return self._inputs.kept_images(
+        return self._inputs.read_copied_images(
             unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
         )
 

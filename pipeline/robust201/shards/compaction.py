@@ -187,7 +187,7 @@ class Compaction:
         reader = RowReader(self.folder, contents=loaded)
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
-        with self.folder.publishing_compacted(dataset) as stream:
+        with self.folder.open_compacted_shard(dataset) as stream:
             n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
         reader.close()
         return len(intact), n_rows

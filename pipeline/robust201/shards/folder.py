@@ -179,7 +179,7 @@ class ResultsFolder:
         return shard
 
     @contextmanager
-    def publishing_compacted(self, dataset: str) -> Iterator[HashingStream]:
+    def open_compacted_shard(self, dataset: str) -> Iterator[HashingStream]:
         """Open a compacted shard for writing; it appears under its content's name when the block ends without error."""
         with self.backend.writing(dataset) as new:
             stream = HashingStream(new.stream)

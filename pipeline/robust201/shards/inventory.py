@@ -23,7 +23,7 @@ from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit
 from robust201.shards.arrow_arrays import from_bytes, from_numpy, to_numpy
 from robust201.shards.row_identity import StoredUnit, UnitColumns
-from robust201.tasks.columns import asked_columns
+from robust201.tasks.columns import requested_columns
 
 
 class Slice(NamedTuple):
@@ -248,11 +248,11 @@ class Inventory:
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Return whether an evaluation is complete, with all requested measurements."""
-        return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
+        return strength in self._complete_strengths(unit, required_unit_columns(unit, measurements))
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
         """Return the number of a unit's strengths that are complete, with all requested measurements."""
-        complete = self._complete_strengths(unit, columns_needed(unit, measurements))
+        complete = self._complete_strengths(unit, required_unit_columns(unit, measurements))
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
     def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
@@ -260,7 +260,7 @@ class Inventory:
         if not units:
             return []
         numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
-        counts = self.count_complete_at((strength,), columns_needed(units[0], measurements))
+        counts = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
         complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # index -1 is for units without a row
         return complete
 
@@ -309,7 +309,7 @@ class Inventory:
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
         """Return the parts that complete a unit; strengths with the same missing images share parts."""
-        columns = columns_needed(unit, measurements)
+        columns = required_unit_columns(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
         if unit.id not in self._numbers:
@@ -406,7 +406,7 @@ def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return rows
 
 
-def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
+def required_unit_columns(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
     """Return the columns that a row of a unit must have: a measure's own, or those of the measurements."""
     return frozenset(unit.columns) if unit.columns else required_columns(tuple(measurements))
 
@@ -417,4 +417,4 @@ def required_columns(measurements: tuple[str, ...]) -> frozenset[str]:
 
     Every row also has counts, in one of two columns (see `tasks.columns.columns_of`).
     """
-    return frozenset({"accuracy", *asked_columns(measurements)})
+    return frozenset({"accuracy", *requested_columns(measurements)})

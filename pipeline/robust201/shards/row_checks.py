@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.shards.arrow_arrays import join_chunks, numbers_of, to_numpy
-from robust201.tasks.columns import COLUMNS, COUNTS, FRACTION_BITS, STANDARD_COLUMNS, Column
+from robust201.statistics.calibration import FRACTION_BITS
+from robust201.tasks.columns import COLUMNS, COUNTS, STANDARD_COLUMNS, Column
 from robust201.tasks.measurements import row_sum_tolerance
 
 RowMask = NDArray[np.bool_]
@@ -46,9 +47,9 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
             wrong |= _contradicts(column, _flat(table, column.name), n_images, cm)
             continue
         values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
-        if column.of_counts is not None:
+        if column.value_from_counts is not None:
             with np.errstate(invalid="ignore"):  # over zero images: NaN, which no value equals
-                wrong |= values != column.of_counts(cm)
+                wrong |= values != column.value_from_counts(cm)
         elif column.counts is None:
             wrong[:] = True  # no vectorised check for this kind of column
         elif column.is_distribution:

@@ -20,7 +20,7 @@ from robust201.core.records import (
 )
 from robust201.shards.compaction import Compaction, CompactReport
 from robust201.shards.folder import OnStep, ResultsFolder, has_stem, network_of, stem_of
-from robust201.shards.inventory import Inventory, columns_needed
+from robust201.shards.inventory import Inventory, required_unit_columns
 from robust201.shards.parquet import encode, parse_provenance
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
@@ -92,7 +92,7 @@ class ShardStore:
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
         open_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
-        columns_of_unit = {part.unit.id: columns_needed(part.unit, measurements) for part in parts}
+        columns_of_unit = {part.unit.id: required_unit_columns(part.unit, measurements) for part in parts}
         backend, receipts = self.folder.backend, []
         for entry in backend.entries():
             shard = entry.name
@@ -128,7 +128,7 @@ class ShardStore:
         Reading in the order of (dataset, key, architecture) is cheap, also from compacted shards, and takes bounded
         memory. Raises IncompleteError if images are missing, and the errors of `RowReader.row`.
         """
-        columns = columns_needed(unit, measurements)
+        columns = required_unit_columns(unit, measurements)
         rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
         return self._reader.merged(rows, {*columns, *self._reader.count_columns(rows[0][0])})
 
@@ -144,11 +144,11 @@ class ShardStore:
 
         Raises IncompleteError if images are missing.
         """
-        column_sets = {columns_needed(unit, measurements) for unit in units}
+        column_sets = {required_unit_columns(unit, measurements) for unit in units}
         rows = inventory.single_rows(units, *column_sets) if len(column_sets) == 1 else None
         if rows is None:
             evaluations = [
-                [item.row for item in inventory.slices(unit, strength, columns_needed(unit, measurements))]
+                [item.row for item in inventory.slices(unit, strength, required_unit_columns(unit, measurements))]
                 for unit in units
                 for strength in unit.strengths
             ]

@@ -378,7 +378,7 @@ def _write_without(
     footer = read_footer(folder.backend, entries[shard])
     replaced = [name for name in footer.inputs if name in entries]
     reader = RowReader(folder)
-    with folder.publishing_compacted(shard.partition("/")[0]) as stream:
+    with folder.open_compacted_shard(shard.partition("/")[0]) as stream:
         tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
         write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced, shard}))))
     reader.close()

@@ -16,7 +16,7 @@ _Floats = NDArray[np.float64]
 N_BINS = 15
 """Number of bins in Guo et al., "On calibration of modern neural networks", ICML 2017."""
 
-_CONFIDENCE_BITS = 32
+FRACTION_BITS = 32
 """Fractional bits of a stored sum of confidences."""
 
 NEEDS = (
@@ -167,7 +167,7 @@ def binned_calibration(counts: ArrayLike, confidence_sums: ArrayLike) -> BinnedC
     """
     images, right = np.asarray(counts, np.int64).T
     # Subtract integers, so that a perfectly calibrated bin has a gap of exactly 0.
-    gaps = np.abs(np.asarray(confidence_sums, np.int64) - (right << _CONFIDENCE_BITS)) / 2.0**_CONFIDENCE_BITS
+    gaps = np.abs(np.asarray(confidence_sums, np.int64) - (right << FRACTION_BITS)) / 2.0**FRACTION_BITS
     filled = images > 0
     return BinnedCalibration(float(gaps.sum() / images.sum()), float((gaps[filled] / images[filled]).max()))
 

@@ -161,7 +161,7 @@ def _higher(difference: "pd.Series[float]", p_values: "pd.Series[float]") -> lis
 
 
 @dataclass(frozen=True)
-class PrintedCheck:
+class PublishedCheck:
     """Published significance markers, compared with those that follow from the published means and deviations.
 
     Attributes:
@@ -216,7 +216,7 @@ class PrintedCheck:
         }
 
 
-def check_printed_marks() -> PrintedCheck:
+def check_published_marks() -> PublishedCheck:
     """Recompute the markers of the published tables from their means, standard deviations and 20 networks per group."""
     tables = printed_tables()
     frame = compare_groups(tables)
@@ -234,7 +234,7 @@ def check_printed_marks() -> PrintedCheck:
         marked.append(row.higher if family.either or row.higher == "first" else "")
     frame = frame.assign(certain=certain, printed=printed, marked=marked)
     frame["agrees"] = frame["printed"] == frame["marked"]
-    return PrintedCheck(frame, _claims(frame))
+    return PublishedCheck(frame, _claims(frame))
 
 
 def _claims(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import images_behind
+from robust201.reader.error_bars import evaluated_image_count
 from robust201.reader.frames import read_table
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import Packed
@@ -175,7 +175,7 @@ class Exports:
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
-                return n_classes, images_behind(reader.files, dataset, CLEAN)
+                return n_classes, evaluated_image_count(reader.files, dataset, CLEAN)
         return None, None
 
     def _of(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:

@@ -26,8 +26,8 @@ from robust201.runtime.sweep import prepare_sweep
 from robust201.runtime.training_run import (
     ALL_TRAININGS,
     TrainingSelection,
-    check_device_is_known,
     prepare_trainings,
+    require_explicit_device,
 )
 from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
 
@@ -81,7 +81,7 @@ class Job:
 def render_dry(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
     """Return the batch file of a job without submitting it; only the YAML is read."""
     if isinstance(job.config, TrainingConfig):
-        check_device_is_known(job.config)
+        require_explicit_device(job.config)
         return job.render(options, 1, [1])
     limit = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # Without Slurm, its default is assumed.
@@ -94,7 +94,7 @@ def render_dry(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -
 def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> Submission | None:
     """Prepare a sweep or trainings and submit the missing work to Slurm; return None if nothing is missing."""
     if isinstance(job.config, TrainingConfig):
-        check_device_is_known(job.config)
+        require_explicit_device(job.config)
         _check_cluster(job, options)
         plan = prepare_trainings(job.config, job.selection, say)
         n_missing = plan.n_evaluations - plan.n_done

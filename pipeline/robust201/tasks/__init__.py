@@ -141,7 +141,7 @@ class Task:
         """Whether all images of a batch share random numbers, so that units may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
 
-    def step_refusal(self, engine: str) -> str | None:
+    def unsupported_steps_reason(self, engine: str) -> str | None:
         """Return why the measurement `steps` cannot be recorded, or None. Only attacks have steps."""
         if self.kind != "attack" or (self.records_steps and self.takes_job(engine)):
             return None
@@ -151,7 +151,7 @@ class Task:
             f"{self.key} does not record `steps` {where}. Leave {self.key} or the measurement out (recorded {support})."
         )
 
-    def cost_refusal(self, parameters: Parameters, n_classes: int) -> str | None:
+    def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
         """Return why the parameters cost too much although each is in its range, or None."""
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
         if passes <= MAX_PASSES:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from robust201.statistics.calibration import FRACTION_BITS, N_BINS
+
 if TYPE_CHECKING:
     import torch
-
-FRACTION_BITS = 32
-"""Number of fractional bits of a confidence in a sum."""
 
 Values = Mapping[str, NDArray[Any]]
 """Column name → array, as in `EvaluationResult.values`."""
@@ -113,7 +112,7 @@ class Column:
             images add to the total there. None if the column follows from the counts.
         counts: (`cm` (…, C, C) int64) → number of images in each mean, with a shape that broadcasts after the leading
             axes; None if the column holds no means.
-        of_counts: (`cm`, as above) → value of a column that has no total of its own, a fraction.
+        value_from_counts: (`cm`, as above) → value of a column that has no total of its own, a fraction.
         is_distribution: whether rows are means of softmax vectors, which sum to 1 and have a known sum over all images.
         images: (value) → number of images, if it follows from the value.
         contradiction: (value, `cm`) → "expected, got" text if the two contradict each other, else None.
@@ -130,7 +129,7 @@ class Column:
     dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
     counts: Callable[[Counts], Counts] | None = None
-    of_counts: Callable[[Counts], NDArray[np.float64]] | None = None
+    value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
     is_distribution: bool = False
     images: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
@@ -208,16 +207,12 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
     return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
 
 
-CALIBRATION_BINS = 15
-"""Number of confidence bins, as in Guo et al., "On calibration of modern neural networks", ICML 2017."""
-
-
 def _bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the confidence in the predicted class, and its bin ((m - 1) / M, m / M], computed in integers."""
     confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
     whole = 2**FRACTION_BITS
-    bins = (confidences * CALIBRATION_BINS + whole - 1).div(whole, rounding_mode="floor") - 1
-    return confidences, bins.clamp(0, CALIBRATION_BINS - 1)
+    bins = (confidences * N_BINS + whole - 1).div(whole, rounding_mode="floor") - 1
+    return confidences, bins.clamp(0, N_BINS - 1)
 
 
 def _add_bin_counts(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
@@ -333,7 +328,12 @@ _MATRIX: tuple[Dimension, ...] = ("classes", "classes")
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
-        Column("accuracy", "accuracy", "Fraction of the images that were classified correctly.", of_counts=_accuracy),
+        Column(
+            "accuracy",
+            "accuracy",
+            "Fraction of the images that were classified correctly.",
+            value_from_counts=_accuracy,
+        ),
         Column(
             "confidence_label",
             "confidence",
@@ -405,7 +405,7 @@ COLUMNS: dict[str, Column] = {
             "them are right.",
             field="counts",
             dtype=np.dtype(np.int32),
-            dimensions=(CALIBRATION_BINS, 2),
+            dimensions=(N_BINS, 2),
             add=_add_bin_counts,
             images=lambda counts: int(counts[:, 0].sum()),
             contradiction=_contradiction_of_bins,
@@ -416,7 +416,7 @@ COLUMNS: dict[str, Column] = {
             "Sum of these confidences in each bin, in units of 2**-32.",
             field="confidence",
             dtype=np.dtype(np.int64),
-            dimensions=(CALIBRATION_BINS,),
+            dimensions=(N_BINS,),
             add=_add_bin_confidence,
             most=2**FRACTION_BITS,
         ),
@@ -470,7 +470,7 @@ files."""
 PUBLISHED = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset, which are also the default of a sweep."""
 
-DESCRIPTIONS = (
+DESCRIPTIVE_COLUMNS = (
     *("dataset", "key", "architecture", "cell", "isomorphs", "weights", "weights_recipe", "weights_epochs"),
     *("weights_steps", "weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
 )
@@ -481,7 +481,7 @@ CORRECT_BITS = "correct_bits"
 
 RESERVED = frozenset(
     {
-        *DESCRIPTIONS,
+        *DESCRIPTIVE_COLUMNS,
         CORRECT_BITS,
         *("unit_id", "start", "stop", "provenance", "seconds"),  # columns of shards
         "value",  # column of a DataFrame
@@ -506,12 +506,12 @@ def columns_of(measurements: Sequence[str], n_classes: int) -> tuple[str, ...]:
         measurements: names of measurements, or of single columns.
         n_classes: number of classes.
     """
-    requested = asked_columns(measurements)
+    requested = requested_columns(measurements)
     needs_matrix = n_classes <= MAX_COUNTED_CLASSES or any(COLUMNS[name].is_matrix for name in requested)
     return stored_order({*requested, "accuracy", COUNTS if needs_matrix else OUTCOME_COUNTS})
 
 
-def asked_columns(measurements: Sequence[str]) -> tuple[str, ...]:
+def requested_columns(measurements: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of measurements, which may also be names of single columns."""
     return tuple(name for name, column in COLUMNS.items() if {name, column.measurement} & {*measurements})
 

@@ -15,7 +15,7 @@ from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.tasks import Task
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.step_log import StepLog
-from robust201.tasks.columns import STEPS, asked_columns
+from robust201.tasks.columns import STEPS, requested_columns
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.measurements import Accumulator, check_measure_values, check_values
 from robust201.tasks.parameters import Parameters
@@ -83,8 +83,8 @@ def evaluate_part(
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
-    if STEPS in asked_columns(measurements) and task.kind == "attack":
-        reason = task.step_refusal(context.engine)
+    if STEPS in requested_columns(measurements) and task.kind == "attack":
+        reason = task.unsupported_steps_reason(context.engine)
         if reason is not None:
             raise ConfigError(f"Evaluating failed for {part.label}: {reason}")
         log = StepLog(len(request.strengths), len(request.labels), context.classifier.device)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
 from robust201.core.records import MAX_CLASSES
+from robust201.statistics.calibration import FRACTION_BITS
 from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
-    FRACTION_BITS,
     MAX_MATRIX_CLASSES,
     MEASUREMENTS,
     PREDICTIONS,
@@ -159,7 +159,7 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     Raises:
         EvaluationError: there are no parts, they have different columns or classes, or too many images.
     """
-    if len(parts) == 1 and not holds_answers(parts[0]):
+    if len(parts) == 1 and not has_predictions(parts[0]):
         return dict(parts[0])
     layouts = {f"{', '.join(sorted(part))} of {count_classes(part)} classes" for part in parts}
     if len(layouts) != 1:
@@ -220,8 +220,8 @@ def _finalise(
     values: dict[str, NDArray[Any]] = {}
     for name in names:
         column = COLUMNS[name]
-        if column.of_counts is not None:
-            values[name] = np.array(column.of_counts(cm), dtype=column.dtype)
+        if column.value_from_counts is not None:
+            values[name] = np.array(column.value_from_counts(cm), dtype=column.dtype)
         elif column.counts is None:
             values[name] = totals[name].astype(dtypes[name])
         else:
@@ -255,7 +255,7 @@ def check_values(
             none is not, a fraction is outside of [0, 1], a row of confidences does not sum to 1, means by label and by
             prediction come from different sums, or `predictions` do not match the counts in `cm`.
     """
-    if not holds_answers(values):
+    if not has_predictions(values):
         check_measure_values(values, name=name)
         return
     required = STANDARD_COLUMNS if decimals is None else ()
@@ -266,7 +266,7 @@ def check_values(
         raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {fix}")
 
 
-def holds_answers(values: Values) -> bool:
+def has_predictions(values: Values) -> bool:
     """Return whether values were measured on predictions, rather than by a measure."""
     return not COLUMNS.keys().isdisjoint(values)
 
@@ -359,11 +359,11 @@ def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None)
             if not np.array_equal(np.isnan(array), ~has_images):
                 return f"{name} to be NaN exactly where it is over no image"
         numbers = array if column.counts is None else array[~np.isnan(array)]
-        tolerance = slack if column.of_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
+        tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
         if numbers.size and not (numbers.min() >= -tolerance and numbers.max() <= 1 + tolerance):
             return f"{name} in [0, 1], got [{numbers.min()}, {numbers.max()}]"
-        if column.of_counts is not None and cm is not None:
-            expected = float(column.of_counts(cm))
+        if column.value_from_counts is not None and cm is not None:
+            expected = float(column.value_from_counts(cm))
             if abs(float(array) - expected) > slack:
                 within = f" within {slack:.2g}" if slack else ""
                 return f"{name} {expected}{within}, which is that of cm, got {float(array)}"

@@ -59,7 +59,7 @@ class Caution(NamedTuple):
 class Parameters(StrictModel):
     """Parameters of one key, as in the sweep YAML; the defaults are the paper's."""
 
-    other_spellings: ClassVar[tuple[str, ...]] = ()
+    field_aliases: ClassVar[tuple[str, ...]] = ()
     """Alternative names of fields."""
 
     @property
@@ -86,18 +86,18 @@ class Parameters(StrictModel):
         """Columns of a measure that these parameters select; empty for the columns of its task."""
         return ()
 
-    fewest_classes: ClassVar[int] = 1
+    min_classes: ClassVar[int] = 1
     """Minimum number of classes that the task supports."""
 
     min_classes_reason: ClassVar[str] = ""
-    """Reason for `fewest_classes`, for messages."""
+    """Reason for `min_classes`, for messages."""
 
-    def class_refusal(self, n_classes: int) -> str | None:
+    def unsupported_classes_reason(self, n_classes: int) -> str | None:
         """Return why a network with `n_classes` classes cannot be evaluated, or None."""
-        if n_classes >= self.fewest_classes:
+        if n_classes >= self.min_classes:
             return None
         return (
-            f"expected {self.fewest_classes} classes or more, since {self.min_classes_reason}, got {n_classes}. Leave "
+            f"expected {self.min_classes} classes or more, since {self.min_classes_reason}, got {n_classes}. Leave "
             "the key out."
         )
 
@@ -106,7 +106,7 @@ class Parameters(StrictModel):
         del engine
         return None
 
-    def shape_refusal(self, height: int, width: int) -> str | None:
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
         """Return why images of this size cannot be perturbed, or None."""
         del height, width
         return None
@@ -192,7 +192,7 @@ def is_about_255th(value: float, k: float) -> bool:
     return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
 
 
-def looks_like_pixels(epsilon_255: float) -> int | None:
+def probable_255th(epsilon_255: float) -> int | None:
     """Return k if an epsilon in units of 1/255 is probably meant as k/255, otherwise None.
 
     Round decimals, such as the paper's 0.1 and 0.5, are taken literally.
@@ -209,7 +209,7 @@ class EpsilonParameters(Parameters):
     """
 
     norm: ClassVar[Norm] = "Linf"
-    other_spellings: ClassVar[tuple[str, ...]] = ("epsilons",)
+    field_aliases: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: Epsilons255 = PAPER_EPSILONS_255
     """Linf radii in units of 1/255; `epsilons: [8/255]` gives them in units of pixels."""
 
@@ -253,7 +253,7 @@ class EpsilonParameters(Parameters):
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings about epsilons in the unit of other tools, which write 8/255 for 8."""
-        doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]
+        doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := probable_255th(epsilon)) is not None]
         if not doubtful:
             return ()
         epsilon, k = doubtful[0]
@@ -426,7 +426,7 @@ class ApgdL1(Apgd):
 class DlrLoss(Parameters):
     """Requirements of attacks on the difference of logits ratio."""
 
-    fewest_classes: ClassVar[int] = 3
+    min_classes: ClassVar[int] = 3
     min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
 
 
@@ -441,7 +441,7 @@ class ApgdDlrL1(ApgdL1, DlrLoss):
 class TargetedDlrLoss(Parameters):
     """Requirements of attacks on the targeted difference of logits ratio."""
 
-    fewest_classes: ClassVar[int] = 4
+    min_classes: ClassVar[int] = 4
     min_classes_reason: ClassVar[str] = (
         "the targeted DLR loss divides by the largest logit minus the mean of the third and fourth largest"
     )
@@ -453,7 +453,7 @@ class Targeted(Parameters):
     if TYPE_CHECKING:
         targets: int
 
-    def class_refusal(self, n_classes: int) -> str | None:
+    def unsupported_classes_reason(self, n_classes: int) -> str | None:
         """Reject more targets than there are other classes. The default is reduced to the number of other classes."""
         others = n_classes - 1
         if self.targets > others and self.targets != type(self).model_fields["targets"].default:
@@ -461,7 +461,7 @@ class Targeted(Parameters):
                 f"expected targets up to {others}, the number of classes other than the image's own, got "
                 f"{self.targets}. Lower it."
             )
-        return super().class_refusal(n_classes)
+        return super().unsupported_classes_reason(n_classes)
 
 
 class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
@@ -682,7 +682,7 @@ class SpatialParameters(Parameters):
     def strengths(self) -> tuple[float, ...]:
         return (CLEAN_STRENGTH,)
 
-    def shape_refusal(self, height: int, width: int) -> str | None:
+    def unsupported_shape_reason(self, height: int, width: int) -> str | None:
         """Reject images that are not square.
 
         Foolbox maps both axes of an image to [-1, 1] before it rotates and translates. So it shears other images, and

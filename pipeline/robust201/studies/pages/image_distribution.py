@@ -10,7 +10,7 @@ import pandas as pd
 from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
 from robust201.studies.attacked_images import attack_examples, strengths_of
-from robust201.studies.comparisons import GROUPS, LEVEL, check_printed_marks
+from robust201.studies.comparisons import GROUPS, LEVEL, check_published_marks
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import (
     ImageDistribution,
@@ -27,7 +27,7 @@ def write_image_distribution(
 ) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
     numbers = measure_image_distribution(study, exports)
-    printed = check_printed_marks()
+    printed = check_published_marks()
     comparisons = attach_printed_decisions(study, numbers.comparisons, printed.comparisons)
     page = PageWriter(study, out, f"{study.name}: robustness by image distribution and task")
     for name, frame in (

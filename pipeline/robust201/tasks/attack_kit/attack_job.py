@@ -31,7 +31,7 @@ one."""
 
 _POOL_COPIES = 6
 
-IMAGES_HELD = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
+MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
 """Maximum number of float32 images in memory during an attack on CUDA, per sample in a batch: copies of Square's pool,
 and temporaries of a query. APGD keeps about fourteen."""
 

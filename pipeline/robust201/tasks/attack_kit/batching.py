@@ -45,7 +45,7 @@ class Batching:
         for start in range(0, len(strengths), self.samples):
             yield slice(start, min(start + self.samples, len(strengths)))
 
-    def queries_together(self, query: int) -> int:
+    def queries_per_check(self, query: int) -> int:
         """Return the number of queries that Square makes before it checks which images are fooled.
 
         A check stalls the device; without checks, queries are wasted on images that are already fooled. The probability

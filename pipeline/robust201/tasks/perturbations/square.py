@@ -133,7 +133,7 @@ def _single_run(
         active = (state.margins > 0).nonzero().flatten()
         if len(active) == 0:
             break
-        stop = min(parameters.queries, query + job.batching.queries_together(query))
+        stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
         windows = _to_device(job.draws.windows(restart, query, sides, job.shape), active.device)
         for piece in job.batching.slices(samples.strengths[active.cpu().numpy()]):

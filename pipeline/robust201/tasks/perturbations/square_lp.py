@@ -59,7 +59,7 @@ def _single_run(
         active = (state.margins > 0).nonzero().flatten()
         if len(active) == 0:
             break
-        stop = min(parameters.queries, query + job.batching.queries_together(query))
+        stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [odd_side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
         rows = active.cpu().numpy()
         swaps = job.draws.swaps(restart, query, samples.images[rows], sides, job.shape)
