@@ -39,7 +39,8 @@ def correlate_measures(
     """Correlate every measure with the accuracies under every key and strength.
 
     Each measure is correlated over the architectures that have it and the accuracy; with fewer than
-    `MIN_ARCHITECTURES`, there is no row. Intervals are 95% intervals over architectures (see `statistics.rank_correlation`).
+    `MIN_ARCHITECTURES`, there is no row. Intervals are 95% intervals over architectures (see
+    `statistics.rank_correlation`).
 
     Args:
         results: results of a dataset.
