@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def audit(
     sweep: Sweep,
-    networks: Annotated[int, typer.Option(min=1, help="Number of networks to draw from the sweep.")] = 3,
-    images: Annotated[int, typer.Option("--count", min=1, help="Test images to draw from each dataset.")] = 100,
+    networks: Annotated[int, typer.Option(min=1, help="Number of networks to sample from the sweep.")] = 3,
+    images: Annotated[int, typer.Option("--count", min=1, help="Number of test images to sample from each dataset.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed for sampling networks and images.")] = 0,
     keys: Keys = None,
     executor: Executor = None,

@@ -131,7 +131,7 @@ def logs(
     ],
     path: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML. Default: the current folder."),
+        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML."),
     ] = Path(),
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines; press Ctrl-C to quit.")] = False,
     as_json: AsJson = False,

@@ -23,8 +23,8 @@ def push(
 ) -> None:
     """Upload a dataset and its report to the Hugging Face Hub in one commit, privately unless --public.
 
-    Files are checked against SHA256SUMS; files not listed there are not uploaded. Needs `pip install 'robust201[hub]'`
-    and a login (`hf auth login`).
+    Files are checked against SHA256SUMS; files not listed there are not uploaded. Needs the extra `hub` of
+    robust201 (package huggingface_hub) and a login (`hf auth login`).
     """
     from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload
     from robust201.export.hub import push as push_upload
