@@ -81,7 +81,7 @@ def test_correlate_ranks_measures_against_parameters(dataset: Path, robust201: R
         (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "two different objectives"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
         (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
-        (("correlate", "--keys", "pgd:2"), "expected a strength of 1, 8, got 2"),
+        (("correlate", "--keys", "pgd:2"), "it has no strength 2 of pgd. Choose one of 1, 8."),
         (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_table_of_other_architectures_or_datasets_is_refused(
     (tmp_path / "other.csv").write_text(rows)
     ended = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
     assert ended.code == 2
-    assert "expected numbers of architectures that were evaluated on cifar10, got none of them" in ended.err
+    assert "it has no architecture that was evaluated on cifar10" in ended.err
 
 
 def test_the_numbers_of_a_figure_are_written_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:

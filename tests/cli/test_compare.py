@@ -108,7 +108,7 @@ def test_networks_of_a_dataset_take_no_evaluation_options(robust201: RunCommand,
 
 def test_the_dataset_of_a_folder_is_named_by_dataset(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "got 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
+    assert "it has no results of 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     ended = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
     assert "--dataset: it is an option of networks of a dataset" in ended.refusal(2)
