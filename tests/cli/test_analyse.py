@@ -81,7 +81,7 @@ def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: R
         (("design", "--maximise", "pgd:1,pgd:1", "--minimise", "pgd:1"), "pgd:1 is listed more than once"),
         (("correlate", "--join", "nothing.csv"), "expected a file, got none"),
         (("correlate", "--keys", "clean,fog"), "Looking up 'fog' failed for cifar10"),
-        (("correlate", "--keys", "pgd:2"), "expected a strength of 1, 8, got 2"),
+        (("correlate", "--keys", "pgd:2"), "it has no strength 2 of pgd. Choose one of 1, 8."),
         (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
@@ -100,7 +100,7 @@ def test_correlate_rejects_join_table_without_evaluated_architectures(
     (tmp_path / "other.csv").write_text(rows)
     result = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
     assert result.code == 2
-    assert "expected numbers of architectures that were evaluated on cifar10, got none of them" in result.err
+    assert "it has no architecture that was evaluated on cifar10" in result.err
 
 
 def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
