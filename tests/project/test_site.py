@@ -83,7 +83,7 @@ def test_every_field_has_a_meaning() -> None:
     }
     assert [field for field, meaning in meanings.items() if not meaning] == []
     assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
-    assert meanings["Grid135Parameters.rotations"] == "angles."  # from the docstring of its base
+    assert meanings["Grid135Parameters.rotations"] == "number of angles."  # from the docstring of its base
 
 
 def test_studies_are_described_by_their_fields() -> None:
