@@ -435,7 +435,7 @@ def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None
         assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
     state = json.loads(robust201("status", path, "--json").out)
     assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
-    assert "got both" in robust201("status", path, "--watch", "--json").refusal(2)
+    assert "exclude each other" in robust201("status", path, "--watch", "--json").refusal(2)
 
 
 def test_status_reports_steps_before_first_snapshot(

@@ -99,7 +99,7 @@ MODEL = ExactModel()
 IMAGES = tiny_images(classifier=ExactNetwork())
 
 
-def attack(
+def attacked(
     row, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
@@ -179,7 +179,7 @@ PARAMETERS = {
 @functools.cache
 def whole(key):
     """Return the attack images, computed in one batch: {strength: (N, 3, H, W)}."""
-    return attack(TASKS[key], parameters=PARAMETERS[key])
+    return attacked(TASKS[key], parameters=PARAMETERS[key])
 
 
 @every_autoattack
@@ -195,20 +195,20 @@ def test_attack_fools_some_images(row):
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.each_value
 def test_result_does_not_depend_on_batches(row, samples, pool):
-    perturbed = attack(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
+    perturbed = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
     assert_same(whole(row.key), perturbed)
 
 
 @pytest.mark.parametrize("interval", [1, 3, 17, 1000])
 def test_square_result_does_not_depend_on_check_interval(interval):
     row = TASKS["aa_square"]
-    assert_same(whole(row.key), attack(row, parameters=PARAMETERS[row.key], interval=interval))
+    assert_same(whole(row.key), attacked(row, parameters=PARAMETERS[row.key], interval=interval))
 
 
 @every_attack
 def test_result_does_not_depend_on_other_strengths(row):
     for strength in PARAMETERS[row.key].strengths:
-        apart = attack(row, parameters=PARAMETERS[row.key], strengths=(strength,))
+        apart = attacked(row, parameters=PARAMETERS[row.key], strengths=(strength,))
         assert_same(whole(row.key), apart)
 
 
@@ -216,7 +216,7 @@ def test_result_does_not_depend_on_other_strengths(row):
 @settings(max_examples=4)
 @given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
 def test_result_does_not_depend_on_other_images(row, positions):
-    perturbed = attack(row, parameters=PARAMETERS[row.key], positions=positions, samples=7, pool=30)
+    perturbed = attacked(row, parameters=PARAMETERS[row.key], positions=positions, samples=7, pool=30)
     assert_same(whole(row.key), perturbed, rows=positions)
 
 
@@ -258,14 +258,14 @@ def test_evaluate_part_measures_attacked_model():
     parameters = small_parameters(row)
     part = part_of(row, parameters, IMAGES)
     (weak, _) = evaluate_part(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
-    perturbed = attack(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
+    perturbed = attacked(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
     assert model.n_samples == 3 * len(IMAGES)
 
 
 @every_attack
 def test_fused_attack_yields_nothing_for_no_images(row):
-    assert all(len(images) == 0 for images in attack(row, positions=np.zeros(0, np.int64)).values())
+    assert all(len(images) == 0 for images in attacked(row, positions=np.zeros(0, np.int64)).values())
 
 
 @every_autoattack
@@ -288,7 +288,7 @@ def test_result_is_classified_once_more():
 
     row = TASKS["aa_apgd-ce"]
     clean = to_float(torch.from_numpy(IMAGES.images))
-    for images in attack(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
+    for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
         changed = (images != clean).flatten(1).any(dim=1)
         assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
 
@@ -332,7 +332,7 @@ def test_sweep_does_not_depend_on_batches_and_parts(make_sweep, tmp_path):
 
 def test_fgsm_takes_one_gradient_for_all_epsilons():
     model = ExactModel()
-    attack(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
+    attacked(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
     assert model.n_samples == len(IMAGES)
 
 
@@ -340,7 +340,7 @@ def test_square_removes_fooled_samples():
     row = TASKS["aa_square"]
     model = ExactModel()
     parameters = row.parameters(epsilons_255=(255.0,), queries=5000)
-    perturbed = attack(row, parameters=parameters, model=model)[255.0]
+    perturbed = attacked(row, parameters=parameters, model=model)[255.0]
     assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.n_samples < 100 * len(IMAGES)
 
