@@ -37,13 +37,10 @@ def test_commands_report_a_damaged_file_of_a_results_folder(
     path.unlink()
     JUNK[junk](path)
     result = robust201("verify", finished)
-    if name != "format.json" and junk in NOT_FILES:  # treated like a missing file
-        assert "2 result files, 3 evaluations valid" in result.out
-        return
     assert result.code in {2, 4}
     assert "Traceback" not in result.err
     line = result.err.splitlines()[-1]
-    assert "expected" in line
+    assert "failed for" in line
     assert str(finished) in line
 
 

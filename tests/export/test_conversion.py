@@ -188,7 +188,7 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
     with monkeypatch.context() as killed:
-        killed.setattr(conversion, "_list", _kill)
+        killed.setattr(conversion, "_add_to_listings", _kill)
         with pytest.raises(KeyboardInterrupt):
             convert_dataset(folder)
     expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]

@@ -234,4 +234,4 @@ def test_all_commands_accept_sweep_with_custom_parts(results, tmp_path, robust20
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
 
-    assert "sound" in run("verify", single_weights).out
+    assert "valid" in run("verify", single_weights).out

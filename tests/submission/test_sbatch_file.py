@@ -269,7 +269,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
         ("slurm", ("--keys", "clean"), "--keys: it applies only to a sweep"),
         ("slurm", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
-        ("slurm", (), "expected execution.device cpu or cuda"),
+        ("slurm", (), "execution.device must be cpu or cuda"),
         ("ray", ("--datasets", "digits"), "--datasets: it applies only to a sweep"),
         ("ray", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
         ("ray", (), "execution.device must be cpu or cuda"),
