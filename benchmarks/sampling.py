@@ -12,7 +12,7 @@ corruptions).
 distribution of outcomes. Costs of keys are those of the paper's sweep (`jobs/paper.yaml`). The tables of
 docs/sampling.md are the output of
 
-    python -m benchmarks.sampling benchmark_data/cells-cifar10 --population 10000
+    python -m benchmarks.sampling benchmark_data/cells-cifar10 benchmark_data/cells-cifar10-more --population 10000
 """
 
 import argparse
