@@ -22,7 +22,7 @@ from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
 from robust201.analysis.first_look import Costs, choose_count, describe_plan, first_keys
-from robust201.analysis.robustbench import DATASET, N_CLASSES, Benchmark, find_benchmark
+from robust201.analysis.robustbench import DATASET, N_CLASSES, N_IMAGES, Benchmark, find_benchmark
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
@@ -327,12 +327,20 @@ def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> Ima
 
 
 def _check_benchmark_images(leaderboard: Benchmark, images: ImageSet) -> None:
+    """Check what can be known of the leaderboard's test images: their size, and as many labels of each class."""
     size = dataset_spec(DATASET).image_size
     if images.images.shape[2:] != (size, size):
         raise DatasetError(
             f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, of {size}x{size} "
             f"pixels, got {images.images.shape[2]}x{images.images.shape[3]}. Leave images and labels out to load them "
             "from the data folder."
+        )
+    counts = np.bincount(images.labels)
+    if len(images.labels) >= N_IMAGES and set(counts) != {N_IMAGES // N_CLASSES}:
+        raise DatasetError(
+            f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, with "
+            f"{N_IMAGES // N_CLASSES:,} labels of each class, got {min(counts):,} to {max(counts):,}. Leave images and "
+            "labels out to load them from the data folder."
         )
 
 

@@ -134,6 +134,11 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
         ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),
         ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "of 32x32 pixels, got 8x8"),
         ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
+        (
+            {"images": np.zeros((N_IMAGES, 3, 32, 32), np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
+            DatasetError,
+            "with 1,000 labels of each class",
+        ),
     ],
 )
 def test_evaluate_rejects_wrong_arguments(
@@ -154,6 +159,9 @@ def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> No
     assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
     assert "Executing" not in wrong.err
     assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
+    assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
+        2
+    )
 
 
 def test_model_info_needs_benchmark() -> None:

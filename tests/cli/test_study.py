@@ -62,7 +62,6 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     assert f"$ robust201 train {tmp_path / 'train.yaml'}" in result.err
     page = (out / "study.md").read_text()
     assert page.startswith("# tiny: ")
-    assert "| MNIST | 1 | 2 |" in page
     assert "other strengths than the paper's" in page
     assert len(pd.read_csv(out / "tables/networks.csv")) == 2
     assert "(figures/attacked-fullyconnectednet.svg)" in page

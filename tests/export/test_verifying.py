@@ -267,7 +267,11 @@ DAMAGE = {
     "a listing that is no text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
     "a row less": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
-    "a file too many": ("digits/pgd_cm.json.gz", lambda path: path.write_bytes(b""), "that SHA256SUMS does not list"),
+    "a file too many": (
+        "digits/pgd_cm.json.gz",
+        lambda path: path.write_bytes(b""),
+        "SHA256SUMS does not list this file",
+    ),
 }
 
 

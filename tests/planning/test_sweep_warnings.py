@@ -16,6 +16,7 @@ from robust201.planning.identity import protocol_payload
 from robust201.planning.input_facts import DatasetFacts, InputFacts
 from robust201.planning.loading import parse_config
 from robust201.planning.sweep_warnings import find_sweep_warnings
+from robust201.planning.user_tasks import UserTaskParameters
 from robust201.reader.arguments import as_strength
 from robust201.tasks import PAPER_KEYS, TASKS
 from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, probable_255th
@@ -269,3 +270,37 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, t
     assert "get the images of cifar10 normalised by mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
     assert warnings_of(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
+
+
+def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, robust201: RunCommand) -> None:
+    (tmp_path / "networks.py").write_text("def build(): ...\n")
+    training = {
+        "name": "own",
+        "store": str(tmp_path / "store"),
+        "space": {"file": str(tmp_path / "networks.py")},
+        "architectures": ["a"],
+        "datasets": {"cifar10": {}},
+        "recipes": {
+            "plain": {
+                "epochs": 1,
+                "batch_size": 8,
+                "learning_rate": 0.1,
+                "weight_decay": 0.0,
+                "schedule": {"cosine": {}},
+            }
+        },
+    }
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(training))
+    result = robust201("plan", path)
+    assert result.code == 0, result.err
+    assert "get the images of cifar10 normalised by mean [0.4" in result.err
+    assert "`evaluate` and `compare` as --mean and --std" in result.err
+
+
+def test_attack_without_strengths_gives_caution(tmp_path: Path) -> None:
+    file = str(tmp_path / "mine.py")
+    (caution,) = UserTaskParameters(file=file).cautions
+    assert (caution.field, "with strength 0" in caution.what) == ("strengths", True)
+    assert UserTaskParameters(file=file, strengths=(1.0,)).cautions == ()
+    assert UserTaskParameters(file=file, kind="measure", columns=("mean",)).cautions == ()

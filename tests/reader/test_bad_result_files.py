@@ -66,7 +66,7 @@ def spoil(folder: Path, case: str) -> str:
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"][measure][identifier] = row
     path.write_text(json.dumps(content))
-    return f"#{identifier}" if identifier == "1" else repr(identifier)
+    return f"#{identifier}" if identifier == "1" else identifier
 
 
 BY_DEFAULT = (

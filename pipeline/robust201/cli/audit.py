@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def audit(
     sweep: Sweep,
     networks: Annotated[int, typer.Option(min=1, help="Number of networks to sample from the sweep.")] = 3,
-    images: Annotated[
-        int, typer.Option("--count", min=1, help="Number of test images to sample per dataset.")
-    ] = 100,
+    images: Annotated[int, typer.Option("--count", min=1, help="Number of test images to sample per dataset.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Seed for sampling networks and images.")] = 0,
     keys: Keys = None,
     executor: Executor = None,

@@ -151,6 +151,7 @@ def evaluate(
     from robust201.analysis.robustbench import DATASET, find_benchmark
     from robust201.api import evaluate as evaluate_model
     from robust201.api import parse_keys
+    from robust201.images import DATASETS
 
     if out is not None:
         check_table_file(out)
@@ -160,6 +161,11 @@ def evaluate(
         parse_keys(chosen, engine, randomised=randomised)  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
+    if benchmark is not None and data in DATASETS and data != DATASET:
+        raise ConfigError(
+            f"Reading the command line failed for --data: {benchmark} is a leaderboard on {DATASET}, not {data}. Leave "
+            "--data out."
+        )
     if data is None and benchmark is None:
         raise ConfigError(
             "Reading the command line failed for --data: it is missing. Name the images, such as --data cifar10."

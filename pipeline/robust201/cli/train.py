@@ -28,6 +28,7 @@ def train(
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
+    from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import saved_states
     from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device
@@ -42,6 +43,8 @@ def train(
     if task is not None:
         config = for_single_machine(config)
     before = saved_states(config)
+    for warning in find_default_normalisations(config):
+        console.say(f"warning: {warning}")
     check_device(config)
     announce_code(config, trainings, allowed=allow_code or (), say=console.say)
     check_code(config)
@@ -69,10 +72,13 @@ def plan_trainings(path: Path, *, limit: Limit, check: bool, as_json: bool) -> N
     """Print the number of trainings and snapshots and the estimated hours; `check` also reads images and weights."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
+    from robust201.planning.sweep_warnings import find_default_normalisations
     from robust201.planning.training_plan import estimate_trainings
     from robust201.runtime.training_run import TrainingSelection, preview_trainings
 
     config = load_training(path)
+    for warning in find_default_normalisations(config):
+        console.say(f"warning: {warning}")
     hash_files(config.code_files())
     selection = TrainingSelection(limit=limit)
     summary = estimate_trainings(config, selection.select(config))

@@ -7,6 +7,7 @@ from robust201.core.records import NO_NORMALISATION
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.planning.input_facts import InputFacts
+from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
 
 _SHOWN_KEYS = 3
@@ -37,7 +38,7 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
 
 def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
     """Return all warnings about a sweep."""
-    return [*_omitted_corruptions(config), *_default_normalisations(config), *_doubtful_parameters(config)]
+    return [*_omitted_corruptions(config), *find_default_normalisations(config), *_doubtful_parameters(config)]
 
 
 def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
@@ -52,7 +53,7 @@ def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
             )
 
 
-def _default_normalisations(config: SweepConfig) -> Iterator[SweepWarning]:
+def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[SweepWarning]:
     """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as in `evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
@@ -63,7 +64,8 @@ def _default_normalisations(config: SweepConfig) -> Iterator[SweepWarning]:
                 f"the networks of {config.space.file} get the images of {dataset} normalised by mean "
                 f"{_show_numbers(normalisation.mean)} and std {_show_numbers(normalisation.std)}",
                 "If they take pixels in [0, 1], as with `robust201 evaluate`, write `normalisation: {mean: [0, 0, 0], "
-                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there.",
+                f"std: [1, 1, 1]}}` in datasets.{dataset}; otherwise write these numbers there, and pass them to "
+                "`evaluate` and `compare` as --mean and --std.",
             )
 
 

@@ -14,7 +14,7 @@ from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import MAX_STRENGTHS, Parameters, ascending
+from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, ascending
 from robust201.tasks.user_task import UserTask
 
 MAX_NAME_BYTES = 100
@@ -89,6 +89,14 @@ class UserTaskParameters(Parameters):
     @property
     def strengths(self) -> tuple[float, ...]:
         return self.strengths_given
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """Warn about an attack without strengths: one that uses its `strength` gets 0 and may return clean images."""
+        if self.kind == "measure" or "strengths_given" in self.model_fields_set:
+            return ()
+        what = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"
+        return (Caution("strengths", what, "Set them, unless the attack ignores its strength."),)
 
     @property
     def draws(self) -> bool:

@@ -171,7 +171,9 @@ def _parse_value(file: Path, identifier: str, text: bytes, end: bytes) -> Any:
     try:
         return parse_json(text.removesuffix(end))
     except ValueError as error:
-        raise _malformed(file, f"an invalid value for {show_id(identifier)} ({error})") from error
+        position = getattr(error, "pos", 0)
+        nearby = text[position : position + 40].decode(errors="replace")
+        raise _malformed(file, f"an invalid value for {show_id(identifier)} ({error}): {nearby!r}") from error
 
 
 def _malformed(path: Path, got: str) -> ResultsError:

@@ -382,11 +382,11 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
             f"{', '.join(name for name in COLUMNS if name not in frame.columns)}. Write it with: robust201 predict"
         )
     rows = frame[frame["dataset"] == dataset]
-    if rows.empty:
+    if rows.empty and not frame.empty:  # without any row, all cells had been evaluated
         known = ", ".join(map(str, frame["dataset"].unique()))
         raise ConfigError(
             f"Reading predictions failed for {path}: expected predictions for {dataset}, got those for "
-            f"{known or 'no dataset'}. Choose another file or dataset."
+            f"{known}. Choose another file or dataset."
         )
     try:
         rows = rows.astype({"architecture": np.int64, "strength": np.float64, "predicted_accuracy": np.float64})
@@ -411,6 +411,8 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
         ResultsError, ConfigError: see `read_predictions`; or it has predictions of no evaluation of the dataset.
     """
     predicted = read_predictions(path, dataset)
+    if predicted.empty:
+        return accuracies
     shared = [column for column in accuracies.columns if column in predicted.columns]
     if not shared:
         columns: list[Any] = list(predicted.columns)
