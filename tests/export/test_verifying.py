@@ -270,7 +270,7 @@ DAMAGE = {
     "a file too many": (
         "digits/pgd_cm.json.gz",
         lambda path: path.write_bytes(b""),
-        "SHA256SUMS does not list this file",
+        "does not list this file",
     ),
 }
 
