@@ -201,7 +201,7 @@ def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path) -> None:
     spec = dataset("cifar10")
     (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
     with pytest.raises(DatasetError, match=r"expected 30,730,000 bytes, got 9,219"):
-        load_images("cifar10", path=tmp_path)
+        load_images("cifar10", path=str(tmp_path))
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DatasetError, match=r"expected records of 3,073 bytes, got 9,218"):
         load_images("cifar10", path=tmp_path, verify=False)

@@ -98,7 +98,7 @@ def load_images(
     name: str | DatasetSpec,
     *,
     form: str | None = None,
-    path: Path | None = None,
+    path: Path | str | None = None,
     split: Split = "test",
     verify: bool = True,
     count: int | None = None,
@@ -123,6 +123,7 @@ def load_images(
         ConfigError: no such dataset or form, the dataset has no such form, or the resize rule is wrong.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
+    path = None if path is None else Path(path)
     spec = _spec_of(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
         raise ConfigError(
