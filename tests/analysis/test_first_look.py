@@ -1,4 +1,4 @@
-"""The plan of a first look: its keys, and the number of images from the measured cost."""
+"""Plan of a first look: which keys it evaluates, and how many images fit its time budget."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_measurements_come_from_the_protocol(folders: list[RobustnessDataset]) -
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]
 
 
-def test_query_of_both_folders_suggests_the_figure(folders: list[RobustnessDataset]) -> None:
+def test_query_of_several_folders_suggests_measure_correlations_plot(folders: list[RobustnessDataset]) -> None:
     both = RobustnessDataset(*(folder.path for folder in folders))
     with pytest.raises(ConfigError, match="plot measure-correlations FIRST --measures SECOND"):
         both.query("cifar10", "jacobian")

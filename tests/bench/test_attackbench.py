@@ -1,4 +1,4 @@
-"""Attacks for AttackBench: its calling convention, numbers of passes, and equal images to the fused engine."""
+"""Attacks for AttackBench: its calling convention, number of passes, and images equal to the fused engine's."""
 
 import inspect
 

@@ -63,7 +63,10 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
     page = (out / "study.md").read_text()
     assert page.startswith("# tiny: ")
     assert "other strengths than the paper's" in page
-    assert len(pd.read_csv(out / "tables/networks.csv")) == 2
+    networks = pd.read_csv(out / "tables/networks.csv")
+    assert len(networks) == 2
+    robustness = pd.read_csv(out / "tables/robustness.csv")
+    assert robustness[["epoch", "n"]].to_numpy().tolist() == [[1, 2]]
     assert "(figures/attacked-fullyconnectednet.svg)" in page
     assert b"<svg" in (out / "figures/attacked-fullyconnectednet.svg").read_bytes()
 

@@ -24,21 +24,21 @@ class Injections:
     def __init__(self, folder: Path) -> None:
         self._claims = folder / CLAIMS_FOLDER
         path = folder / INJECTIONS_FILE
-        self._orders: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self._faults: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def apply(self) -> None:
-        if {"pace", "slow", "poison"} & self._orders.keys():
+        if {"pace", "slow", "poison"} & self._faults.keys():
             self._wrap_evaluate()
-        if "step_seconds" in self._orders:
+        if "step_seconds" in self._faults:
             self._delay_steps()
-        if "die_at_steps" in self._orders:
+        if "die_at_steps" in self._faults:
             self._die_while_writing()
-        if "memory" in self._orders:
+        if "memory" in self._faults:
             self._run_out_of_memory()
         self.apply_to_driver()
 
     def apply_to_driver(self) -> None:
-        if "clock" in self._orders:
+        if "clock" in self._faults:
             self._make_clock_jump()
 
     def _claim(self, name: str) -> bool:
@@ -54,18 +54,18 @@ class Injections:
         from robust201.runtime import worker
         from robust201.tasks.evaluate import evaluate_part
 
-        slow = self._orders.get("slow", {})
+        slow = self._faults.get("slow", {})
 
         def evaluate_with_faults(
             context: Any, task: Any, parameters: Any, part: Any, *rest: Any, **named: Any
         ) -> Iterator[Any]:
-            if "pace" in self._orders:
+            if "pace" in self._faults:
                 self._claim(f"worked-{os.getpid()}")
-                time.sleep(self._orders["pace"])
+                time.sleep(self._faults["pace"])
             if part.unit.key == slow.get("key"):
                 self._claim(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
                 time.sleep(slow["seconds"])
-            if [part.unit.architecture, part.unit.key] in self._orders.get("poison", []):
+            if [part.unit.architecture, part.unit.key] in self._faults.get("poison", []):
                 self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
             yield from evaluate_part(context, task, parameters, part, *rest, **named)
@@ -78,7 +78,7 @@ class Injections:
         make_step = loop._Training._make_step
 
         def make_step_slowly(training: Any) -> None:
-            time.sleep(self._orders["step_seconds"])
+            time.sleep(self._faults["step_seconds"])
             make_step(training)
 
         mock.patch.object(loop._Training, "_make_step", make_step_slowly).start()
@@ -88,7 +88,7 @@ class Injections:
         from robust201.shards import ShardStore
 
         def die(step: str) -> None:
-            if step in self._orders["die_at_steps"] and self._claim(f"died-{step}"):
+            if step in self._faults["die_at_steps"] and self._claim(f"died-{step}"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         class DeadlyStore(ShardStore):
@@ -106,7 +106,7 @@ class Injections:
         forward = InferenceNetwork._forward
 
         def forward_in_small_memory(network: Any, pixels: Any, *rest: Any) -> Any:
-            if len(pixels) > self._orders["memory"]["images"]:
+            if len(pixels) > self._faults["memory"]["images"]:
                 self._claim(f"memory-{os.getpid()}-{time.monotonic_ns()}")
                 raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
             return forward(network, pixels, *rest)
@@ -115,7 +115,7 @@ class Injections:
 
     def _make_clock_jump(self) -> None:
         now = time.time
-        jumps = itertools.cycle(self._orders["clock"])
+        jumps = itertools.cycle(self._faults["clock"])
 
         def jumping_time() -> float:
             jump: float = next(jumps)

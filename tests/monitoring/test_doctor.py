@@ -72,7 +72,7 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
 @pytest.mark.parametrize(
     ("has_avx512", "detail"), [(True, "results are the same."), (False, "confidences may differ in their last digits.")]
 )
-def test_doctor_reports_whether_results_depend_on_the_missing_library(
+def test_doctor_reports_whether_results_change_without_native_library(
     monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
 ) -> None:
     monkeypatch.setattr(native, "why_not", lambda: "no library")
@@ -100,7 +100,7 @@ def test_missing_images_do_not_hide_missing_corruptions(make_sweep: MakeSweep, t
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
-    """Serve like a Ray head's dashboard on loopback, with this machine's token in a file."""
+    """Serve a fake Ray dashboard on loopback; the client's token is in a file."""
     server_state = SimpleNamespace(status=200, version=version("ray"), token="the right one", skew=0.0, paths=[])
 
     class Dashboard(BaseHTTPRequestHandler):

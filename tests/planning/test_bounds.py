@@ -1,4 +1,4 @@
-"""Bounded input, error messages and lists."""
+"""Size limits of inputs, error messages and lists."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The replay of sampled evaluations: sample sizes within the budget, and rank correlations as in SciPy."""
+"""Replays of sampled sweeps: sample sizes fit the budget, and rank correlations match SciPy."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_sample_sizes_cost_the_budget(cost):
     assert not any(map(is_sampled, CHEAP))
 
 
-def test_budget_below_the_pilot_and_the_counted_keys_is_rejected():
+def test_budget_too_small_for_pilot_and_unsampled_keys_is_rejected():
     with pytest.raises(SystemExit, match=r"more than 1\.1%"):
         sample_sizes(0.01, count_passes(PAPER), 10_000)
 

@@ -22,7 +22,7 @@ from robust201.runtime.work_log import WorkLog
 from tests.conftest import REPOSITORY, MakeFields, MakeSweep
 
 
-class Recorded:
+class RecordingMetrics:
     """Metrics sink that adds up values like a monitoring system."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def test_metrics_are_documented() -> None:
 def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     preview = prepare_sweep(config)
-    log, recorded = WorkLog(config.results, "driver"), Recorded()
+    log, recorded = WorkLog(config.results, "driver"), RecordingMetrics()
     tracker = Tracker(preview.plan, preview.missing, config.results, preview.done, log)
     tracker.attach(metrics=recorded, gpus_per_worker=0.5)
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
@@ -110,7 +110,7 @@ found = []
 def make(plan):
     executor = make_executor(plan)
     close = executor.close
-    def last_look():
+    def scrape_and_close():
         end = time.monotonic() + 60
         while not found and time.monotonic() < end:
             text = scrape(executor)
@@ -118,7 +118,7 @@ def make(plan):
                 found.append(text)  # the agent reports a little later
             time.sleep(0.2)
         close()
-    executor.close = last_look
+    executor.close = scrape_and_close
     return executor
 
 tally = run_sweep(config, make)

@@ -44,7 +44,7 @@ class Work:
 
     def macs(self, part: Part) -> float:
         before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
-        if part.unit.key == "plain":  # a training, whose strengths are steps
+        if part.unit.key == "plain":  # a training run; its strengths are step numbers
             return sum(strength - before[strength] for strength in part.strengths) * self._macs(part.unit)
         return len(part.strengths) * self._macs(part.unit)
 
@@ -81,7 +81,7 @@ def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int
             heapq.heappush(busy, (clock.now + demo_seconds(part), number))
 
 
-def test_seconds_left_of_demo_is_accurate_within_quarter(tmp_path: Path, clock: Clock) -> None:
+def test_seconds_left_of_demo_is_accurate_within_25_percent(tmp_path: Path, clock: Clock) -> None:
     """Corruptions come last, after a pause, and take much longer than their multiply-accumulates suggest."""
     attacks = [make_part(key, network) for network in NETWORKS for key in COSTS]
     corruptions = [make_part(key, network) for network in NETWORKS for key in CORRUPTIONS]
@@ -104,7 +104,7 @@ def test_seconds_left_of_demo_is_accurate_within_quarter(tmp_path: Path, clock: 
     assert tracker.progress.seconds_left == 0.0
 
 
-def test_slowness_of_unmeasured_key_equals_most_similar_key() -> None:
+def test_unmeasured_key_has_the_cost_per_mac_of_the_most_similar_key() -> None:
     costs = KeyCosts()
     costs.expect(("digits", "clean"), 10.0, 10.0)
     costs.expect(("digits", "pgd"), 4000.0, 10.0)
@@ -147,7 +147,7 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
     assert [beat.unit for beat in tracker.progress.trainings] == [parts[0].unit.id]
 
 
-def test_steps_are_not_counted_twice_with_snapshot(tmp_path: Path, clock: Clock) -> None:
+def test_steps_of_a_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)
     work.n_evaluations = 2

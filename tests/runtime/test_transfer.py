@@ -92,7 +92,7 @@ def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any])
         make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})
 
 
-def test_filtered_run_attacks_excluded_source(make_sweep: MakeSweep) -> None:
+def test_run_still_attacks_source_outside_its_filter(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     assert run(config, filters=Filters(architectures=(21,))).computed == 1
     assert run(config).computed == 1
@@ -211,7 +211,7 @@ def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> Non
     assert run(config).evaluations == 0
 
 
-def test_damaged_adversarial_block_is_named(make_sweep: MakeSweep) -> None:
+def test_error_names_damaged_adversarial_block(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     prepare_sweep(config)
     (block,) = config.results.glob("adversarial/*/*.npy")
@@ -226,7 +226,7 @@ def test_damaged_adversarial_block_is_named(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.parametrize("damage", ["shape", "folder", "link"])
-def test_invalid_adversarial_block_is_named(tmp_path: Path, damage: str) -> None:
+def test_error_names_invalid_adversarial_block(tmp_path: Path, damage: str) -> None:
     store = AdversarialStore(tmp_path, np.arange(20), batch_size=10)
     store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
     (block,) = tmp_path.glob("*.npy")

@@ -174,7 +174,7 @@ def test_a_fidelity_that_results_lack_is_refused(planted_folder: Path, tmp_path:
     reader = RobustnessDataset(planted_folder)
     with pytest.raises(ConfigError, match="fidelity steps needs the measurement `steps` of an attack, and cifar10"):
         write_blackbox(reader, tmp_path / "steps", "steps")
-    with pytest.raises(ConfigError, match="fidelity images needs outcomes by image, and cifar10 has none"):
+    with pytest.raises(ConfigError, match="fidelity images needs per-image outcomes, and cifar10 has none"):
         write_blackbox(reader, tmp_path / "images", "images")
     with pytest.raises(ConfigError, match=r"expected one of its datasets, got 'cifar1'.*cifar10"):
         write_blackbox(reader, tmp_path / "data", data="cifar1")

@@ -162,7 +162,7 @@ def test_selection_follows_order_of_units(store):
 
 
 @pytest.mark.parametrize("measurement", [None, "accuracy", "confidence", "predictions"])
-def test_batches_contain_stored_values_from_any_row_groups_and_parts(store, measurement):
+def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, measurement):
     units = [make_unit(architecture, strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
     for unit in units[:9]:
         store.commit(make_results(unit, measurements=ALL))
@@ -252,7 +252,7 @@ def _holds_whole(store, shard):
 # Folder and versions
 
 
-def test_open_rejects_other_folders_with_advice(tmp_path):
+def test_open_rejects_folders_without_results_and_suggests_run(tmp_path):
     with pytest.raises(InputError, match="robust201 run"):
         ShardStore.open(tmp_path / "nothing")
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""Spatial and polar transformers: sampling, and poses that follow the image."""
+"""Spatial and polar transformers: sampling, and pose estimates that move with the image."""
 
 import math
 
@@ -123,12 +123,12 @@ def test_polar_transformer_removes_rotations(degrees):
     expected = transformer(images)
     assert (expected - images).abs().max() > 0.1 * images.abs().max()
     result = transformer(rotated(images, degrees))
-    # The weight of the angle 0 shifts directions by 1e-4 relative to the length of the mean.
+    # The predicted direction adds a small constant weight at angle 0, which shifts it by about 1e-4.
     torch.testing.assert_close(result, expected, rtol=0, atol=2e-3 * images.abs().max().item())
 
 
 def test_heat_maps_shift_with_the_image():
-    """By one position per four pixels, along the axis of the shift."""
+    """Heat maps shift by one position per four pixels, along the axis of the shift."""
     transformer = PolarTransformer(filters=4).double().eval()
     images = torch.zeros(1, 3, 64, 64, dtype=torch.float64)
     images[..., 28:34, 28:36] = 1

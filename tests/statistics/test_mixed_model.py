@@ -113,7 +113,7 @@ def test_indistinguishable_variances_are_nan(clusters):
     assert np.isnan(model.estimate([1, -1])).all()
 
 
-def test_equal_values_have_no_variance_and_no_test():
+def test_equal_values_give_zero_variance_and_nan_p_value():
     model = fit_table(np.tile([0.1, 0.3], (3, 1)))
     assert (model.cluster_variance, model.residual_variance) == (0, 0)
     difference = model.estimate([-1, 1])

@@ -1,4 +1,4 @@
-"""Functions of packed outcomes match those of plain arrays."""
+"""Functions on bit-packed outcomes match the same computation on plain arrays."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_pack_outcomes_is_lossless(n_images: int, seed: int) -> None:
     assert packed[0, 0] >> 7 == correct[0, 0]  # the first image is the most significant bit
 
 
-def test_worst_case_is_correct_if_all_are() -> None:
+def test_image_is_correct_in_worst_case_only_if_correct_in_all_tasks() -> None:
     correct = make_outcomes(4, 5, 83)
     combined = worst_case([pack_outcomes(task) for task in correct])
     np.testing.assert_array_equal(unpack_outcomes(combined, 83), correct.all(axis=0))

@@ -155,6 +155,24 @@ def test_order_of_images_is_the_same_on_every_machine():
     assert stratify(outcomes, n_strata=1, seed=0, name="pgd").order.tolist() == [3, 2, 5, 0, 4, 1]
 
 
+def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
+    """Strata must not follow the random order, or images at a stratum's boundary would be sampled too often."""
+    n_images, n_samples = 150, 3000
+    outcomes = np.ones((4, 1, n_images), bool)
+    outcomes[0, :, 50:] = False  # 100 images on which one of four networks is wrong
+    outcomes[:2, :, 120:] = False  # 30 of these on which two are wrong
+    designs = [
+        allocate(stratify(outcomes, n_strata=3, seed=seed, name="ties"), outcomes, 45) for seed in range(n_samples)
+    ]
+    assert all(np.array_equal(design.stratum, designs[0].stratum) for design in designs)
+    boundaries = np.unique(designs[0].stratum[50:120])
+    assert len(boundaries) > 1  # images of equal difficulty are in several strata
+    frequency = np.bincount(np.concatenate([design.positions for design in designs]), minlength=n_images) / n_samples
+    expected = designs[0].inclusion
+    error = np.sqrt(expected * (1 - expected) / n_samples)
+    assert np.all(np.abs(frequency - expected) < 5 * error)
+
+
 def test_inclusion_probabilities_add_up_to_the_sample():
     outcomes, _ = simulate_outcomes(4, 200, seed=5)
     design = allocate(stratify(outcomes, n_strata=4, seed=0, name="x"), outcomes, 50)

@@ -1,4 +1,4 @@
-"""`robust201 submit slurm`: its calls of Slurm's programs, and runs on a real Slurm on loopback."""
+"""`robust201 submit slurm`: calls to Slurm's commands, and runs on a real Slurm cluster on loopback."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_submit_prepares_the_sweep_and_prints_the_job(
     assert len(calls.read_text().splitlines()) == 2
 
 
-def test_submit_rejects_too_many_tasks_and_limits_them_to_the_bundles(
+def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
 ) -> None:
     programs("sbatch", "echo 1")
@@ -163,7 +163,7 @@ def test_submit_considers_sbatch_environment_variables(
     assert advice in line
 
 
-def test_submit_suggests_no_gpus_if_sbatch_rejects_them(
+def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
     robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram
 ) -> None:
     programs("sinfo", "exit 1")

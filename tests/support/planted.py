@@ -1,7 +1,7 @@
 """A fabricated dataset of the paper's size with planted effects of operations and a known best cell.
 
 An evaluated cell's quality is the sum of one effect per edge and operation, so the best cell has the best operation on
-every edge. Accuracies decrease with strength, faster for cells of low robustness, which is another such sum.
+every edge. Accuracies decrease with strength, faster for cells of low robustness, which is a sum of the same form.
 """
 
 import json

@@ -157,7 +157,7 @@ def test_evaluate_part_rejects_invalid_slice(start, stop):
         results(TASKS["pgd"], start=start, stop=stop)
 
 
-def test_evaluate_part_rejects_unit_of_other_images():
+def test_evaluate_part_rejects_part_of_another_image_set():
     row = TASKS["clean"]
     parameters = small_parameters(row)
     part = part_of(row, parameters, tiny_images(16))

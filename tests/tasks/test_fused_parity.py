@@ -118,7 +118,7 @@ def test_parity_of_apgd_with_few_iterations(steps):
     assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
-# The images of two restarts include those of the first.
+# restarts=2 also checks the first restart, so restarts=1 runs only in the slow suite.
 two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
 APGD_VARIANTS = {
@@ -182,7 +182,7 @@ def test_parity_of_pgd_l2_variants(random_start, steps, step_size):
 
 
 @pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
-def test_parity_of_pgd_away_from_prediction(key):
+def test_parity_of_pgd_against_predicted_labels(key):
     parameters = parameters_of(key, label="predicted", steps=7)
     assert_equal(key, tiny_classifier(), tiny_images(), parameters)
     default = parameters_of(key, steps=7)
@@ -214,7 +214,7 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
 
 
 @pytest.mark.parametrize("p_init", [0.05, 1.0])
-def test_parity_of_square_with_other_sides(p_init):
+def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_equal("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 

@@ -1,4 +1,4 @@
-"""The worst of a grid of rotations and translations: parity with Foolbox, and independence of batches."""
+"""Attacks over a grid of rotations and translations match Foolbox and do not depend on the batch size."""
 
 import dataclasses
 

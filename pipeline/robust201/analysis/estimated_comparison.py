@@ -34,7 +34,7 @@ class EstimatedComparison(NamedTuple):
         table: one row per pair of networks, key and strength: `first`, `second`, `key`, `strength`, `first_accuracy`,
             `second_accuracy`, `first_estimated`, `second_estimated`, `difference` (second - first), `low` and `high`
             (its 95% interval), `p_value`, and `adjusted_p_value` (Holm's correction).
-        summary: sentences about each pair and about the kind of numbers.
+        summary: one sentence per pair, and a note on which accuracies are estimates.
     """
 
     table: pd.DataFrame
@@ -57,7 +57,8 @@ def compare_estimated(
         data: name of the dataset; may be left out if the folder has only one.
 
     Raises:
-        ConfigError: a text does not name a network, the networks are in several folders, or nothing is estimated.
+        ConfigError: an entry of `networks` is not DATASET:ARCHITECTURE, the networks are in several folders, or
+            nothing is estimated.
     """
     folder, names = _split_networks(networks)
     reader = RobustnessDataset(folder)

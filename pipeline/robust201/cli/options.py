@@ -81,7 +81,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     if not names:
         raise ConfigError(
             f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "
-            "Name some, or leave the option out."
+            "List at least one name, or omit the option."
         )
     for name in names:
         if names.count(name) > 1:

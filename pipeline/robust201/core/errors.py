@@ -20,7 +20,7 @@ The tree::
         ├── LeaseHeldError        another driver is using this results folder
         ├── ShardDamagedError     a shard whose bytes do not match its name
         ├── StorageFullError      no space left on the disk
-        └── StorageLibraryError   the library of the shards' URL is not installed (exit 2)
+        └── StorageLibraryError   the library that the shards' URL scheme needs is not installed (exit 2)
 
 Every message reads `<what failed> for <unit or file>: expected X, got Y. <what to do>`.
 """
@@ -34,7 +34,7 @@ MAX_MESSAGE = 1500
 _MESSAGE_END = 400
 _MESSAGE_BEGINNING = 1050
 
-_SHORTEST_BEGINNING = 3
+_MIN_PREFIX_LENGTH = 3
 """Minimum length of a prefix that identifies a name."""
 
 
@@ -144,7 +144,7 @@ class StorageFullError(StorageError):
 
 
 class StorageLibraryError(StorageError):
-    """The library for the shards' URL is not installed: a StorageError, so that a worker without it ends the run."""
+    """The library for the shards' URL is not installed; a StorageError, so that the run stops if a worker lacks it."""
 
     exit_code = 2
 
@@ -169,7 +169,7 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in reversed(known)}
     query = name[:_MAX_NAME].casefold()
     with_prefix = [
-        candidate for candidate in folded if len(query) >= _SHORTEST_BEGINNING and candidate.startswith(query)
+        candidate for candidate in folded if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
     ]
     matches = [query] if query in folded else sorted(with_prefix, key=len)
     best = matches or difflib.get_close_matches(query, folded, n=1, cutoff=0.6)

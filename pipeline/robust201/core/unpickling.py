@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import CheckpointError, InputError
 
-# Stands for the class in pickles that name it: immutable, and not callable.
+# Placeholder for numpy.ndarray in pickles; unlike the class, it is immutable and not callable.
 _NDARRAY = "numpy.ndarray"
 _ARRAY_KINDS = "biuf"
 

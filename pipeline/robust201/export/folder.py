@@ -19,8 +19,8 @@ from robust201.reader.result_files import SWEEP_FILE, is_dataset
 STAGING_FOLDER = ".export.tmp"
 """Folder, inside the export's folder, to which a new export is written.
 
-Once it has a listing, its files are complete and are moved to their final paths. If the process is killed before that,
-the old export stays; if it is killed later, the next export moves the remaining files.
+Once it contains SHA256SUMS, its files are complete and are moved to their final paths. If the process is killed
+before that, the old export stays; if it is killed later, the next export moves the remaining files.
 """
 
 
@@ -114,7 +114,7 @@ def _reject_other_sweep(path: Path, record: Mapping[str, Any], weights: WeightHa
 
 
 def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return whether the weights are the same for each network that the earlier export also has; empty if none."""
+    """Return, for each network that both exports have, whether its weights are the same."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [

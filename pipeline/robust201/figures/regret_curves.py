@@ -34,7 +34,7 @@ def check_figure_file(out: Path) -> None:
 
 
 def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: str | float = "page") -> Path:
-    """Draw one panel per objective: mean regret over runs by query with its 95% interval, on a logarithmic axis."""
+    """Draw one panel per objective: mean regret over runs with its 95% interval by query, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     check_figure_file(out)
@@ -48,8 +48,8 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
         for axes, search in zip(make_panels(figure, len(searches), n_columns), searches, strict=True):
             style(axes)
             queries = np.arange(1, search.n_queries + 1)
-            in_points = not search.is_front and search.in_percent[search.objective]
-            scale = 100 if in_points else 1
+            in_percentage_points = not search.is_front and search.in_percent[search.objective]
+            scale = 100 if in_percentage_points else 1
             lowest = min((float(np.nanmin(run.regret[run.regret > 0], initial=1)) for run in search.results), default=1)
             floor = scale * lowest / 2
             for result in search.results:
@@ -69,8 +69,8 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             axes.tick_params(labelsize=SMALL)
             axes.set_title(_title(search), fontsize=TITLE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT, color=INK)
-            regret = "regret (percentage points)" if in_points else "regret"
-            label = "share of volume missed" if search.is_front else regret
+            regret = "regret (percentage points)" if in_percentage_points else "regret"
+            label = "missed fraction of hypervolume" if search.is_front else regret
             axes.set_ylabel(label, fontsize=TEXT, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)
@@ -82,7 +82,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
 
 
 def _title(search: RepeatedSearch) -> str:
-    """Name the objective, and say that not all of its values are counts."""
+    """Return the objective's name, marked if some of its values are estimates or predictions."""
     found = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
     words = " and ".join(word for is_used, word in found if is_used)
     return f"{search.objective} (partly {words})" if words else search.objective

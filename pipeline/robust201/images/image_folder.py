@@ -101,7 +101,7 @@ def write_split(
 
 
 def describe_folder(folder: Path, n_classes: int, image_size: int) -> str:
-    """Return the YAML lines for such a folder in a sweep."""
+    """Return the `datasets` section of a sweep YAML that reads this folder."""
     name = re.sub(r"^[^A-Za-z0-9]+|[^\w.-]", "-", folder.name).lstrip("-") or "made"
     path = json.dumps(str(folder), ensure_ascii=False)  # a JSON string is also a YAML string
     return f"datasets:\n  {name}: {{path: {path}, classes: {n_classes}, image_size: {image_size}}}"

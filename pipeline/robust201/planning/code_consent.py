@@ -26,7 +26,7 @@ _DATA_MARKS = (
 
 
 def find_data_mark(path: Path) -> Path | None:
-    """Return a file that marks `path` or a parent folder as data, or None; for links, both ends are checked."""
+    """Return a file that marks `path` or a parent as data, or None; symbolic links and their targets are checked."""
     lexical = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
     spellings = dict.fromkeys((lexical, Path(os.path.realpath(path))))
     marks = (

@@ -60,7 +60,7 @@ class TrainingInputs:
         try:
             return self._open(dataset, "test")
         except DatasetError as error:  # test accuracies are only informative
-            self._say(f"Without test accuracies: {error}")
+            self._say(f"Test accuracies will not be computed: {error}")
             return None
 
     def _open(self, dataset: str, split: Split) -> ImageSet:
@@ -73,7 +73,7 @@ class TrainingInputs:
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the test images of {dataset} failed for {section.path}: expected a folder with both "
-                    "splits, got a single file, whose images are used for training. Name the folder."
+                    "splits, got a single file, whose images are used for training. Set `path` to the folder."
                 )
             self._say(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
             images = load_images(spec, form=section.form, path=section.path, split=split)

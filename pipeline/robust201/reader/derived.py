@@ -71,10 +71,10 @@ class RankAgreement(NamedTuple):
         dataset: name of the dataset.
         key: the attack.
         n: number of architectures with both numbers.
-        kendall: tau-b; NaN if all architectures are equal in either number.
+        kendall: tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of its 95% interval over architectures.
         high: upper bound.
-        top: number of best architectures that are compared; of equal ones those with the lowest ids.
+        top: size of the compared top groups; ties are broken by lowest id.
         overlap: number of architectures among the best by both numbers.
     """
 
@@ -99,7 +99,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: by name of missing metrics, what they require.
+        needs: requirements of the missing metrics, by metric name.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -166,12 +166,14 @@ def derive_metrics(
         rankings += rank_evaluations(results, level, n_draws, seed)
         metrics += [row for make in _METRICS for row in make(results, needs)]
         metrics += _corruption_errors(results, needs, reference)
-        agreements += [_compare_ranks(results, row) for row in metrics if row.dataset == dataset and _compares(row)]
+        agreements += [
+            _compare_ranks(results, row) for row in metrics if row.dataset == dataset and _is_comparable(row)
+        ]
     metrics += _seed_rows(files, datasets, keys, needs)
     return DerivedMetrics(rankings, metrics, needs, agreements)
 
 
-def _compares(row: MetricRow) -> bool:
+def _is_comparable(row: MetricRow) -> bool:
     return row.metric == "robustness_r" and len(row.values.dropna()) >= MIN_RANKED
 
 
@@ -186,7 +188,7 @@ def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
 
 
 def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series[float]":
-    """Compute the fraction of images that each architecture classifies correctly in all outcomes."""
+    """Compute the fraction of images that each architecture classifies correctly under every attack."""
     first, *others = outcomes_of_attacks
     common = [name for name in first.architectures if all(name in other.architectures for other in others)]
     packed = worst_case([outcomes.of(common).packed for outcomes in outcomes_of_attacks])
@@ -336,7 +338,7 @@ def _corruption_errors(
         if reference not in frame.index:
             raise ConfigError(
                 f"Computing corruption errors failed for {results.name} {key}: expected results of the reference "
-                f"{show_architecture(reference)}, got none. Name another."
+                f"{show_architecture(reference)}, got none. Choose another reference."
             )
         reference_accuracies = frame.loc[reference].to_numpy()[None]
         values = frame.to_numpy()[:, None]
@@ -379,7 +381,9 @@ def _seed_rows(
     groups = [[name for _, name in rows] for _, rows in itertools.groupby(trained, key=lambda pair: pair[0])]
     groups = [names for names in groups if len(names) > 1]
     if not groups:
-        needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"
+        needs["training_seed_deviation"] = (
+            "weights from several training seeds (`weights` in the sweep), exported with --parquet"
+        )
     for names, dataset in itertools.product(groups, datasets):
         frames = [read_frame(files.choosing(name), [dataset], keys).assign(trained=name) for name in names]
         for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):

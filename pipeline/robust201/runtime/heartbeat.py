@@ -1,9 +1,9 @@
-"""Heartbeats of the processes working in a results folder, with their current parts; for people only.
+"""Heartbeats of the processes that work in a results folder, with their current parts, for information only.
 
 Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
 and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
-age is the difference of two times of the same file server, and the worker measures how long a part takes: wall clocks
-of two machines are never compared.
+age is the difference of two timestamps from the same file server, and the worker measures how long a part takes: wall
+clocks of two machines are never compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A dataset as a benchmark for others: Syne Tune's tabular blackbox, and a ConfigSpace of the cell; neither is needed.
+"""Export of a dataset as a tabular benchmark for Syne Tune, with a ConfigSpace of the cells; needs neither library.
 
 The files are those that ``syne_tune.blackbox_repository.blackbox_tabular.deserialize`` of Syne Tune 0.16 reads, and
 ``ConfigSpace.ConfigurationSpace.from_json`` of ConfigSpace 1.2.
@@ -27,7 +27,7 @@ from robust201.statistics.steps import accuracies_after
 from robust201.tasks.columns import STEPS
 
 BLACKBOX_FIDELITY = "hp_epoch"
-"""Syne Tune needs one fidelity; without a choice it has the single value 1."""
+"""Syne Tune needs one fidelity; if none is chosen, a fidelity with the single value 1 is written."""
 
 Fidelity = Literal["images", "steps"]
 """What can be evaluated less of: the images, or the steps (of Square: queries) of attacks. Syne Tune reads one."""
@@ -35,7 +35,7 @@ Fidelity = Literal["images", "steps"]
 FIDELITIES: tuple[Fidelity, ...] = ("images", "steps")
 
 _FEWEST_IMAGES = 10
-"""Number of images that the smallest fidelity has at least."""
+"""Minimum number of images of the smallest fidelity."""
 
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
@@ -49,7 +49,7 @@ CONFIGSPACE_FILE = "cell_space.json"
 
 
 def as_fidelity(name: str | None) -> Fidelity | None:
-    """Read the name of a fidelity; a ConfigError says that there is none of this name."""
+    """Parse the name of a fidelity; raise ConfigError if it is unknown."""
     if name is None:
         return None
     if name not in FIDELITIES:
@@ -83,17 +83,17 @@ def write_blackbox(
 
     Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are
     Syne Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once;
-    every objective needs outcomes by image. Of the fidelity `steps`, an error is that after so many steps (see
-    `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities. With a
-    file of predictions, cells that were not evaluated have their predicted errors, and every objective is named as a
+    every objective needs outcomes by image. With fidelity `steps`, an error is the one after that number of attack
+    steps (see `statistics.steps`); objectives without steps, such as clean images, have the same error at all
+    fidelities. With a file of predictions, cells that were not evaluated have their predicted errors, and every objective is named as a
     prediction; predictions have no fidelity. With `estimates`, errors that were not counted are those of estimates from
     samples of the images, and objectives with some are named as estimates; estimates have no fidelity either.
 
     Returns:
-        The files.
+        Paths of the written files.
 
     Raises:
-        ConfigError: the architectures are no cells, no key is there on all datasets, or none with the fidelity.
+        ConfigError: the architectures are not cells, no key occurs in all datasets, or no key has this fidelity.
     """
     tasks = held_datasets(reader)
     without_fidelity = "estimates" if estimates else None if predictions is None else "predictions"
@@ -163,7 +163,7 @@ def write_blackbox(
 
 
 def _mark_names(names: Sequence[str], datasets: Sequence[TableValues], predictions: Path | None) -> list[str]:
-    """Mark objectives some of whose values are no counts.
+    """Mark the names of objectives that contain estimated or predicted values.
 
     With predictions, all are named like ``metric_predicted_error_clean``; those with estimates on some dataset are
     named like ``metric_estimated_error_pgd_1``.
@@ -204,7 +204,7 @@ def _domain(kind: str, **arguments: Any) -> dict[str, Any]:
 
 
 def _find_fidelities(datasets: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
-    """Choose the fidelities, ascending; the last is the whole evaluation. ConfigError where the results have none."""
+    """Return the fidelities in ascending order; the last is the full evaluation. ConfigError if data are missing."""
     if fidelity == "images":
         return _numbers_of_images(datasets)
     if fidelity == "steps":
@@ -218,7 +218,7 @@ def _numbers_of_images(datasets: Sequence[TableValues]) -> _Integers:
     for values in datasets:
         if not any(has_outcomes_of(files, values.dataset, key) for key, _ in _objectives(values)):
             raise ConfigError(
-                f"Writing a blackbox failed for {files.path}: fidelity images needs outcomes by image, and "
+                f"Writing a blackbox failed for {files.path}: fidelity images needs per-image outcomes, and "
                 f"{values.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
             )
         sizes[values.dataset] = len(values.reader.images(values.dataset))
@@ -234,7 +234,7 @@ def _numbers_of_images(datasets: Sequence[TableValues]) -> _Integers:
 
 
 def _numbers_of_steps(datasets: Sequence[TableValues]) -> _Integers:
-    """Return 1, 2, 4, …, and the last step at which an image falls."""
+    """Return 1, 2, 4, …, and the last step at which any image is first misclassified."""
     last = 0.0
     for values in datasets:
         files = values.reader.files
@@ -279,13 +279,13 @@ def _errors(values: TableValues, fidelity: Fidelity | None, fidelities: _Integer
                 found[name] = _errors_by_images(values, key, strength, fidelities)
         elif name in stepped:
             found[name] = stepped[name]
-        else:  # nothing is saved of an objective without steps
+        else:  # an objective without steps costs the same at every fidelity, so its error is repeated
             found[name] = (1 - values.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return found
 
 
 def _errors_by_images(values: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
-    """Compute errors on the first images of an order that is drawn once."""
+    """Compute errors on the first images of a fixed random permutation."""
     outcomes = values.reader.outcomes(values.dataset, key, strength)
     order = np.random.default_rng(0).permutation(outcomes.n_images)
     right = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
@@ -295,7 +295,7 @@ def _errors_by_images(values: TableValues, key: str, strength: float, fidelities
 
 
 def _errors_by_steps(values: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
-    """Compute errors after so many steps of the attacks that have steps."""
+    """Compute the errors of attacks with recorded steps, after each number of steps."""
     files = values.reader.files
     found: dict[str, _Floats] = {}
     for key in _stepped_keys(values):

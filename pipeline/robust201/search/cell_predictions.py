@@ -303,8 +303,12 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
     value, low, high = (np.empty_like(targets) for _ in range(3))
     for left_out in (fold == number for number in range(FOLDS)):
         kept = np.flatnonzero(~left_out)
-        process = GaussianProcess(seed=seed)
         varying = np.ptp(targets[kept], axis=0) > 1e-9
+        if not varying.any():
+            for array in (value, low, high):
+                array[left_out] = targets[kept[0]]
+            continue
+        process = GaussianProcess(seed=seed)
         process.fit(points[kept], targets[kept][:, varying], None if variances is None else variances[kept][:, varying])
         predicted = process.predict_intervals(points[left_out], level)
         for array, found in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):

@@ -139,7 +139,8 @@ def stratify(
     probability = _smoothed_mean(correct)[None] if predicted is None else _matching(predicted, correct)
     deviation = np.sqrt((probability * (1 - probability)).mean(axis=(0, 1)))
     order = _random_order(n_images, seed, name)
-    ranking = np.lexsort((order, deviation))
+    # Ties are in the order of positions: strata must not depend on `order`, which draws the sample.
+    ranking = np.argsort(deviation, kind="stable")
     # `cumsum` adds in order, `sum` in an order of the processor.
     total = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
     share = total / total[-1]

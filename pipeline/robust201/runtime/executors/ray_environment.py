@@ -15,11 +15,11 @@ from robust201.planning.code_consent import find_data_mark
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
-"""Time without an answer from a local head after which Ray ends its own processes and all connected ones."""
+"""Seconds without a response from a local head after which Ray ends its processes and all connected ones."""
 
 
 def driver_environment(environment: Mapping[str, str], execution: ExecutionSection) -> dict[str, str]:
-    """Return the environment variables of the process that connects to Ray or starts it; must be set before its import.
+    """Return the environment variables of the process that connects to Ray or starts it, to set before importing Ray.
 
     A local Ray and its workers inherit them. It listens on the loopback interface only and requires a token, which is
     new for every run and exists only in the environment of its processes, unless the user has provided one or disabled

@@ -12,7 +12,7 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to addresses regularly until it is stopped; addresses are given by process name, for messages.
+    """Connects to addresses, by process name, at intervals until it is stopped.
 
     A dead process is not reported by anything else: its port refuses connections, or its machine does not answer. It
     counts as lost after `patience_seconds`.

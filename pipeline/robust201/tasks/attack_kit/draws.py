@@ -295,7 +295,7 @@ def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
 
 
 _SWAP_IMAGES = 1024
-"""Images whose signs in a query are drawn together; the number of images is rounded up to a multiple."""
+"""The number of images for which a query's signs are drawn is rounded up to a multiple of this."""
 
 
 @functools.lru_cache(maxsize=2**13)
