@@ -81,13 +81,14 @@ def write_blackbox(
 ) -> list[Path]:
     """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
 
-    Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are
-    Syne Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once;
-    every objective needs outcomes by image. With fidelity `steps`, an error is the one after that number of attack
-    steps (see `statistics.steps`); objectives without steps, such as clean images, have the same error at all
-    fidelities. With a file of predictions, cells that were not evaluated have their predicted errors, and every objective is named as a
-    prediction; predictions have no fidelity. With `estimates`, errors that were not counted are those of estimates from
-    samples of the images, and objectives with some are named as estimates; estimates have no fidelity either.
+    Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are Syne
+    Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once; every
+    objective needs outcomes by image. With fidelity `steps`, an error is the one after that number of attack steps
+    (see `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities.
+    With a file of predictions, cells that were not evaluated have their predicted errors, and every objective is named
+    as a prediction; predictions have no fidelity. With `estimates`, errors that were not counted are those of
+    estimates from samples of the images, and objectives with some are named as estimates; estimates have no fidelity
+    either.
 
     Returns:
         Paths of the written files.
