@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from robust201.analysis.dataset_results import read_results
 from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.cli import plan_costs
-from robust201.core.errors import ConfigError, IncompleteError, InputError
+from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError
 from robust201.export import export_dataset
 from robust201.export.diff import read_result_set
 from robust201.export.verify import find_gaps, verify_results
@@ -235,6 +236,14 @@ def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: Make
     assert reader.sweep is not None
     assert {item["key"] for item in reader.sweep["sampling"]["samples"]} == {"pgd", "aa_square"}
     assert "estimates" in (tmp_path / "out" / "README.md").read_text()
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    both = RobustnessDataset(tmp_path / "out", tmp_path / "copy")
+    assert len(both.estimates()) == len(estimates)
+    path = tmp_path / "copy" / ESTIMATES_FILE
+    table = pq.read_table(path).to_pandas().assign(value=0.5)
+    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path)
+    with pytest.raises(ResultsError, match="got several from different folders"):
+        both.estimates()
 
 
 def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(

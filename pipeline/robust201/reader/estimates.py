@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from robust201.core.errors import ResultsError
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ESTIMATES_FILE, ResultFiles
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_ACCURACY = ["dataset", "key", "architecture", "strength"]
+"""Columns that identify an accuracy."""
 
 
 def has_estimates(files: ResultFiles) -> bool:
@@ -24,7 +28,7 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
         Keys are in the paper's style. Empty if there are no estimates.
 
     Raises:
-        ResultsError: the file is damaged.
+        ResultsError: a file is damaged, or two folders have different estimates of the same accuracy.
     """
     import pandas as pd
 
@@ -36,7 +40,18 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
         path = layer.path / ESTIMATES_FILE
         if path.is_file():
             frames.append(read_whole(path).to_pandas())
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["dataset", "key", "architecture"])
+    if not frames:
+        return pd.DataFrame(columns=["dataset", "key", "architecture"])
+    table: pd.DataFrame = pd.concat(frames, ignore_index=True)
+    table = table.drop_duplicates([*_ACCURACY, "value", "standard_error"], ignore_index=True)
+    repeated = table.loc[table.duplicated(_ACCURACY), _ACCURACY]
+    if len(repeated):
+        dataset, key, architecture, _ = repeated.iloc[0]
+        raise ResultsError(
+            f"Reading estimates failed for {files.path}: expected one estimate of {architecture} under {key} on "
+            f"{dataset}, got several from different folders. Leave one of the folders out."
+        )
+    return table
 
 
 def estimates_note(files: ResultFiles, what: str) -> str:
