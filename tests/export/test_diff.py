@@ -72,7 +72,7 @@ def test_diff_rejects_row_with_wrong_number_of_values(sets, values, n_values, ro
     content["cifar10"]["pgd"]["accuracy"]["10"] = values
     path.write_text(json.dumps(content))
     refusal = robust201("diff", *sets).refusal(2)
-    assert f"#10 cifar10 pgd accuracy: expected 3 values, one a strength, got {n_values}" in refusal
+    assert f"#10 cifar10 pgd accuracy: expected 3 values, one per strength, got {n_values}" in refusal
 
 
 def test_diff_reports_and_accepts_evaluations_of_one_set(tmp_path, robust201):

@@ -179,7 +179,7 @@ def write_fractions(path: Path, decimals: int) -> None:
 
 @pytest.mark.parametrize("decimals", [3, 17])
 def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals):
-    """Neither the paper nor the published helper says whether they are counts."""
+    """The paper and the published helper script do not say whether `cm` contains counts."""
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # divisible by the number of classes, 3
     plan = make_plan(ARCHITECTURES)
     (write(tmp_path, plan) / "SHA256SUMS").unlink()

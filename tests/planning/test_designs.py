@@ -50,7 +50,7 @@ def test_half_of_images_networks_and_queries() -> None:
     count = len(make_config().selected_architectures)
     half = count // 2
     images, networks, queries = savings(make(), {}, worst_case)
-    assert images.half_width == pytest.approx(1.96 * (0.25 / 5000 * 0.5) ** 0.5)
+    assert images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
     assert networks.half_width == 0.0
     assert networks.tau == pytest.approx(half * (half - 1) / (count * (count - 1)))

@@ -8,13 +8,10 @@ import pandas as pd
 
 from robust201.reader.estimates import has_estimates, read_estimates
 from robust201.reader.value_checks import architecture_of
+from robust201.statistics.intervals import NORMAL_QUANTILE
 
 if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
-
-
-NORMAL_QUANTILE = 1.959963984540054
-"""97.5% quantile of the standard normal distribution."""
 
 
 class EstimatedAccuracies(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
-from robust201.analysis.estimated import NORMAL_QUANTILE, EstimatedAccuracies, find_estimates
+from robust201.analysis.estimated import EstimatedAccuracies, find_estimates
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.stored_evaluations import split_network
@@ -18,6 +18,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.estimates import read_estimates
+from robust201.statistics.intervals import NORMAL_QUANTILE
 from robust201.statistics.significance import holm_adjust, normal_p_values
 
 

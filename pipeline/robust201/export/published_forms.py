@@ -1,7 +1,7 @@
 """Two variants of the published format that exports never write: fractions for counts, and 0 for a mean over no image.
 
-Neither the paper nor the published helper says whether rows of `cm` are counts, or which value stands for a mean over
-no image. Both variants are accepted, since the values show which one a file uses.
+The paper and the published helper script do not say whether `cm` contains counts or fractions, or how a mean over no
+image is written. Both variants are accepted, since a file's values show which one it uses.
 """
 
 from typing import Any

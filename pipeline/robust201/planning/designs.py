@@ -13,6 +13,7 @@ from robust201.planning.costs import Speeds, key_costs, total_hours
 from robust201.planning.plan import Plan, assumed_facts, make_plan, plan_without_samples, sample_costs
 from robust201.planning.samples import choose_pilot
 from robust201.planning.sampling_section import parse_budget
+from robust201.statistics.intervals import NORMAL_QUANTILE
 from robust201.tasks.columns import PREDICTIONS
 
 Precision = Callable[[str, str, int, int], tuple[float, float | None]]
@@ -71,7 +72,7 @@ class CheaperDesign:
 
 def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
     """Return the half-width for a simple random sample and an accuracy of .5, the widest; tau is unknown."""
-    return 1.96 * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
+    return NORMAL_QUANTILE * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
 
 
 def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:

@@ -165,7 +165,7 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
         row = [row]
     if len(row) != len(strengths):
         raise ResultsError(
-            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. {ADVICE}"
+            f"Reading failed for {what}: expected {len(strengths)} values, one per strength, got {len(row)}. {ADVICE}"
         )
     return list(row)
 

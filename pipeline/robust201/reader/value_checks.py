@@ -301,7 +301,7 @@ def are_counts(array: NDArray[Any]) -> bool:
 def are_row_fractions(array: NDArray[Any]) -> bool:
     """Return whether matrices (…, C, C) contain fractions of each row, which sum to 1 within rounding, or to 0.
 
-    Published confusion matrices may: neither the paper nor the published helper says whether they contain counts.
+    Published confusion matrices may contain fractions or counts: the paper and the published helper script do not say.
     """
     sums = array.sum(axis=-1)
     is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)

@@ -63,7 +63,7 @@ def scan(
             return inventory
     raise StorageError(
         f"Reading the inventory failed for {folder.root}: a result file disappeared in each of {_SCAN_ATTEMPTS} scans "
-        f"({vanished}). Make sure that nothing deletes files there, and try again."
+        f"({vanished}). Stop whatever deletes files there, and try again."
     )
 
 
