@@ -174,6 +174,14 @@ def test_next_cells_are_new_and_allowed(results: DatasetResults, aim: str) -> No
         choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
 
 
+def test_choose_next_weights_estimates_by_their_errors(results: DatasetResults) -> None:
+    errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
+    counts = choose_next(results, ["clean"], 5, "ranking", standard_errors=errors)
+    assert counts == choose_next(results, ["clean"], 5, "ranking")
+    noisy = errors + 0.1
+    assert choose_next(results, ["clean"], 5, "ranking", standard_errors=noisy) != counts
+
+
 def test_too_few_cells_are_rejected(tmp_path: Path) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:9])
     with pytest.raises(ResultsError, match="at least 10 cells"):

@@ -34,7 +34,7 @@ def summarise(
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, savings, worst_case
 
-    precision = _choose_precision(plan.config, like)
+    precision = _choose_precision(plan, like)
     simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers
@@ -52,39 +52,57 @@ def summarise(
     return {"costs": costs, "designs": [design.to_payload() for design in designs]}
 
 
-def _choose_precision(config: "SweepConfig", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision that outcomes promise, of a dataset or of the results folder's pilot; None without any."""
+def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
+    """Return the precision expected from the outcomes of a dataset or of the results folder's pilot; None without."""
     if like is None:
-        return precision_of_pilot(config.results)
+        try:
+            return precision_of_pilot(plan)
+        except RobustError as error:
+            console.say(f"The pilot in {plan.config.results} is not used for half-widths: {error}")
+            return None
     from robust201.analysis.pilot_precision import LikeDataset, PilotPrecision
     from robust201.planning.sampling_section import DEFAULT_CHEAP
     from robust201.reader.dataset import RobustnessDataset
 
-    cheap = DEFAULT_CHEAP if config.sampling is None else config.sampling.cheap
-    evaluated = [key for key in cheap if key in config.parameters]
-    return PilotPrecision(LikeDataset(RobustnessDataset(like), evaluated).read)
+    sampling, parameters = plan.config.sampling, plan.config.parameters
+    cheap = DEFAULT_CHEAP if sampling is None else sampling.cheap
+    return PilotPrecision(LikeDataset(RobustnessDataset(like), [key for key in cheap if key in parameters]).read)
 
 
-def precision_of_pilot(results: Path) -> "PilotPrecision | None":
-    """Expect precision from a pilot that was evaluated already; None if there is none, or it cannot be read."""
+def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
+    """Return the precision expected from a sampled sweep's evaluated pilot; None if nothing of it can be used.
+
+    Keys are used whose stored protocols differ from the plan's in the images at most.
+
+    Raises:
+        RobustError: the results folder is damaged.
+    """
     from robust201.planning.plan_file import PLAN_FILE, load_plan
 
+    results = plan.config.results
     if not (results / PLAN_FILE).is_file():
         return None
-    try:
-        plan = load_plan(results)
-        if plan.config.sampling is None:
-            return None
-        from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
-        from robust201.export.outcome_files import evaluated_images
-        from robust201.shards import ShardStore
-
-        store = ShardStore.open(results)
-        inventory = store.inventory(on_damage="report")
-        known = read_pilots(plan, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
-    except RobustError:  # `run` says why, as for the speeds of a results folder
+    stored = load_plan(results)
+    if stored.config.sampling is None:
         return None
-    return PilotPrecision(lambda dataset, key: known.get((dataset, key))) if known else None
+    from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
+    from robust201.export.outcome_files import evaluated_images
+    from robust201.planning.costs import is_alike
+    from robust201.shards import ShardStore
+
+    store = ShardStore.open(results)
+    inventory = store.inventory(on_damage="report")
+    pilots = read_pilots(stored, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
+    stored_payloads, payloads = (
+        {(planned.dataset, planned.key): one.protocols[planned.protocol].payload for planned in one.planned_keys}
+        for one in (stored, plan)
+    )
+    usable = {
+        place: outcomes
+        for place, outcomes in pilots.items()
+        if place in payloads and is_alike(stored_payloads[place], payloads[place])
+    }
+    return PilotPrecision(lambda dataset, key: usable.get((dataset, key))) if usable else None
 
 
 def show(summary: Mapping[str, Any], budget: str | None) -> None:
@@ -210,6 +228,7 @@ def next_cells(
     Raises:
         ConfigError: an option is missing or wrong, or fewer cells remain.
     """
+    from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.cli.predict import read_one
     from robust201.search.cell_predictions import AIMS, choose_next
 
@@ -224,10 +243,14 @@ def next_cells(
             f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
         )
     results = read_one([like], data)
+    standard_errors = read_standard_errors(results)
+    results, note = fill_in_estimates(results)
+    if note:
+        console.say(note)
     if config.space_name != (results.space.name if results.space else ""):
         raise ConfigError(
             f"Choosing cells failed for {config.name}: expected a sweep of the space of {like}, got one of "
             f"{config.space_name}. Choose another dataset or sweep."
         )
     allowed = [name for name in config.selected_architectures if isinstance(name, int)]
-    return choose_next(results, keys, count, chosen, allowed=allowed)
+    return choose_next(results, keys, count, chosen, allowed=allowed, standard_errors=standard_errors)

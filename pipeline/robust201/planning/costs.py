@@ -76,7 +76,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     spent: dict[tuple[str, str], float] = {}
     for position, stored in enumerate(inventory.units):
         place = stored.dataset, stored.key
-        if place not in wanted or not _is_alike(inventory.protocol(stored.protocol), wanted[place]):
+        if place not in wanted or not is_alike(inventory.protocol(stored.protocol), wanted[place]):
             continue
         try:
             per_pass = plan.network_macs(stored.dataset, stored.architecture)
@@ -87,5 +87,6 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     return {place: amount / spent[place] for place, amount in macs.items() if spent[place] > 0 and amount > 0}
 
 
-def _is_alike(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+def is_alike(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+    """Return whether the payloads of two protocols of a key differ in their images at most."""
     return all(stored.get(name) == planned.get(name) for name in ("parameters", "network", "engine", "precision"))

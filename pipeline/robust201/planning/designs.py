@@ -28,7 +28,7 @@ _TOLERANCE = 1.0001
 """Ratio of a design's hours to a budget up to which it fits, as hours are rounded."""
 
 _EXPENSIVE = 0.01
-"""Fraction of the whole cost from which on a key counts in the median precision of half the images."""
+"""Minimum fraction of the sweep's cost for a key to be included in the median precision of half the images."""
 
 _SCALED = ("queries", "steps")
 _SHOWN_NETWORKS = 8
@@ -90,7 +90,7 @@ def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDes
         [
             precision(planned.dataset, planned.key, halves[planned.protocol], planned.n_images)
             for planned in plan.planned_keys
-            if planned.n_images and (planned.dataset, planned.key) in expensive
+            if planned.n_images and not planned.columns and (planned.dataset, planned.key) in expensive
         ]
     )
     counts = {planned.n_images for planned in plan.planned_keys}

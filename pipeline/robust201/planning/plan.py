@@ -423,7 +423,6 @@ def _plan_samples(plan: Plan) -> Plan:
     config, drawn = plan.config, plan.facts.samples
     assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
     sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
-    pilot = set(pilot_of(plan))
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
     for planned in plan.planned_keys:
@@ -431,12 +430,13 @@ def _plan_samples(plan: Plan) -> Plan:
         place = planned.dataset, planned.key
         sample = None if drawn is None else drawn.keys.get(place)
         protocols[protocol.digest] = protocol
-        is_counted = drawn is not None and place in drawn.counted
-        if place not in sizes or is_counted or (sample is None and sizes[place] == planned.n_images):
+        on_all_images = _networks_on_all_images(plan, place)
+        others = tuple(network for network in planned.networks if network.architecture not in on_all_images)
+        if place not in sizes or not others or (sample is None and sizes[place] == planned.n_images):
             planned_keys.append(planned)
             continue
-        others = tuple(network for network in planned.networks if network.architecture not in pilot)
-        planned_keys.append(replace(planned, networks=tuple(n for n in planned.networks if n.architecture in pilot)))
+        counted = tuple(network for network in planned.networks if network.architecture in on_all_images)
+        planned_keys.append(replace(planned, networks=counted))
         increments = [] if sample is None else [(one.sha256, len(one.positions)) for one in sample.increments]
         n_undrawn = sizes[place] - sum(count for _, count in increments)
         for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
@@ -448,6 +448,12 @@ def _plan_samples(plan: Plan) -> Plan:
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
 
 
+def _networks_on_all_images(plan: Plan, place: tuple[str, str]) -> set[ArchitectureId]:
+    """Return the networks that a sampled key evaluates on all images: the pilot, and those that were counted before."""
+    samples = plan.facts.samples
+    return {*pilot_of(plan), *(() if samples is None else samples.counted.get(place, ()))}
+
+
 def describe_smaller_budget(plan: Plan) -> str:
     """Say that more images were drawn than the budget of a sampled sweep pays for; empty where that is not so."""
     section, samples = plan.config.sampling, plan.facts.samples
@@ -455,8 +461,10 @@ def describe_smaller_budget(plan: Plan) -> str:
         return ""
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
     sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
-    seen = {place: sample.n_seen for place, sample in samples.keys.items()}
-    seen |= {place: costs.n_images[place] for place in samples.counted if place in costs.n_images}
+    names = set(plan.config.selected_architectures)
+    counted = (place for place in costs.n_images if names <= _networks_on_all_images(plan, place))
+    seen = {place: costs.n_images[place] for place in counted}
+    seen |= {place: sample.n_seen for place, sample in samples.keys.items()}
     larger = [
         f"{place[1]} on {place[0]} {seen[place]:,}, not {sizes[place]:,}"
         for place in sizes

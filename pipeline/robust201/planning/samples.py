@@ -7,7 +7,7 @@ the results folder is written before an increment is computed, so that an interr
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,16 @@ class KeySample:
         increment = Increment(sizes, positions, choose_images(images, positions).sha256)
         return replace(self, design=larger, increments=(*self.increments, increment))
 
+    def continues(self, smaller: "KeySample") -> bool:
+        """Return whether this sample has all increments of a smaller one, drawn from the same images and strata."""
+        increments = [(one.sizes, one.sha256) for one in self.increments]
+        return (
+            (self.protocol, self.images_sha256) == (smaller.protocol, smaller.images_sha256)
+            and np.array_equal(self.design.stratum, smaller.design.stratum)
+            and np.array_equal(self.design.order, smaller.design.order)
+            and [(one.sizes, one.sha256) for one in smaller.increments] == increments[: len(smaller.increments)]
+        )
+
     def to_payload(self) -> dict[str, Any]:
         return {
             "protocol": self.protocol,
@@ -106,16 +116,20 @@ class Samples:
         design: fields of the section `sampling` that may not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
         keys: samples by dataset and key.
-        counted: datasets and keys under which all networks were evaluated on all images before, so that a budget that
-            is too small for that draws no sample.
+        counted: by dataset and key, networks other than the pilot's that already had results on all images before a
+            sample was drawn. They are not evaluated on samples.
     """
 
     design: Mapping[str, Any]
     pilot: tuple[ArchitectureId, ...]
     keys: Mapping[tuple[str, str], KeySample]
-    counted: tuple[tuple[str, str], ...] = ()
+    counted: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
 
     def to_payload(self) -> dict[str, Any]:
+        counted = [
+            {"dataset": dataset, "key": key, "networks": list(networks)}
+            for (dataset, key), networks in self.counted.items()
+        ]
         return {
             "format": _SAMPLE_FORMAT,
             "design": dict(self.design),
@@ -123,13 +137,13 @@ class Samples:
             "samples": [
                 {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
             ],
-            **({"counted": [list(place) for place in self.counted]} if self.counted else {}),
+            **({"counted": counted} if counted else {}),
         }
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Samples":
         samples = {(item["dataset"], item["key"]): KeySample.from_payload(item) for item in payload["samples"]}
-        counted = tuple((dataset, key) for dataset, key in payload.get("counted", []))
+        counted = {(item["dataset"], item["key"]): tuple(item["networks"]) for item in payload.get("counted", [])}
         return cls(payload["design"], tuple(payload["pilot"]), samples, counted)
 
 
@@ -144,6 +158,34 @@ def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tupl
     by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
     chosen = set(by_hash[:count])
     return tuple(name for name in names if name in chosen)
+
+
+def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
+    """Combine the records of two results folders of one sweep, of which one may have larger samples.
+
+    Args:
+        first: record of the merged folder.
+        second: record to add.
+        results: folder of the second record, for the error.
+
+    Raises:
+        InputError: the samples differ otherwise, so that the results of one folder could not be used.
+    """
+    changed = dict(first.design) != dict(second.design) or first.pilot != second.pilot
+    keys = dict(first.keys)
+    for place, sample in second.keys.items():
+        smaller, larger = sorted((keys.get(place, sample), sample), key=lambda one: len(one.increments))
+        changed |= not larger.continues(smaller)
+        keys[place] = larger
+    if changed:
+        raise InputError(
+            f"Merging samples failed for {results}: its {SAMPLE_FILE} has other samples than the folders before it. "
+            "Merge it into a folder of its own."
+        )
+    counted = dict(first.counted)
+    for place, networks in second.counted.items():
+        counted[place] = tuple(dict.fromkeys([*counted.get(place, ()), *networks]))
+    return replace(first, keys=keys, counted=counted)
 
 
 def write_samples(results: Path, samples: Samples) -> None:

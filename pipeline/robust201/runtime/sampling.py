@@ -16,7 +16,7 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan, pilot_of, plan_without_samples
 from robust201.planning.samples import SAMPLE_FILE, KeySample, Samples, write_samples
 from robust201.runtime.pilot import OutcomeReader
-from robust201.runtime.preview import count_done
+from robust201.runtime.preview import count_coverage
 from robust201.shards import Inventory, ShardStore
 from robust201.statistics.sampling import allocate, stratify
 from robust201.tasks.columns import COLUMNS
@@ -24,14 +24,26 @@ from robust201.tasks.measurements import merge_values
 
 
 def draw_samples(
-    narrowed: Plan, inputs: Inputs, store: ShardStore, inventory: Inventory, say: Callable[[str], None]
+    narrowed: Plan,
+    inputs: Inputs,
+    store: ShardStore,
+    inventory: Inventory,
+    *,
+    check: Callable[[], None],
+    say: Callable[[str], None],
 ) -> bool:
     """Draw the increments that a sweep lacks, of keys whose pilot is complete; return whether there were any.
 
-    Of a narrowed plan, the whole sweep counts: the pilot may have been computed before.
+    The pilot is that of the whole sweep, even if the run's filters leave networks out. The images are copied first and
+    the record is written last, in one step, so that an interrupted run draws the same samples.
 
-    The images are kept first and the record is written last, in one step, so an interrupted run draws the same. Where
-    the record is gone but results on samples are there, `say` gets a line.
+    Args:
+        narrowed: the plan of a run, after filtering.
+        inputs: inputs of the sweep.
+        store: store of the sweep.
+        inventory: inventory of the store.
+        check: raises an error if another driver has taken over; called just before the record is written.
+        say: receives a line if there are results on samples, but no record of them.
     """
     plan = make_plan(narrowed.config, narrowed.facts)
     section = plan.config.sampling
@@ -58,31 +70,44 @@ def draw_samples(
         drawn[place] = sample.grow(allocate(sample.design, pilot.outcomes, count, pilot.predicted), images)
         found = True
     if found and section is not None:
-        counted = () if plan.facts.samples is None else plan.facts.samples.counted
+        counted = {} if plan.facts.samples is None else plan.facts.samples.counted
         samples = Samples(section.design(), pilot_of(plan), drawn, counted)
         inputs.copy_sample_images(samples)
+        check()
         write_samples(plan.config.results, samples)
         if lost := _find_lost_samples(plan, samples, inventory):
             say(_describe_lost_samples(plan.config.results, lost))
     return found
 
 
-def note_counted_keys(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the keys that need no sample, as all networks have results on all images; None if there is none to add."""
+def note_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
+    """Record the networks that need no sample, as they already have results on all images; None if there are none.
+
+    They are recorded by key, and only for keys whose sample is not drawn yet.
+    """
     section, before = plan.config.sampling, plan.facts.samples
-    undrawn = {(one.dataset, one.key) for one in plan.planned_keys if not is_drawn(plan.protocols[one.protocol])}
-    undrawn -= set() if before is None else set(before.keys)
+    recorded = Samples({}, (), {}) if before is None else before
+    undrawn = {
+        (planned.dataset, planned.key)
+        for planned in plan.planned_keys
+        if not is_drawn(plan.protocols[planned.protocol])
+    } - set(recorded.keys)
     if section is None or not undrawn:
         return None
+    pilot, counted = set(pilot_of(plan)), dict(recorded.counted)
     everything = plan_without_samples(plan.config, plan.facts)
-    planned_keys = tuple(one for one in everything.planned_keys if (one.dataset, one.key) in undrawn)
-    whole = replace(everything, planned_keys=planned_keys)
-    done = count_done(whole, inventory)
-    found = [place for place, total in whole.evaluations_by_key.items() if done[place] == total]
-    if not found:
+    planned_keys = tuple(planned for planned in everything.planned_keys if (planned.dataset, planned.key) in undrawn)
+    for covered in count_coverage(replace(everything, planned_keys=planned_keys), inventory):
+        planned = covered.planned
+        unfinished = {planned.networks[position].architecture for position in covered.unfinished}
+        networks = dict.fromkeys(network.architecture for network in planned.networks)
+        complete = (name for name in networks if name not in unfinished and name not in pilot)
+        place = planned.dataset, planned.key
+        if names := tuple(dict.fromkeys([*counted.get(place, ()), *complete])):
+            counted[place] = names
+    if counted == recorded.counted:
         return None
-    samples = Samples(section.design(), pilot_of(plan), {}) if before is None else before
-    samples = replace(samples, counted=tuple(sorted({*samples.counted, *found})))
+    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, counted)
     write_samples(plan.config.results, samples)
     return samples
 

@@ -180,6 +180,7 @@ def choose_next(
     aim: Aim,
     *,
     allowed: Sequence[int] | None = None,
+    standard_errors: pd.DataFrame | None = None,
     seed: int = 0,
 ) -> list[int]:
     """Choose the classes of cells to evaluate next, the most useful first.
@@ -190,20 +191,22 @@ def choose_next(
         count: number of cells.
         aim: ``ranking`` reduces the uncertainty of all cells, ``best`` looks for the cell of the highest accuracy.
         allowed: cells to choose from, such as a sweep's; all if absent.
+        standard_errors: see `predict_cells`.
         seed: see `predict_cells`.
 
     Raises:
         ConfigError: as `predict_cells`, or fewer cells than `count` remain.
         ResultsError: as `predict_cells`.
     """
-    problem = _pose(results, names, None, None)
+    problem = _pose(results, names, None, standard_errors)
     rest = problem.others if allowed is None else np.intersect1d(problem.others, np.asarray(allowed))
     if len(rest) < count:
         raise ConfigError(
             f"Choosing cells failed for {results.name}: expected --next up to {len(rest):,}, the cells that were not "
             f"evaluated, got {count:,}. Choose a smaller number."
         )
-    process = GaussianProcess(seed=seed).fit(problem.features[problem.evaluated], problem.targets)
+    process = GaussianProcess(seed=seed)
+    process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
     classes = np.unique(problem.space.isomorphs())
     covariance = process.posterior_covariance(problem.features[classes])
     candidates = np.isin(classes, rest)
