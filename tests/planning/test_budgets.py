@@ -22,7 +22,7 @@ COSTS = SampleCosts(
 def test_a_key_of_a_hundred_times_the_cost_gets_a_tenth_of_the_images() -> None:
     sizes = sample_sizes(COSTS, Budget(None, 0.025), "sweep")
     assert sizes[PGD] == pytest.approx(10 * sizes[SQUARE], rel=0.01)
-    assert 0.99 * 0.025 * COSTS.whole < COSTS.of_sizes(sizes) <= 0.025 * COSTS.whole
+    assert 0.99 * 0.025 * COSTS.whole < COSTS.with_sizes(sizes) <= 0.025 * COSTS.whole
 
 
 def test_hours_are_worker_hours() -> None:
@@ -43,13 +43,13 @@ def test_a_larger_budget_gives_no_key_fewer_images(fractions: list[float], keys:
         macs_per_hour=1.0,
     )
     least = {place: smallest_sample(count) for place, count in costs.n_images.items()}
-    lowest = costs.of_sizes(least) / costs.whole
+    lowest = costs.with_sizes(least) / costs.whole
     allowed = [lowest + (1 - lowest) * share for share in sorted(fractions)]
     found = [sample_sizes(costs, Budget(None, min(1.0, share)), "sweep") for share in allowed]
     for small, large in pairwise(found):
         assert all(small[place] <= large[place] for place in places)
     for share, sizes in zip(allowed, found, strict=True):
-        assert costs.of_sizes(sizes) <= share * costs.whole * (1 + 1e-6)
+        assert costs.with_sizes(sizes) <= share * costs.whole * (1 + 1e-6)
         assert all(least[place] <= sizes[place] <= costs.n_images[place] for place in places)
 
 
@@ -59,7 +59,7 @@ def test_the_whole_budget_gives_all_images() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "message"),
-    [(1e-5, "the pilot and the keys that are not sampled take 0.01 worker-hours"), (1e-3, "for 20 images of pgd")],
+    [(1e-5, "the pilot and the keys that are not sampled take 0.01 worker-hours"), (1e-3, "pays for 20 images")],
 )
 def test_too_small_a_budget_is_refused(fraction: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -67,14 +67,14 @@ def test_too_small_a_budget_is_refused(fraction: float, message: str) -> None:
 
 
 def test_the_budget_that_a_refusal_names_is_enough() -> None:
-    needed = COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
+    needed = COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
     sizes = sample_sizes(COSTS, Budget(None, needed), "sweep")
     assert np.array_equal([*sizes.values()], [20, 20])
 
 
 def test_rounded_budget_in_error_is_enough() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
-        costs = replace(COSTS, macs_per_hour=COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
+        costs = replace(COSTS, macs_per_hour=COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
         with pytest.raises(ConfigError) as raised:
             sample_sizes(costs, Budget(hours / 2, None), "sweep")
         named = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(raised.value))

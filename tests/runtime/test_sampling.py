@@ -430,7 +430,7 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"sampling": {"budget": "80%", "pilot": 1}}, r"sampling.pilot: expected at least 2 networks"),
         ({"sampling": {"budget": "80%", "pilot": 4}}, r"sampling.pilot: expected fewer networks than the sweep's 4"),
         ({"sampling": {"budget": "500"}}, r"sampling.budget: expected worker-hours above 0 such as 500h"),
-        ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget such as 500h"),
+        ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget with its unit, such as 500h"),
         ({"sampling": {"budget": "120%"}}, r"sampling.budget: expected worker-hours"),
         ({"sampling": {"budget": "80%", "cheap": ["fgms"]}}, r"sampling.cheap: .+ Did you mean 'fgsm'"),
         ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
@@ -448,9 +448,9 @@ def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[s
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        ("1%", r"since the pilot and the keys that are not sampled take .+ Raise the budget"),
-        ("0.00001h", r"since the pilot and the keys that are not sampled take"),
-        ("60%", r"for 20 images of aa_square on digits .+ 2 for each stratum"),
+        ("1%", r"because the pilot and the keys that are not sampled take .+ Raise the budget"),
+        ("0.00001h", r"because the pilot and the keys that are not sampled take"),
+        ("60%", r"pays for 20 images \(2 per stratum\) of aa_square on digits"),
     ],
 )
 def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
@@ -463,9 +463,9 @@ def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": {"budget": "80%", "pilot": 3}}, "expected sampling.pilot 2"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "expected sampling.seed 0"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "expected sampling.cheap"),
+        ({"sampling": {"budget": "80%", "pilot": 3}}, "were drawn with sampling.pilot 2"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "were drawn with sampling.seed 0"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "were drawn with sampling.cheap"),
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}}, "digits pgd .+ expected the protocol"),
         ({"images": {"count": N_IMAGES, "seed": 1}}, "expected the protocol|expected the images"),
     ],
@@ -515,7 +515,7 @@ def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> Non
     assert run(sampled("80%"), say=lines.append).computed == 0
     n_pgd = sum(n_seen(sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
-    assert line.startswith("The budget 80% pays for fewer images than an earlier one of ")
+    assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
     assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
     assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
     lines.clear()
@@ -612,7 +612,7 @@ def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
     assert run(config, say=lines.append).computed > 0
-    assert any("otherwise than before, so earlier results are not used" in line for line in lines)
+    assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale,) = previews[0].stale  # once, whatever the number of increments
     assert stale.endswith("are kept but not used: their images are not those of sample.json")
@@ -627,7 +627,7 @@ def test_run_names_keys_of_combined_samples(sampled: MakeSampled) -> None:
     lines: list[str] = []
     run(sampled("100%"), say=lines.append)
     assert [line for line in lines if "combined" in line] == [
-        f"The sample of {key} on digits has all images by now: combined the results of 2 networks"
+        f"The sample of {key} on digits now has all images: combined the results of 2 networks"
         for key in ("aa_square", "pgd")
     ]
 

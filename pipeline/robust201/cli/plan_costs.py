@@ -1,4 +1,4 @@
-"""What `robust201 plan` says of costs: hours by key, cheaper designs, designs for a budget, cells to evaluate next."""
+"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 _SHOWN_KEYS = 12
 
 _WORTH_SAVING = 1.0
-"""Worker-hours of a sweep from which on `plan` shows what less would save."""
+"""Minimum worker-hours of a sweep for which `plan` shows cheaper designs."""
 
 
 def summarise(
     plan: "Plan", like: Path | None, budget: str | None, reload: "Callable[..., SweepConfig]"
 ) -> dict[str, Any]:
-    """Return hours by key, days on the sweep's workers, and what cheaper forms save and lose, as a JSON value.
+    """Return hours by key, days on the sweep's workers, and cheaper designs, as a JSON value.
 
     Args:
         plan: the plan, narrowed by the command's options.
-        like: dataset from whose outcomes precision is expected; without one, the results folder's complete pilot is
-            used, if there is one.
-        budget: such as ``500h``; then also three designs that fit.
-        reload: read the sweep again with other fields.
+        like: dataset whose outcomes give the expected precision; if None, the results folder's pilot gives it, if it
+            is complete.
+        budget: budget such as ``500h``, for which three designs are added.
+        reload: function that reads the sweep again with other fields.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, savings, worst_case
@@ -106,10 +106,10 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
 
 
 def show(summary: Mapping[str, Any], budget: str | None) -> None:
-    """Show what `summarise` returns."""
+    """Print the result of `summarise`."""
     has_pilot = summary["costs"]["precision_from"] is not None
     if summary["costs"]["precision_from"] == "pilot":
-        console.say("Half-widths and tau are expected from the sweep's own pilot, which is complete.")
+        console.say("Half-widths and tau are computed from the sweep's complete pilot.")
     _show_costs(summary["costs"], has_pilot=has_pilot)
     if budget is not None:
         _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_pilot=has_pilot)
@@ -128,25 +128,25 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
     measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
     if measured:
-        source = f"m: from seconds measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
+        source = f"m: at the speed measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
     if costs["worker_hours"] < _WORTH_SAVING:
         return
     console.say(_describe_days(costs))
     if not costs["savings"]:
-        console.say("The sweep is sampled, so a smaller sampling.budget makes it cheaper: it leaves fewer images.")
+        console.say("The sweep is sampled: a smaller sampling.budget makes it cheaper, with fewer images.")
         return
-    _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
+    _show_designs("Cheaper designs", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
 
 
-def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *, has_pilot: bool) -> None:
-    """Show designs for a budget with the lines of the YAML that make each."""
+def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: float, *, has_pilot: bool) -> None:
+    """Print designs for a budget, each with its lines of YAML."""
     from robust201.planning.designs import yaml_lines
 
     if not designs:
-        console.say(f"The whole sweep fits the budget {budget}: it takes {console.show_hours(whole)} worker-hours.")
+        console.say(f"The full sweep fits the budget {budget}: it takes {console.show_hours(full_hours)} worker-hours.")
         return
-    _show_designs(f"Designs for {budget}", designs, whole, has_pilot=has_pilot)
+    _show_designs(f"Designs for {budget}", designs, full_hours, has_pilot=has_pilot)
     if all(design["over_budget"] for design in designs):
         console.say(f"No design fits the budget {budget}; these are the cheapest.")
     elif designs[0]["over_budget"]:
@@ -157,12 +157,12 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *
             console.out.print(line, markup=False, highlight=False)
 
 
-def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *, has_pilot: bool) -> None:
+def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: float, *, has_pilot: bool) -> None:
     rows = [
         (
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.show_hours(design["worker_hours"]),
-            f"{100 * (1 - design['worker_hours'] / whole):.1f}%" if whole else "-",
+            f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
             _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
@@ -174,8 +174,8 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *
         console.say(f"{design['design']}: {design['loss']}")
     if not has_pilot:
         console.say(
-            "Half-widths are those of simple random sampling at an accuracy of 50%, the widest. With --like DATASET, "
-            "which has outcomes by image, they are estimated, and so is Kendall's tau with the whole sweep's ranking."
+            "Half-widths are upper bounds: those of simple random sampling at an accuracy of 50%. To compute them and "
+            "Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
         )
 
 
@@ -190,7 +190,7 @@ def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]
 def _describe_days(costs: dict[str, Any]) -> str:
     hours, workers = costs["worker_hours"], costs["workers"]
     count = console.show_count(workers or 1, "worker")
-    hint = "" if workers else "; --workers N divides them"
+    hint = "" if workers else "; set another number with --workers N"
     days = costs["days"]
     time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
     return f"{console.show_hours(hours)} worker-hours are {time} on {count}{hint}."
@@ -212,7 +212,7 @@ def show_next(
     *,
     as_json: bool,
 ) -> None:
-    """Print the cells to evaluate next, as a field of the sweep YAML."""
+    """Print the cells to evaluate next as a field of the sweep YAML."""
     cells = next_cells(config, like, count, aim, keys, data)
     if as_json:
         print_json({"architectures": cells, "for": aim})
@@ -223,7 +223,7 @@ def show_next(
 def next_cells(
     config: "SweepConfig", like: Path | None, count: int, aim: str, keys: Sequence[str] | None, data: str | None
 ) -> list[int]:
-    """Choose the cells of a sweep to evaluate next, from the evaluated ones of a dataset.
+    """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.
 
     Raises:
         ConfigError: an option is missing or wrong, or fewer cells remain.
@@ -234,11 +234,11 @@ def next_cells(
 
     if like is None:
         raise ConfigError(
-            "Reading the command line failed for --next: expected --like DATASET, the export of what was evaluated so "
-            "far, got none. Export the results, and name the folder."
+            "Reading the command line failed for --next: it needs --like DATASET, the export of the cells evaluated so "
+            "far. Export the results, and name the folder."
         )
-    chosen = next((one for one in AIMS if one == aim), None)
-    if chosen is None:
+    valid_aim = next((name for name in AIMS if name == aim), None)
+    if valid_aim is None:
         raise ConfigError(
             f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
         )
@@ -249,8 +249,8 @@ def next_cells(
         console.say(note)
     if config.space_name != (results.space.name if results.space else ""):
         raise ConfigError(
-            f"Choosing cells failed for {config.name}: expected a sweep of the space of {like}, got one of "
-            f"{config.space_name}. Choose another dataset or sweep."
+            f"Choosing cells failed for {config.name}: its space {config.space_name} is not the space of {like}. "
+            "Choose another dataset or sweep."
         )
     allowed = [name for name in config.selected_architectures if isinstance(name, int)]
-    return choose_next(results, keys, count, chosen, allowed=allowed, standard_errors=standard_errors)
+    return choose_next(results, keys, count, valid_aim, allowed=allowed, standard_errors=standard_errors)
