@@ -262,7 +262,7 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
     few = write_measures(tmp_path / "too-few", dict([*measured.items()][:100]))
     refused = robust201("predict", folder, "--keys", "clean", "--measures", few).refusal(2)
     assert "but has 100 of 6,466" in refused
-    assert "got none" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
+    assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
 
 
 def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:
