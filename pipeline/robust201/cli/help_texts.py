@@ -5,6 +5,8 @@ from typing import Any
 
 import typer
 
+from robust201.cli.single_options import SingleOptionsCommand
+
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 ABOUT = "Evaluate the robustness of image classifiers: your own network, or a whole search space on a cluster."
@@ -151,4 +153,6 @@ def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:
     for function in functions:
         name = function.__name__.replace("_", "-")
         panel = panels.get(name)
-        app.command(name, rich_help_panel=panel, epilog=epilog(name), hidden=panel is None)(function)
+        app.command(name, cls=SingleOptionsCommand, rich_help_panel=panel, epilog=epilog(name), hidden=panel is None)(
+            function
+        )

@@ -25,6 +25,7 @@ from robust201.cli.options import (
     reject_options,
     select_trainings,
 )
+from robust201.cli.single_options import SingleOptionsCommand
 from robust201.core.errors import ConfigError, EvaluationError
 
 if TYPE_CHECKING:
@@ -261,4 +262,4 @@ def _read_job(
 
 
 for function in (ray, slurm):
-    submit_app.command(epilog=epilog(f"submit {function.__name__}"))(function)
+    submit_app.command(cls=SingleOptionsCommand, epilog=epilog(f"submit {function.__name__}"))(function)
