@@ -1,14 +1,22 @@
 """`robust201 train`: train the networks of a training YAML."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
 from robust201.cli.monitoring import print_json
 from robust201.cli.options import AllowCode, Executor, Limit, SlurmRequeue, Workers, select_trainings
+
+if TYPE_CHECKING:
+    from robust201.planning.training_config import Training
+    from robust201.planning.training_plan import TrainingPlan
+    from robust201.weights.manifest import CheckpointRecord
 
 
 def train(
@@ -48,24 +56,49 @@ def train(
     check_device(config)
     announce_code(config, trainings, allowed=allow_code or (), say=console.say)
     check_code(config)
+    trained: list[Training] = []
+
+    def show_preview(plan: TrainingPlan) -> None:
+        trained.extend(planned.training for planned in plan.trainings)
+        console.say(
+            f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
+            f"{console.show_count(len(plan.trainings), 'training')}: {plan.n_done:,} done, "
+            f"{plan.n_evaluations - plan.n_done:,} missing."
+        )
+
     display = console.RunDisplay("Training", "snapshots")
     with display.showing():
         tally = run_trainings(
             config,
             selection=selection,
-            on_preview=lambda plan: console.say(
-                f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
-                f"{console.show_count(len(plan.trainings), 'training')}: {plan.n_done:,} done, "
-                f"{plan.n_evaluations - plan.n_done:,} missing."
-            ),
+            on_preview=show_preview,
             on_progress=display.update,
             say=console.say,
         )
+    console.say_each(_describe_accuracies(config.store, trained))
     complete = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", complete)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
     raise typer.Exit(code)
+
+
+def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str]:
+    """Return a line with the test accuracy of each finished training run."""
+    from robust201.weights.store import CheckpointStore
+
+    runs = set(trainings)
+    return [
+        f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
+        for record in CheckpointStore(store).records()
+        if record.is_end and record.recorded_accuracy is not None and _training_of(record) in runs
+    ]
+
+
+def _training_of(record: CheckpointRecord) -> Training:
+    from robust201.planning.training_config import Training
+
+    return Training(record.index, record.dataset, record.recipe, record.seed)
 
 
 def plan_trainings(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
