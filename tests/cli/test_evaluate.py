@@ -263,7 +263,7 @@ def empty(folder: Path) -> None:
 
 WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no function named": (keep, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
-    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
+    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: No such file or directory"),
     "a missing function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
     "a file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
     "not a module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
@@ -293,7 +293,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
         "--std: expected numbers above 0 and up to 1, since pixels",
     ),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
-    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
+    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: no file can be created in"),
     "a parameter of another key": (keep, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
     "a setting without parameter": (keep, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
     "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),

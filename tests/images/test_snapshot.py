@@ -26,7 +26,7 @@ def test_snapshot_preserves_images(tmp_path: Path) -> None:
 
 def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageFullError, match=r"expected free space on the disk, got none \(\d+ requested"),
+        pytest.raises(StorageFullError, match=r"the disk is full \(\d+ requested"),
         atomic_write(tmp_path / "images.npy"),
         Path("/dev/full").open("wb") as full,
     ):

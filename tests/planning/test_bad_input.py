@@ -54,7 +54,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"fog": {"severities": [1, True]}}},
-            "expected a value other than true or false, got True among them.",
+            "expected a value other than true or false, got True in the list.",
         ),
         ({"architectures": []}, "an empty list"),
         ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, "keys.pgd.epsilons_255.1: expected more than 0, got -2."),

@@ -414,7 +414,7 @@ def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201:
             "import no_such_package_of_mine",
             "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but not ",
         ),
-        ("def built(architecture, n_classes): pass", "expected a function of that name, got none"),
+        ("def built(architecture, n_classes): pass", "the file does not define this function"),
         ("def buidl(architecture, n_classes): pass", "got none. Define it, or name another one. Did you mean 'buidl'?"),
         ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],

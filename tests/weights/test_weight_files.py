@@ -115,10 +115,10 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "TorchScript": (
         torchscript_bytes(),
-        r"got a TorchScript archive, which holds code.*torch\.save\(network\.state_dict\(\), ",
+        r"got a TorchScript archive, which contains code.*torch\.save\(network\.state_dict\(\), ",
     ),
-    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed one"),
-    "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or foreign one"),
+    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed archive"),
+    "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or unrelated file"),
     "no tensors": (torch_bytes({"epoch": 3}), "expected a state_dict of named tensors, got a dictionary of 'epoch'"),
     "a list": (torch_bytes([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
     "two networks": (
@@ -153,7 +153,7 @@ def test_truncated_torch_file_is_rejected_at_any_length(tmp_path: Path, zipped: 
     raw, path = torch_bytes(WEIGHTS, zipped=zipped), tmp_path / "w.pth"
     for length in range(8, len(raw), len(raw) // 20):
         path.write_bytes(raw[:length])
-        with pytest.raises(CheckpointError, match="got a truncated, damaged or foreign one"):
+        with pytest.raises(CheckpointError, match="got a truncated, damaged or unrelated file"):
             read_weights(path)
 
 
