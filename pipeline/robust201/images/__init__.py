@@ -3,8 +3,8 @@
 A new dataset needs a row in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
 `load` function, and a row of `FORMS`. The table-wide tests then cover it.
 
-No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need pyarrow,
-Pillow or scikit-learn import them.
+No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
+pyarrow, Pillow or scikit-learn import them.
 """
 
 from collections.abc import Callable

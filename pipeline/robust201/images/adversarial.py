@@ -44,7 +44,7 @@ class AdversarialStore:
     def missing(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
         """Yield the strengths, start and stop of each range of positions with missing blocks."""
         existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
-        for start in range(0, len(self._indices), self._step):
+        for start in range(0, len(self._indices), self._images_per_block):
             stop = self._stop(start)
             missing_strengths = tuple(
                 strength for strength in strengths if _block_name(strength, start, stop) not in existing
@@ -57,7 +57,7 @@ class AdversarialStore:
         stream = io.BytesIO()
         np.save(stream, np.ascontiguousarray(pixels), allow_pickle=False)
         content = stream.getvalue()
-        digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
+        digest = hashlib.sha256(content).hexdigest()[:_HASH_DIGITS]
         with atomic_write(self.folder / f"{_block_name(strength, start, start + len(pixels))}-{digest}.npy") as file:
             file.write(content)
 
@@ -68,14 +68,14 @@ class AdversarialStore:
             DatasetError: a block is missing or damaged.
         """
         positions = np.searchsorted(self._indices, rows)
-        starts = positions // self._step * self._step
+        starts = positions // self._images_per_block * self._images_per_block
         images = np.empty((len(rows), *self._block(strength, int(starts[0])).shape[1:]), np.float32)
         for start in np.unique(starts).tolist():
             images[starts == start] = self._block(strength, start)[positions[starts == start] - start]
         return images
 
     def _stop(self, start: int) -> int:
-        return min(start + self._step, len(self._indices))
+        return min(start + self._images_per_block, len(self._indices))
 
     def _block(self, strength: float, start: int) -> NDArray[np.float32]:
         """Memory-map a block, and check its hash once per process."""
@@ -94,7 +94,7 @@ class AdversarialStore:
 def _read_block(path: Path, count: int) -> NDArray[np.float32]:
     """Memory-map a block of `count` images, or raise a DatasetError if it is damaged."""
     try:
-        digest = sha256_of(path)[:_DIGITS]
+        digest = sha256_of(path)[:_HASH_DIGITS]
         array = read_npy(path, mapped=True)
         is_valid = path.stem.endswith(f"-{digest}") and array.dtype == np.float32 and array.ndim == 4
         got = f"{digest} and {array.dtype} {array.shape}"

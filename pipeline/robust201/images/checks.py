@@ -41,8 +41,7 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
         content = read_file(path, _MAX_IMAGE_BYTES)
     except OSError as error:
         raise DatasetError(
-            f"Reading images failed for {path}: expected a readable file, got {error.strerror}. "
-            "Check the path, or fetch the dataset again."
+            f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
         ) from error
     if checksum is not None:
         if checksum.digest is None:
@@ -83,8 +82,8 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
     if len(invalid_rows):
         raise DatasetError(
             f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
-            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The file is damaged or belongs to "
-            "another dataset; check the name of the dataset, or the number of classes."
+            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The file is "
+            "damaged or belongs to another dataset; check the name of the dataset, or the number of classes."
         )
 
 

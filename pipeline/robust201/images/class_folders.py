@@ -1,8 +1,8 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
 Classes are numbered in the order of their folders' names, unless a file `labels.json` next to the folders numbers them.
-It is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet can keep
-their labels among a thousand. Files without the suffix of an image are ignored. Images other than JPEG and PNG are
+It is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet can
+keep their labels among a thousand. Files without the suffix of an image are ignored. Images other than JPEG and PNG are
 rejected instead of ignored, because torchvision reads them.
 """
 

@@ -1,8 +1,8 @@
 """Reader of corrupted images on disk, published or generated: `<folder>/<corruption>.npy`.
 
 The layout is that of CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3) uint8
-with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256 classes)
-uint16, repeats the test labels five times. A folder of generated images also has a manifest
+with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
+classes) uint16, repeats the test labels five times. A folder of generated images also has a manifest
 (`images.generated_folder`), so it cannot be opened as a published folder by mistake, or vice versa.
 """
 
@@ -240,8 +240,8 @@ def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int6
     if not is_same.all():
         raise DatasetError(
             f"Opening generated corruptions failed for {folder}: expected corruptions of all {len(images):,} selected "
-            f"images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or was different "
-            f"when they were generated ({int((~is_same).sum()):,} such images). Generate them in another folder, or "
+            f"images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or has changed "
+            f"since they were generated ({int((~is_same).sum()):,} such images). Generate them in another folder, or "
             "delete this folder."
         )
     return rows
@@ -272,7 +272,7 @@ def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint
         array = read_npy(path, mapped=True)
     except FileNotFoundError as error:
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: there is no such file; an array of shape {shape} is needed. "
+            f"Opening {source} corruptions failed for {path}: there is no such file (an array of shape {shape}). "
             f"{remedy}, or remove the key from the sweep."
         ) from error
     except (OSError, ValueError) as error:

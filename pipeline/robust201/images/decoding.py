@@ -1,7 +1,7 @@
 """Decoding of JPEG and PNG files to arrays of one image size.
 
-The pixels of a JPEG depend on the JPEG library inside Pillow, and the pixels of a resized image on Pillow. The hash of an
-image set includes its pixels, so libraries that give different pixels give different hashes. `ImageDecoder.decoder`
+The pixels of a JPEG depend on the JPEG library inside Pillow, and the pixels of a resized image on Pillow. The hash of
+an image set includes its pixels, so libraries that give different pixels give different hashes. `ImageDecoder.decoder`
 records the libraries.
 """
 
@@ -61,16 +61,16 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: it is not a JPEG or 8-bit PNG, has the wrong size, or is coloured although the dataset is grey.
+            DatasetError: the image is not a JPEG or 8-bit PNG, has the wrong size, or is coloured in a grey dataset.
         """
         from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
                 # The size is checked before decoding, so that a huge image cannot exhaust the memory.
-                self._check_form(label, image)
+                self._check_mode_and_size(label, image)
                 if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
-                    # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not reveal the bit depth.
+                    # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not show the bit depth.
                     raise DatasetError(
                         f"Decoding an image failed for {label}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
