@@ -104,7 +104,7 @@ def test_image_set_keeps_positions_and_random_numbers(folder: Path) -> None:
     assert counted.protocols == arrays.protocols
     comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], some, keys=["clean"], progress=False)
     assert comparison["n_images"].tolist() == [7]
-    with pytest.raises(DatasetError, match="an image set has labels"):
+    with pytest.raises(DatasetError, match="the image set already has labels"):
         evaluate(TinyNetwork(), some, some.labels, ["clean"], progress=False)
 
 

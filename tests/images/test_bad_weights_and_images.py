@@ -102,9 +102,9 @@ def write_weights(folder: Path, damage: str) -> None:
         ("foreign", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
-        ("shapes", "has another network there"),
+        ("shapes", "The weights belong to another network"),
         ("nan", "classifier.weight"),
-        ("missing", "expected a file of network #309"),
+        ("missing", "there is no file of network #309"),
     ],
 )
 def test_import_weights_rejects_invalid_weights(
@@ -135,7 +135,7 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     assert "000021" in error_line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
     second_result = robust201("import-weights", "source", *options, "--format", "nats")
-    assert "expected at least one network, got none" in second_result.refusal(2)
+    assert "the selection contains no network" in second_result.refusal(2)
 
 
 # Images

@@ -352,7 +352,7 @@ def test_error_names_option_that_set_the_field(robust201: RunCommand, write_swee
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"space": "zoo"}, "got only weights of the space zoo. Name a store of weights of this space"),
+        ({"space": "zoo"}, "got only weights of the space zoo. Use a store with weights of this space"),
         ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with the dataset's number"),
         ({"channels": 8}, "channels 4, got 8. Set `network`"),
     ],
