@@ -105,7 +105,7 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
 def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, form: str) -> None:
     spec = dataset(name)
     WRITERS[form](tmp_path, spec, "test", *fabricate(spec, 5))
-    with pytest.raises(DatasetError, match="expected|No such file"):
+    with pytest.raises(DatasetError, match=r"expected|No such file"):
         load_images(name, path=tmp_path, form=form, split="train", verify=False)
     for other_form in set(spec.forms) - {form, "digits"}:
         with pytest.raises(DatasetError, match=rf"Loading the test images of {name} failed for .*\({other_form}\)"):

@@ -415,7 +415,10 @@ def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201:
             "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but no files ",
         ),
         ("def built(architecture, n_classes): pass", "the file does not define this function"),
-        ("def buidl(architecture, n_classes): pass", "Define it, or use the name of another function. Did you mean 'buidl'?"),
+        (
+            "def buidl(architecture, n_classes): pass",
+            "Define it, or use the name of another function. Did you mean 'buidl'?",
+        ),
         ("raise KeyboardInterrupt", "executing the file raised KeyboardInterrupt"),
     ],
 )
