@@ -21,7 +21,7 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architec
 FLAG_LEVEL = 1e-3
 """Probability that a check flags any network of a dataset by chance."""
 
-HUGE_255 = 64.0
+MIN_HUGE_EPSILON_255 = 64.0
 """Minimum epsilon, in units of 1/255, at which an attack in the Linf ball can set most pixels to any value."""
 
 NEAR_CHANCE = 0.15
@@ -30,13 +30,13 @@ NEAR_CHANCE = 0.15
 At 255/255, FGSM produces images with two values per channel. Networks do not assign such images to all classes equally
 often, so the accuracy may be above chance level."""
 
-SAME = 1e-3
+ARITHMETIC_TOLERANCE = 1e-3
 """Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
 """Key and strength in the input of `find_flags` of the fraction of images whose gradient is exactly zero."""
 
-MOST_ZERO = 0.01
+MAX_ZERO_FRACTION = 0.01
 """Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
@@ -269,7 +269,7 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     reason = f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)"
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
-        if key in (_FGSM, *_LINF.iterative) and strength >= HUGE_255:
+        if key in (_FGSM, *_LINF.iterative) and strength >= MIN_HUGE_EPSILON_255:
             limits = dict.fromkeys(accuracies, limit)
             yield from _flag("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
 
@@ -277,20 +277,23 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     """Flag changes at strength 0, which sweeps reject, so only files of other programs contain it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
-    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}"
+    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {ARITHMETIC_TOLERANCE:g}"
     known_keys = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in known_keys and strength == 0:
             for higher, lower in ((accuracies, clean), (clean, accuracies)):
-                yield from _flag("changed at zero", f"{key} at 0 against clean", reason, higher, lower, SAME)
+                yield from _flag(
+                    "changed at zero", f"{key} at 0 against clean", reason, higher, lower, ARITHMETIC_TOLERANCE
+                )
 
 
 def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
-        f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there"
+        f"the loss has no gradient at more than {MAX_ZERO_FRACTION:g} of the images: "
+        "attacks that follow it do not move there"
     )
-    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MOST_ZERO))
+    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION))
 
 
 class _ChanceMargin(NamedTuple):
