@@ -1,4 +1,4 @@
-"""Signals, drain deadlines, lost workers, unresponsive processes and leftover files interrupt a run as specified."""
+"""Runs handle signals, drain deadlines, lost workers, unresponsive processes and leftover files."""
 
 import importlib
 import os

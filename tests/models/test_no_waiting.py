@@ -258,7 +258,7 @@ def test_attack_loop_never_waits_for_the_device(key, model_name, device):
 
 
 @pytest.mark.parametrize("queries", [1, 40, 130])
-def test_square_waits_only_to_find_unfooled_images(queries, monkeypatch):
+def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypatch):
     waiting_operations = []
 
     class RecordingWaits(TorchDispatchMode):

@@ -103,12 +103,12 @@ def _irregular_file_error(path: Path, file_type: str) -> IrregularFileError:
 
 
 def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Check a path that a library opens itself, with the errors of `open_file`."""
+    """Check a path that a library opens itself; raise the same errors as `open_file`."""
     open_file(path, max_bytes).close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file of at most `max_bytes`, with the errors of `open_file`."""
+    """Read a whole file of at most `max_bytes`; raise the same errors as `open_file`."""
     with open_file(path, max_bytes) as stream:
         # A read reserves memory for all requested bytes at once, so request the size of the file and not the limit.
         return stream.read(os.fstat(stream.fileno()).st_size)
@@ -117,24 +117,24 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 def read_text(path: Path, max_bytes: int) -> str:
     """Read a UTF-8 file of at most `max_bytes`.
 
-    Raises the errors of `open_file`, and UnicodeDecodeError if the content is not valid UTF-8.
+    It raises the same errors as `open_file`, and UnicodeDecodeError if the content is not valid UTF-8.
     """
     return read_file(path, max_bytes).decode()
 
 
 def sha256_of(path: Path, max_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file (64 lower-case hex digits), with the errors of `open_file`."""
+    """Return the SHA-256 of a file (64 lower-case hex digits); raise the same errors as `open_file`."""
     return digest_of(path, hashlib.sha256, max_bytes)
 
 
 def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]", max_bytes: int | None = None) -> str:
-    """Hash a file with a new `hasher` and return lower-case hex digits, with the errors of `open_file`."""
+    """Hash a file with a new `hasher` and return lower-case hex digits; raise the same errors as `open_file`."""
     with open_file(path, max_bytes) as stream:
         return hashlib.file_digest(cast(BufferedReader, stream), hasher).hexdigest()
 
 
 MAX_JSON_BYTES = 1 << 30
-"""Maximum size of a JSON file of robust201; the largest, with the hashes of all networks' weights, has megabytes."""
+"""Maximum size of a JSON file of robust201; the largest, with the hashes of all networks' weights, takes megabytes."""
 
 MAX_STATE_BYTES = 1 << 20
 """Maximum size of a state file: lease, heartbeat, progress, format."""

@@ -5,7 +5,7 @@ constructors and rejects all others, so a file cannot import anything. The const
 a file may request a harmless type with a huge size.
 
 It reads NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors contain whole
-`torch.save` files, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files as safely.
+`torch.save` files, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files like this.
 """
 
 import io
