@@ -129,7 +129,7 @@ def _open_source(
         return open_members(source, None if indices is None else [int(name) for name in indices], format)
     if format is not None:
         raise ConfigError(
-            f"Importing weights failed for {source}: --format {format} is only for NAS-Bench-201. For the space "
+            f"Importing weights failed for {source}: --format {format} is only for the space {DEFAULT_SPACE}. For "
             f"{space.name}, files of state_dicts are named after the networks. Remove --format."
         )
     dataset = datasets[0] if datasets else ""
