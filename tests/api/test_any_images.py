@@ -42,10 +42,10 @@ def test_attack_keeps_grey_images_within_ball(axis: int) -> None:
 
 def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
     with pytest.raises(
-        EvaluationError, match=r"expected logits of images \(21, 1, 8, 8\).*channels.*Check the network"
+        EvaluationError, match=r"images of shape \(21, 1, 8, 8\), it raised .*channels.*Correct the network"
     ):
         evaluate(network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
-    with pytest.raises(ConfigError, match=r"expected images of 3 channels, as its normalisation has, got 1\. Give"):
+    with pytest.raises(ConfigError, match=r"the normalisation has 3 channels, but the images have 1\. Both need"):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
     with pytest.raises(DatasetError, match=r"'fog': corruptions need RGB images.* Leave the key out\."):
         evaluate(network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
@@ -104,7 +104,7 @@ def test_image_set_keeps_positions_and_random_numbers(folder: Path) -> None:
     assert counted.protocols == arrays.protocols
     comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], some, keys=["clean"], progress=False)
     assert comparison["n_images"].tolist() == [7]
-    with pytest.raises(DatasetError, match="an image set has labels"):
+    with pytest.raises(DatasetError, match="the image set already has labels"):
         evaluate(TinyNetwork(), some, some.labels, ["clean"], progress=False)
 
 

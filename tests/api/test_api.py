@@ -382,11 +382,11 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
     ):
         with pytest.raises(error, match=message):
             load_model(*arguments)
-    with pytest.raises(CheckpointError, match="expected the tensors of ResNet, got others"):
+    with pytest.raises(CheckpointError, match="the tensors are not those of ResNet"):
         load_model("resnet18", "cifar10", weights=file)
     with pytest.raises(ArchitectureError, match="Did you mean 'resnet18'"):
         load_model("resnet1", "cifar10", weights=file)
-    with pytest.raises(CheckpointError, match="expected a readable file"):
+    with pytest.raises(CheckpointError, match="No such file or directory"):
         load_model("resnet18", "cifar10", weights=tmp_path / "none.safetensors")
     with pytest.raises(ConfigError, match="Choosing a device failed for 'abacus'"):
         load_model(21, "digits", tiny_weights, device="abacus")

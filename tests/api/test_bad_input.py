@@ -49,17 +49,23 @@ def fail(_logits: torch.Tensor) -> None:
 MODELS = {
     "no batch": (
         lambda logits: logits.flatten(),
-        r"expected logits \(21, classes\), got torch.float32 of shape \(105,",
+        r"expected logits of shape \(21, classes\), got torch.float32 of shape \(105,",
     ),
     "a map": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
-    "other images": (lambda logits: logits[1:], r"expected logits \(21, classes\), got shape \(20, 5\)"),
+    "other images": (lambda logits: logits[1:], r"expected logits of shape \(21, classes\), got shape \(20, 5\)"),
     "classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
     "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got dict"),
-    "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"expected finite logits, got NaN or infinity for 21 of 21"),
-    "infinity": (lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf), r"infinity for 1 of 21 images"),
-    "random numbers": (lambda logits: logits + torch.randn_like(logits), r"got others in the second of two passes"),
-    "dropout left on": (AlwaysDropping(0.1), r"second of two passes. Switch off dropout"),
-    "an error": (fail, r"got RuntimeError: mat1 and mat2 cannot be multiplied"),
+    "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"the logits of 21 of 21 images contain NaN or infinity"),
+    "infinity": (
+        lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf),
+        r"the logits of 1 of 21 images contain NaN or infinity",
+    ),
+    "random numbers": (
+        lambda logits: logits + torch.randn_like(logits),
+        r"a second pass with the same images returned other logits",
+    ),
+    "dropout left on": (AlwaysDropping(0.1), r"returned other logits. Disable dropout"),
+    "an error": (fail, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
 
@@ -93,7 +99,7 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
 def test_evaluate_rejects_network_that_blocks_gradients(hide: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Gradient attacks would fail, and the network would look perfectly robust."""
     fgsm = [{"fgsm": {"epsilons_255": [8]}}]
-    refusal(EvaluationError, "expected logits that PyTorch can differentiate", model=Answering(hide), keys=fgsm)
+    refusal(EvaluationError, "its logits depend on the images, but", model=Answering(hide), keys=fgsm)
     without = evaluate(Answering(hide), PIXELS, LABELS, ["clean"], progress=False)
     assert without["accuracy"].notna().all()
 
@@ -177,7 +183,7 @@ def test_evaluate_reports_exit_of_network_as_error() -> None:
     def leave(_logits: torch.Tensor) -> None:
         raise SystemExit(0)
 
-    refusal(EvaluationError, "got SystemExit", model=Answering(leave))
+    refusal(EvaluationError, "it raised SystemExit", model=Answering(leave))
 
 
 def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
@@ -188,7 +194,9 @@ def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
 
 def test_evaluate_rejects_wrong_number_of_classes() -> None:
     refusal(
-        EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct the number of classes", n_classes=7
+        EvaluationError,
+        r"expected logits of shape \(21, 7\), got shape \(21, 5\).*correct the number of classes",
+        n_classes=7,
     )
 
 
@@ -199,7 +207,7 @@ def test_evaluate_rejects_objects_that_are_not_modules() -> None:
 FLOATS = PIXELS / np.float32(255)
 IMAGES_GIVEN = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
-    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Give pixels divided by 255, without"),
+    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
     "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
@@ -216,23 +224,23 @@ IMAGES_GIVEN = {
 @pytest.mark.parametrize("what", IMAGES_GIVEN)
 def test_evaluate_rejects_malformed_images(what: str) -> None:
     images, message = IMAGES_GIVEN[what]
-    refusal(DatasetError, rf"^Reading images failed .*{message}", images=images)
+    refusal(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
 
 
 LABELS_GIVEN = {
     "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
     "negative": (LABELS - 9, r"image 0: expected 0 to 4"),
-    "too few": (LABELS[:-1], r"each of the 21 images, got int64 of shape \(20,\)"),
+    "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
     "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\)"),
-    "floats": (LABELS / 1, r"expected integers.*got float64"),
-    "truth values": (LABELS > 2, r"expected integers.*got bool"),
+    "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
+    "truth values": (LABELS > 2, r"expected 21 integers.*got bool"),
 }
 
 
 @pytest.mark.parametrize("what", LABELS_GIVEN)
 def test_evaluate_rejects_malformed_labels(what: str) -> None:
     labels, message = LABELS_GIVEN[what]
-    refusal(DatasetError, rf"^Reading labels failed .*{message}", labels=labels)
+    refusal(DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels)
 
 
 KEYS = {
@@ -290,7 +298,7 @@ def test_evaluate_rejects_wrong_options() -> None:
     ):
         refusal(ConfigError, message, normalisation=(mean, std))
         refusal(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
-    refusal(ConfigError, r"normalises by itself", model=tiny_classifier(), normalisation=NORMALISATION)
+    refusal(ConfigError, r"already has its own normalisation", model=tiny_classifier(), normalisation=NORMALISATION)
 
 
 def test_attack_rejects_wrong_arguments() -> None:

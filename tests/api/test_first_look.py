@@ -130,8 +130,8 @@ def test_first_look_supports_images_of_one_class() -> None:
     ("changes", "error", "message"),
     [
         ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \(0, 3, 8, 8\)"),
-        ({"model": Fixed(1)}, DatasetError, "as the model has 1 classes"),
-        ({"model": Fixed(5, is_broken=True)}, EvaluationError, "expected finite logits, got NaN"),
+        ({"model": Fixed(1)}, DatasetError, "because the model has 1 classes"),
+        ({"model": Fixed(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
         ({"epsilon": "8"}, ConfigError, "Write 8/255"),

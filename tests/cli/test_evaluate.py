@@ -238,7 +238,7 @@ def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: s
 def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand) -> None:
     options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
     argv = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
-    assert "evaluate with randomised=True (--randomised)" in robust201(
+    assert "evaluate it with randomised=True (--randomised)" in robust201(
         *arguments(network="my_model.py:noisy", weights=None, keys="clean")
     ).refusal(2)
     result = robust201(*argv, *options, "--randomised")
@@ -263,14 +263,19 @@ def empty(folder: Path) -> None:
 
 WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "no function named": (keep, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
-    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
-    "a missing function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
+    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: No such file or directory"),
+    "a missing function": (
+        keep,
+        {"network": "my_model.py:make"},
+        2,
+        "make in my_model.py failed: the file does not define this function",
+    ),
     "a file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
     "not a module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
     "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
-    "missing weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
-    "a folder of weights": (keep, {"weights": "."}, 2, "got a folder instead of a regular file"),
-    "not a safetensors file": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
+    "missing weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: No such file or directory"),
+    "a folder of weights": (keep, {"weights": "."}, 2, "a folder instead of a regular file"),
+    "not a safetensors file": (keep, {"weights": "my_model.py"}, 2, "expected a complete safetensors file"),
     "an unknown dataset": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "a wrong image size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
@@ -293,13 +298,13 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
         "--std: expected numbers above 0 and up to 1, since pixels",
     ),
     "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
-    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: expected a folder to make files in"),
+    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: no file can be created in"),
     "a parameter of another key": (keep, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
     "a setting without parameter": (keep, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
     "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
     "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
-    "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
-    "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
+    "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "because it is on the meta device"),
+    "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "because it belongs to a lazy layer"),
     "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
     "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
     "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
@@ -327,7 +332,7 @@ def test_evaluate_rejects_repeated_setting(files: Path, robust201: RunCommand) -
 def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
-    assert "expected the tensors of TinyNetwork, got others" in robust201(*arguments()).refusal(2)
+    assert "the tensors are not those of TinyNetwork" in robust201(*arguments()).refusal(2)
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
@@ -355,7 +360,7 @@ def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand
 
 
 def test_evaluate_exits_with_2_for_rejected_network(files: Path, robust201: RunCommand) -> None:
-    assert "got RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
+    assert "it raised RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
 
 
 def test_evaluate_reports_late_failure_of_network_in_one_line(files: Path, robust201: RunCommand) -> None:

@@ -100,7 +100,7 @@ def test_study_rejects_bad_input_before_first_step(robust201, tmp_path, monkeypa
     study, out = write_small_study(tmp_path), tmp_path / "out"
     out.touch()
     result = robust201("study", study, "--out", out)
-    assert (result.code, "$ robust201" in result.err, "got a file" in result.err) == (2, False, True)
+    assert (result.code, "$ robust201" in result.err, "a file with this name exists" in result.err) == (2, False, True)
     out.unlink()
     study.write_text(study.read_text().replace("train.yaml", "${ROBUST201_UNSET}/train.yaml"))
     assert "export ROBUST201_UNSET=FOLDER" in robust201("study", study, "--out", out).refusal(2)

@@ -1,4 +1,4 @@
-"""The reader of NumPy files: equal to NumPy's, with a ValueError for any damage."""
+"""The reader of NumPy files returns the same arrays as NumPy, and raises ValueError for every damaged file."""
 
 from pathlib import Path
 
@@ -23,25 +23,25 @@ def test_read_npy_reads_numpy_files(tmp_path: Path, array: np.ndarray, mapped: b
     assert (result.dtype, result.shape, result.tolist()) == (array.dtype, array.shape, array.tolist())
 
 
-def test_read_npy_raises_value_error_for_any_damage(tmp_path: Path) -> None:
+def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "labels.npy"
     np.save(path, np.arange(50, dtype=np.uint8))
     original = path.read_bytes()
     rng = np.random.default_rng(0)
-    for number in range(400):
+    for repetition in range(400):
         content = bytearray(original)
         start = int(rng.integers(128))
-        if number % 2:
+        if repetition % 2:
             content[start : start + int(rng.integers(1, 40))] = b""
         else:
             end = min(128, start + int(rng.integers(1, 60)))
-            content[start:end] = bytes(end - start)  # NumPy raises an error of the tokenizer
+            content[start:end] = bytes(end - start)  # for this, NumPy raises an error of Python's tokenizer
         path.write_bytes(content)
         try:
             result = read_npy(path)
         except ValueError:
             continue
-        assert result.tolist() == list(range(50))  # only padding of the header was damaged
+        assert result.tolist() == list(range(50))  # only the padding of the header was damaged
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([{}], dtype=object), np.zeros(2, "f8,i4")])

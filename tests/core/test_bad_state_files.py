@@ -1,4 +1,4 @@
-"""Damaged state files of a results folder: reported in one line or ignored, and never waited for."""
+"""Damaged state files of a results folder are reported in one line or ignored, and never block a command."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from robust201.planning.plan_file import load_plan
 from tests.conftest import RunCommand
 from tests.support.irregular_files import OBSTACLES
 
-JUNK: dict[str, Callable[[Path], object]] = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "a list": lambda path: path.write_bytes(b"[]"),
     "null": lambda path: path.write_bytes(b"null"),
@@ -21,54 +21,54 @@ JUNK: dict[str, Callable[[Path], object]] = {
     **OBSTACLES,
 }
 
-NOT_FILES = {*OBSTACLES} - {"20 GB"}
+IRREGULAR_FILES = {*OBSTACLES} - {"20 GB"}
 
 HOST = asdict(HostId.of_this_process())
 LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds": 5.0, "heartbeat": 0}
 
 
-@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.each_value
 def test_commands_report_a_damaged_file_of_a_results_folder(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, junk: str
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
     path = next((finished / name).iterdir()) if name == "protocols" else finished / name
     path.unlink()
-    JUNK[junk](path)
+    DAMAGE[damage](path)
     result = robust201("verify", finished)
     assert result.code in {2, 4}
     assert "Traceback" not in result.err
-    line = result.err.splitlines()[-1]
-    assert "failed for" in line
-    assert str(finished) in line
+    error_line = result.err.splitlines()[-1]
+    assert "failed for" in error_line
+    assert str(finished) in error_line
 
 
-@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
 @pytest.mark.each_value
-def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCommand, name: str, junk: str) -> None:
+def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCommand, name: str, damage: str) -> None:
     (finished / name).unlink(missing_ok=True)
-    JUNK[junk](finished / name)
+    DAMAGE[damage](finished / name)
     result = robust201("status", finished)
     assert (result.code, result.err) == (0, "")
     assert "100%" in result.out
 
 
-@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
 @pytest.mark.each_value
 def test_export_replaces_an_export_with_damaged_files(
-    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, junk: str
+    finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
     command = ("export", finished, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    JUNK[junk](path)
+    DAMAGE[damage](path)
     result = robust201(*command)
-    if junk in NOT_FILES:  # an export does not remove them
+    if damage in IRREGULAR_FILES:  # an export does not remove irregular files
         assert result.code in {0, 2, 4}
         assert "Traceback" not in result.err
         return
@@ -120,14 +120,13 @@ WRONG_TYPES = {
 
 @pytest.mark.parametrize("name", WRONG_TYPES)
 def test_status_and_logs_ignore_fields_of_wrong_types(finished: Path, robust201: RunCommand, name: str) -> None:
-    next(
-        (finished / "shards").rglob("*.parquet")
-    ).unlink()  # an evaluation is missing, so those in progress are looked up
-    unit = next(unit.id for unit in load_plan(finished).units if unit.key == "clean")
+    # An evaluation is missing, so status looks up the evaluations in progress.
+    next((finished / "shards").rglob("*.parquet")).unlink()
+    unit_id = next(unit.id for unit in load_plan(finished).units if unit.key == "clean")
     for payload in WRONG_TYPES[name]:
         (finished / name).parent.mkdir(exist_ok=True)
-        (finished / name).write_text(json.dumps(payload).replace("UNIT", unit) + "\n")
-        for arguments in (("status", finished), ("status", finished, "--json"), ("logs", unit[:12], finished)):
+        (finished / name).write_text(json.dumps(payload).replace("UNIT", unit_id) + "\n")
+        for arguments in (("status", finished), ("status", finished, "--json"), ("logs", unit_id[:12], finished)):
             result = robust201(*arguments)
             assert "Traceback" not in result.err
             assert arguments[0] == "logs" or (result.code, result.err) == (0, "")

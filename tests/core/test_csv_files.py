@@ -1,4 +1,4 @@
-"""CSV files for spreadsheets."""
+"""CSV files preserve numbers, and mark text that spreadsheets would evaluate as a formula."""
 
 import csv
 import re
@@ -23,11 +23,11 @@ def test_write_csv_marks_formulas_as_text(text: str, tmp_path: Path) -> None:
     frame.index.name = text
     write_csv(tmp_path / "a.csv", frame, index=True)
     with (tmp_path / "a.csv").open(newline="") as stream:
-        header, first, second = csv.reader(stream)
-    cells = [*header[:2], *first]
+        header, formula_row, plain_row = csv.reader(stream)
+    cells = [*header[:2], *formula_row]
     assert all("'" in cell and cell.replace("'", "") == text.replace("'", "") for cell in cells), cells
     assert not any(re.search(r"(^|[;\t\r\n])\s*[=+\-@＝＋－＠]", cell) for cell in cells)
-    assert second == ["row", "plain", "plain"]
+    assert plain_row == ["row", "plain", "plain"]
     assert frame.iloc[0, 0] == text  # the table itself is unchanged
 
 
@@ -49,10 +49,10 @@ def test_write_csv_preserves_numbers_and_other_text(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1))
-def test_write_csv_keeps_every_digit(tmp_path_factory: pytest.TempPathFactory, numbers: list[float]) -> None:
+def test_write_csv_keeps_every_digit(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
     path = tmp_path_factory.getbasetemp() / "numbers.csv"
-    write_csv(path, pd.DataFrame({"x": numbers}))
-    assert [float(line) for line in path.read_text().splitlines()[1:]] == numbers
+    write_csv(path, pd.DataFrame({"x": values}))
+    assert [float(line) for line in path.read_text().splitlines()[1:]] == values
 
 
 def test_write_csv_accepts_duplicate_column_names(tmp_path: Path) -> None:
@@ -60,7 +60,10 @@ def test_write_csv_accepts_duplicate_column_names(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text() == "a,a\n1,'=2\n3,b\n"
 
 
-def test_csv_files_have_one_writer() -> None:
-    sources = (REPOSITORY / "pipeline/robust201").rglob("*.py")
-    writers = {path.name for path in sources if re.search(r"\.to_csv\(|csv\.writer|DictWriter", path.read_text())}
-    assert writers == {"csv_files.py", "marks.py"}  # marks.py writes CSV into a figure, which no spreadsheet opens
+def test_only_csv_files_module_writes_csv() -> None:
+    source_paths = (REPOSITORY / "pipeline/robust201").rglob("*.py")
+    modules_writing_csv = {
+        path.name for path in source_paths if re.search(r"\.to_csv\(|csv\.writer|DictWriter", path.read_text())
+    }
+    # marks.py writes CSV into a figure, which no spreadsheet opens.
+    assert modules_writing_csv == {"csv_files.py", "marks.py"}

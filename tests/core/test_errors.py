@@ -1,4 +1,4 @@
-"""Error messages for malformed files."""
+"""Error messages for damaged and misplaced files are short and name the file."""
 
 import json
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from tests.conftest import RunCommand
 
 
 @pytest.mark.parametrize(
-    ("read", "message"),
+    ("fail", "message"),
     [
         ((b"x" * 5000 + b"\xff").decode, "it is not valid UTF-8"),
         (lambda: {}["format"], "it lacks 'format'"),
         (lambda: json.loads("{"), "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
 )
-def test_describe_content_is_short(read: Callable[[], object], message: str) -> None:
-    with pytest.raises((ValueError, KeyError)) as caught:
-        read()
-    assert describe_content(caught.value) == message
+def test_describe_content_returns_a_short_reason(fail: Callable[[], object], message: str) -> None:
+    with pytest.raises((ValueError, KeyError)) as raised:
+        fail()
+    assert describe_content(raised.value) == message
 
 
 def test_one_line_shortens_text() -> None:
@@ -30,25 +30,25 @@ def test_one_line_shortens_text() -> None:
     assert len(one_line("x" * 1000)) == 300
 
 
-def test_error_does_not_show_a_damaged_plan(finished: Path, robust201: RunCommand) -> None:
+def test_error_for_a_damaged_plan_does_not_quote_it(finished: Path, robust201: RunCommand) -> None:
     plan = finished / "plan.json"
     plan.write_bytes(plan.read_bytes().replace(b"format", b"form\xfft", 1))
-    for verb in ("status", "plan", "verify"):
-        error = robust201(verb, finished).refusal(2)
+    for command in ("status", "plan", "verify"):
+        error = robust201(command, finished).refusal(2)
         assert "not a valid plan (it is not valid UTF-8)" in error
         assert len(error) < 400
 
 
 def test_exported_dataset_is_rejected_as_results_folder(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("export", finished, "--out", tmp_path / "dataset").code == 0
-    for verb in ("status", "plan", "run"):
-        error = robust201(verb, tmp_path / "dataset").refusal(2)
+    for command in ("status", "plan", "run"):
+        error = robust201(command, tmp_path / "dataset").refusal(2)
         assert "got an exported dataset. Give the folder of the sweep's results" in error
 
 
-def test_folder_at_the_path_of_a_result_file_is_reported(finished: Path, robust201: RunCommand) -> None:
+def test_folder_at_the_path_of_a_shard_is_reported(finished: Path, robust201: RunCommand) -> None:
     shard = next(iter(sorted(finished.glob("shards/**/*.parquet"))))
     shard.unlink()
     shard.mkdir()
-    for verb in ("status", "verify"):
-        assert "Move it away: a result file belongs there" in robust201(verb, finished).refusal(4)
+    for command in ("status", "verify"):
+        assert "Move it away: a result file belongs there" in robust201(command, finished).refusal(4)

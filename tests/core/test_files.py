@@ -1,4 +1,4 @@
-"""Files are opened without blocking and read up to a limit, without reserving memory for the limit."""
+"""Files are opened without blocking, and reads have a size limit without reserving memory for it."""
 
 import errno
 import subprocess
@@ -23,10 +23,10 @@ from tests.support.irregular_files import IRREGULAR, make_sparse, replace
 
 
 @pytest.mark.parametrize("mode", ["rb", "ab", "wb"])
-@pytest.mark.parametrize("kind", IRREGULAR)
-def test_open_file_rejects_irregular_files(tmp_path: Path, kind: str, mode: str) -> None:
-    path = replace(tmp_path / "file", kind)
-    with pytest.raises(IrregularFileError, match=f"^{kind} instead of a regular file$") as error:
+@pytest.mark.parametrize("file_type", IRREGULAR)
+def test_open_file_rejects_irregular_files(tmp_path: Path, file_type: str, mode: str) -> None:
+    path = replace(tmp_path / "file", file_type)
+    with pytest.raises(IrregularFileError, match=f"^{file_type} instead of a regular file$") as error:
         open_file(path, None, mode)
     assert error.value.filename == str(path)
 
@@ -44,9 +44,9 @@ def test_open_file_rejects_files_above_the_limit(tmp_path: Path) -> None:
     with pytest.raises(IrregularFileError, match=r"^0.0 MB, more than 0.0 MB$"):
         read_file(path, 3)
     make_sparse(path)
-    for read in (load_json, check_file, sha256_of):
+    for read_function in (load_json, check_file, sha256_of):
         with pytest.raises(IrregularFileError, match=r"^21.47 GB, more than 1.07 GB$"):
-            read(path, 1 << 30)
+            read_function(path, 1 << 30)
     check_file(path)
 
 
@@ -59,10 +59,13 @@ def test_open_file_appends_and_creates_like_open(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o111 == 0
 
 
-@pytest.mark.parametrize("kind", IRREGULAR)
-def test_sole_writer_does_not_wait_for_an_irregular_lock_file(tmp_path: Path, kind: str) -> None:
-    replace(tmp_path / ".lock", kind)
-    with pytest.raises(StorageError, match=f"got {kind} instead of a regular file"), sole_writer(tmp_path, "Exporting"):
+@pytest.mark.parametrize("file_type", IRREGULAR)
+def test_sole_writer_does_not_wait_for_an_irregular_lock_file(tmp_path: Path, file_type: str) -> None:
+    replace(tmp_path / ".lock", file_type)
+    with (
+        pytest.raises(StorageError, match=f"{file_type} instead of a regular file"),
+        sole_writer(tmp_path, "Exporting"),
+    ):
         pass
 
 
@@ -83,18 +86,18 @@ assert load_json(Path(sys.argv[1])) == {"a": 1}
     subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
 
 
-def test_check_output_file_makes_no_file_and_accepts_new_folders(tmp_path: Path) -> None:
+def test_check_output_file_accepts_new_folders_and_creates_nothing(tmp_path: Path) -> None:
     for path in (tmp_path / "table.csv", tmp_path / "new" / "folder" / "table.csv"):
         check_output_file(path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_output_file_rejects_a_place_where_no_file_can_be_made() -> None:
-    with pytest.raises(InputError, match=r"^Writing failed for /proc/table\.csv: expected a folder to make files in"):
+def test_check_output_file_rejects_a_folder_where_no_file_can_be_created() -> None:
+    with pytest.raises(InputError, match=r"^Writing failed for /proc/table\.csv: no file can be created in"):
         check_output_file(Path("/proc/table.csv"))
 
 
-def test_check_output_file_names_a_full_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_output_file_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

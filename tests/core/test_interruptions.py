@@ -1,4 +1,4 @@
-"""Interrupts, drain deadlines, lost workers, unresponsive processes, and leftover files."""
+"""Runs handle signals, drain deadlines, lost workers, unresponsive processes and leftover files."""
 
 import importlib
 import os
@@ -59,8 +59,8 @@ def test_interrupt_ends_a_hanging_import(interrupted_module, monkeypatch) -> Non
     assert interrupted_module not in sys.modules
 
 
-class Interrupted:
-    """Receives a signal while it is deleted."""
+class InterruptedDestructor:
+    """Object whose destructor receives a signal."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -68,7 +68,7 @@ class Interrupted:
 
 def test_interrupt_in_a_destructor_is_raised_again(capsys) -> None:
     with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
-        interrupted = Interrupted()
+        interrupted = InterruptedDestructor()
         del interrupted
         wait_for_interrupt()
     assert capsys.readouterr().err == ""
@@ -99,19 +99,19 @@ def test_interrupt_replaces_an_error_that_it_caused() -> None:
     assert isinstance(error.value.__cause__, AttributeError)
 
 
-def test_errors_without_a_signal_pass_and_handlers_are_restored() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
-    before = [signal.getsignal(number) for number in numbers], sys.unraisablehook
+def test_errors_without_a_signal_propagate_and_handlers_are_restored() -> None:
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
+    original_handlers = [signal.getsignal(signum) for signum in signals], sys.unraisablehook
     with pytest.raises(AttributeError), ending_signals_as_interrupt():
         raise AttributeError("unrelated")
     with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
-        interrupted = Interrupted()
+        interrupted = InterruptedDestructor()
         del interrupted
         wait_for_interrupt()
-    assert ([signal.getsignal(number) for number in numbers], sys.unraisablehook) == before
+    assert ([signal.getsignal(signum) for signum in signals], sys.unraisablehook) == original_handlers
 
 
-def test_drain_without_a_deadline_interrupts_nothing() -> None:
+def test_drain_without_a_deadline_does_not_interrupt_evaluations() -> None:
     with draining_on_signals(lambda _line: None) as request:
         signal.raise_signal(signal.SIGTERM)
         with request.interruptible():
@@ -126,7 +126,7 @@ def test_deadline_interrupts_evaluations_in_progress() -> None:
             time.sleep(60)
         assert request.is_expired
         with pytest.raises(DrainDeadlineError), request.interruptible():
-            pytest.fail("begun after the deadline")
+            pytest.fail("the block was entered after the deadline")
 
 
 def test_deadline_does_not_interrupt_a_protected_block() -> None:
@@ -145,10 +145,10 @@ def test_second_signal_interrupts_immediately() -> None:
             signal.raise_signal(signal.SIGTERM)
 
 
-def test_run_past_its_deadline_keeps_its_tally() -> None:
+def test_scheduler_counts_completed_parts_after_the_deadline() -> None:
     executor = ScriptedExecutor()
 
-    class Deadline:
+    class DeadlineAfterThreeParts:
         def __enter__(self):
             if len(executor.computed) >= 3:
                 raise DrainDeadlineError
@@ -156,13 +156,13 @@ def test_run_past_its_deadline_keeps_its_tally() -> None:
         def __exit__(self, *_error):
             return None
 
-    tally = Scheduler(executor, interruptible=Deadline).run([make_bundle(a) for a in range(4)])
+    tally = Scheduler(executor, interruptible=DeadlineAfterThreeParts).run([make_bundle(a) for a in range(4)])
     assert (tally.drained, tally.parts, tally.remaining) == (True, 3, 18)
     assert tally.abandoned == 2
     assert not tally.complete
 
 
-def test_scheduler_counts_workers_lost_at_start_by_kind() -> None:
+def test_scheduler_counts_preemptions_and_deaths_of_workers_lost_at_start() -> None:
     losses = [WorkerLost(True, "taken away"), WorkerLost(False, "no libtorch")]
 
     class LosingExecutor(ScriptedExecutor):
@@ -188,13 +188,16 @@ def test_scheduler_counts_one_preemption_per_lost_machine() -> None:
     assert (tally.preemptions, tally.deaths, tally.complete) == (1, 0, True)
 
 
-def test_watch_names_an_unresponsive_process() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as living, socket.create_server(("127.0.0.1", 0)) as dying:
-        addresses = {"head": living.getsockname(), "raylet": dying.getsockname()}
+def test_watch_returns_the_name_of_an_unresponsive_process() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as responsive_server,
+        socket.create_server(("127.0.0.1", 0)) as closed_server,
+    ):
+        addresses = {"head": responsive_server.getsockname(), "raylet": closed_server.getsockname()}
         watch = Watch(addresses, patience_seconds=0.05, interval_seconds=0.01)
         try:
             assert (watch.silent(), watch.unanswered()) == (None, None)
-            dying.close()
+            closed_server.close()
             assert watch.unanswered() == "raylet"
             while watch.silent() is None:
                 time.sleep(0.01)
@@ -210,38 +213,43 @@ def test_parse_address_reads_ipv4_and_ipv6(text, address) -> None:
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("jump", [0.0, -LEFTOVER_SECONDS, LEFTOVER_SECONDS + 3600])
-def test_remove_leftovers_removes_only_old_temporary_files(tmp_path, jump) -> None:
-    old = [".progress.json.0123.tmp", "shards/digits/.000000-clean-0.parquet.0123.tmp", ".lease.0123.successor"]
-    remaining = [
+@pytest.mark.parametrize("clock_error_seconds", [0.0, -LEFTOVER_SECONDS, LEFTOVER_SECONDS + 3600])
+def test_remove_leftovers_deletes_only_old_temporary_files(tmp_path, clock_error_seconds) -> None:
+    old_names = [".progress.json.0123.tmp", "shards/digits/.000000-clean-0.parquet.0123.tmp", ".lease.0123.successor"]
+    remaining_names = [
         "progress.json",
         "shards/digits/000000-clean-0.parquet",
         "shards/digits/.000001-clean-0.parquet.4567.tmp",
     ]
-    now = time.time()
-    for name in old + remaining:
+    now_seconds = time.time()
+    for name in old_names + remaining_names:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        age = 60.0 if name == remaining[-1] else 2 * LEFTOVER_SECONDS
-        os.utime(path, (now - age, now - age))
-    removed = remove_leftovers(tmp_path, clock=lambda: now + jump)
+        age = 60.0 if name == remaining_names[-1] else 2 * LEFTOVER_SECONDS
+        os.utime(path, (now_seconds - age, now_seconds - age))
+    n_removed = remove_leftovers(tmp_path, clock=lambda: now_seconds + clock_error_seconds)
     # A clock that is a day ahead makes an unfinished file look abandoned; its writer then fails.
-    assert removed == len(old) + (jump > LEFTOVER_SECONDS)
-    assert not any((tmp_path / name).exists() for name in old)
-    assert all((tmp_path / name).exists() for name in remaining[:2])
+    assert n_removed == len(old_names) + (clock_error_seconds > LEFTOVER_SECONDS)
+    assert not any((tmp_path / name).exists() for name in old_names)
+    assert all((tmp_path / name).exists() for name in remaining_names[:2])
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["results folder", "other storage"])
 def test_run_removes_old_leftovers_from_any_shard_storage(make_sweep, tmp_path, is_remote) -> None:
-    remote = tmp_path / "far"
-    config = make_sweep(keys={"clean": {}}, architectures=[21], **({"shards": remote.as_uri()} if is_remote else {}))
+    remote_folder = tmp_path / "far"
+    config = make_sweep(
+        keys={"clean": {}}, architectures=[21], **({"shards": remote_folder.as_uri()} if is_remote else {})
+    )
     ShardStore.create(config.results, shards=config.shards or "")
-    root = remote if is_remote else config.results / "shards"
-    old, recent = root / "digits/.000000-clean-0.parquet.0123.tmp", root / "digits/.000001-clean-0.parquet.4567.tmp"
-    for path, age in ((old, 2 * LEFTOVER_SECONDS), (recent, 60.0)):
+    root = remote_folder if is_remote else config.results / "shards"
+    old_path, recent_path = (
+        root / "digits/.000000-clean-0.parquet.0123.tmp",
+        root / "digits/.000001-clean-0.parquet.4567.tmp",
+    )
+    for path, age in ((old_path, 2 * LEFTOVER_SECONDS), (recent_path, 60.0)):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (time.time() - age,) * 2)
     assert run_sweep(config, make_executor).complete
-    assert (old.exists(), recent.exists()) == (False, True)
+    assert (old_path.exists(), recent_path.exists()) == (False, True)

@@ -1,4 +1,4 @@
-"""fp32, tf32 and bf16: their arithmetic, and the devices that reject them."""
+"""The precisions fp32, tf32 and bf16 round as documented, and unsupported devices are rejected."""
 
 import math
 import os
@@ -27,7 +27,7 @@ from tests.support.tiny_networks import PathlessNetwork
 
 CPU = torch.device("cpu")
 ROUNDING = 2.0**-8
-"""Half the relative distance of neighbouring bfloat16 numbers, which have 8 significant bits."""
+"""Maximum relative error of rounding to bfloat16, which has 8 significant bits."""
 
 CELLS = {name: format_spec(operations) for name, operations in SPECIAL_CELLS.items()} | {
     f"#{index}": specs()[index] for index in (0, 21, 309, 991, 13714)
@@ -35,7 +35,7 @@ CELLS = {name: format_spec(operations) for name, operations in SPECIAL_CELLS.ite
 
 
 def logits_and_gradients(network, spec, pixels, labels, precision):
-    """Return logits and the gradient of the summed cross-entropy, by engine."""
+    """Return the logits and the gradient of the summed cross-entropy for each engine."""
     inputs = pixels.clone().requires_grad_()
     logits = Classifier(network, NORMALISATION, N_CLASSES, precision=precision)(inputs)
     (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, labels, reduction="sum"), inputs)
@@ -51,7 +51,7 @@ def relative_distance(x, y):
     return float((x - y).norm() / y.norm())
 
 
-# fp32 is unchanged
+# fp32: no change by other precisions
 
 
 @pytest.mark.parametrize("name", ["#991", "#309", "constant map with a border", "no path, constant"])
@@ -69,19 +69,21 @@ def test_fp32_is_bit_identical_to_the_published_network(name):
 
 def test_bf16_does_not_affect_later_fp32_computations():
     network = network_of(CELLS["#991"], channels=8)
-    weights = {name: value.clone() for name, value in network.state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     pixels, labels = images_of(16)
-    before = logits_and_gradients(network, CELLS["#991"], pixels, labels, "fp32")
+    outputs_before = logits_and_gradients(network, CELLS["#991"], pixels, labels, "fp32")
     logits_and_gradients(network, CELLS["#991"], pixels, labels, "bf16")
-    assert {name: (value.dtype, value.tolist()) for name, value in network.state_dict().items()} == {
-        name: (value.dtype, value.tolist()) for name, value in weights.items()
+    assert {name: (tensor.dtype, tensor.tolist()) for name, tensor in network.state_dict().items()} == {
+        name: (tensor.dtype, tensor.tolist()) for name, tensor in weights.items()
     }
-    after = logits_and_gradients(network, CELLS["#991"], pixels, labels, "fp32")
-    for engine, output in before.items():
-        assert all(torch.equal(first, second) for first, second in zip(output, after[engine], strict=True))
+    outputs_after = logits_and_gradients(network, CELLS["#991"], pixels, labels, "fp32")
+    for engine, tensors_before in outputs_before.items():
+        assert all(
+            torch.equal(before, after) for before, after in zip(tensors_before, outputs_after[engine], strict=True)
+        )
     default = compile_network(network, CELLS["#991"], NORMALISATION, n_classes=N_CLASSES)
-    assert torch.equal(default.logits(pixels), before["fused"][0])
-    assert torch.equal(Classifier(network, NORMALISATION, N_CLASSES)(pixels), before["reference"][0])
+    assert torch.equal(default.logits(pixels), outputs_before["fused"][0])
+    assert torch.equal(Classifier(network, NORMALISATION, N_CLASSES)(pixels), outputs_before["reference"][0])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -96,11 +98,11 @@ def test_fp32_weights_are_rounded_once_from_float64(fused):
     torch.testing.assert_close(result, expected, rtol=1e-6 * fused, atol=1e-5 * fused)
 
 
-# bf16: a single rounding
+# bf16: one rounding per operation
 
 
-def nearest_bfloat16(value):
-    mantissa, exponent = math.frexp(value)
+def nearest_bfloat16(number):
+    mantissa, exponent = math.frexp(number)
     return math.ldexp(round(mantissa * 2**8), exponent - 8)  # Python rounds ties to even
 
 
@@ -112,18 +114,18 @@ def test_round_once_rounds_float64_to_the_nearest_bfloat16(size, sign):
 
 
 def test_round_once_does_not_round_to_float32_first():
-    just_above_a_tie = torch.tensor([[1 + 2**-8 + 2**-30, 0.0, -(1 + 2**-8 + 2**-40)]], dtype=torch.float64)
-    # Flipped and transposed, as kernels are for gradients, so that the memory is not contiguous.
-    assert round_once(just_above_a_tie.flip(1).T, torch.bfloat16).flatten().tolist() == [-1 - 2**-7, 0.0, 1 + 2**-7]
-    assert just_above_a_tie.bfloat16().flatten().tolist() == [1.0, 0.0, -1.0]
-    weight = just_above_a_tie[:, :1, None, None]
+    just_above_ties = torch.tensor([[1 + 2**-8 + 2**-30, 0.0, -(1 + 2**-8 + 2**-40)]], dtype=torch.float64)
+    # The tensor is flipped and transposed like a kernel for gradients, so its memory is not contiguous.
+    assert round_once(just_above_ties.flip(1).T, torch.bfloat16).flatten().tolist() == [-1 - 2**-7, 0.0, 1 + 2**-7]
+    assert just_above_ties.bfloat16().flatten().tolist() == [1.0, 0.0, -1.0]
+    weight = just_above_ties[:, :1, None, None]
     pixel = torch.ones(1, 1, 1, 1, dtype=torch.bfloat16)
     assert kernels.Convolution(weight, None, device=CPU, dtype=torch.bfloat16, fused=False)(pixel).item() == 1 + 2**-7
 
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Both implementations of convolutions, whichever this machine would choose."""
+    """Test both implementations of convolutions, although this machine would choose only one."""
     if request.param == "plain":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu(torch.bfloat16):
@@ -131,7 +133,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     return request.param
 
 
-def bfloat16_map(*shape):
+def random_bfloat16_map(*shape):
     return torch.randn(shape).to(torch.bfloat16, memory_format=torch.channels_last)
 
 
@@ -139,7 +141,7 @@ def bfloat16_map(*shape):
 @pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2)])
 def test_bf16_convolutions_accumulate_in_float32(size, stride):
     torch.manual_seed(0)
-    x = bfloat16_map(3, 64, 8, 8)
+    x = random_bfloat16_map(3, 64, 8, 8)
     weight, bias = torch.randn(32, 64, size, size).bfloat16().double(), torch.randn(32).bfloat16().double()
     result = kernels.Convolution(weight, bias, device=CPU, dtype=torch.bfloat16, stride=stride)(x)
     exact = functional.conv2d(x.double(), weight, bias, stride, size // 2)
@@ -155,22 +157,22 @@ def test_bf16_convolutions_accumulate_in_float32(size, stride):
 @pytest.mark.usefixtures("kernel")
 def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
     torch.manual_seed(0)
-    x, shortcut = bfloat16_map(2, 8, 8, 8), bfloat16_map(2, 8, 8, 8)
+    x, shortcut = random_bfloat16_map(2, 8, 8, 8), random_bfloat16_map(2, 8, 8, 8)
     weight = torch.randn(8, 8, 3, 3).bfloat16().double()
     convolution = kernels.Convolution(weight, None, device=CPU, dtype=torch.bfloat16)
     sums = functional.conv2d(x.double(), weight, None, 1, 1)
-    two_roundings = 2.01 * ROUNDING * float(sums.abs().max())
+    tolerance = 2.01 * ROUNDING * float(sums.abs().max())
     for in_place in (False, True):
         result = convolution(x, add=shortcut.clone(), in_place=in_place, rectify=True)
-        torch.testing.assert_close(result.double(), (sums + shortcut).relu(), rtol=0, atol=two_roundings)
+        torch.testing.assert_close(result.double(), (sums + shortcut).relu(), rtol=0, atol=tolerance)
     result = kernels.StridedGradient(weight, device=CPU, dtype=torch.bfloat16)(x)
     exact = functional.conv_transpose2d(x.double(), weight, stride=2, padding=1, output_padding=1)
     torch.testing.assert_close(result.double(), exact, rtol=1.01 * ROUNDING, atol=1e-4)
 
 
-def test_bf16_is_rejected_on_a_cpu_without_avx512(monkeypatch):
+def test_bf16_is_rejected_on_cpus_without_avx512(monkeypatch):
     monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: False)
-    with pytest.raises(ConfigError, match=r"got a CPU without it, .* wrong gradients .* Set precision to fp32"):
+    with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set precision to fp32"):
         choose_device("cpu", "bf16")
     assert choose_device("cpu", "fp32").type == "cpu"
     monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: True)
@@ -180,23 +182,23 @@ def test_bf16_is_rejected_on_a_cpu_without_avx512(monkeypatch):
 @pytest.mark.parametrize("factor", [1, 3])
 @pytest.mark.parametrize("size", [1, 2, 8])
 def test_bf16_average_pooling_is_unbiased(factor, size):
-    """1/9 is not a bfloat16 number: as a weight it would enlarge every pooled map by 0.2%."""
+    """1/9 is not a bfloat16 number, and as a weight it would enlarge every pooled map by 0.2%."""
     torch.manual_seed(0)
-    x, gradient = bfloat16_map(2, 4, size, size), bfloat16_map(2, 4, size, size)
+    x, gradient = random_bfloat16_map(2, 4, size, size), random_bfloat16_map(2, 4, size, size)
     inputs = x.double().requires_grad_()
     exact = factor * functional.avg_pool2d(inputs, 3, 1, 1, count_include_pad=False)
     (exact_gradient,) = torch.autograd.grad(exact, inputs, gradient.double())
     pooling = kernels.AveragePooling(4, factor, device=CPU, dtype=torch.bfloat16)
     torch.testing.assert_close(pooling(x).double(), exact.detach(), rtol=2.01 * ROUNDING, atol=1e-4)
-    largest = float((2.25 * gradient).abs().max())
+    max_gradient = float((2.25 * gradient).abs().max())
     for result in (pooling.backward(gradient), pooling.backward(gradient.clone(), consume=True)):
-        torch.testing.assert_close(result.double(), exact_gradient, rtol=0, atol=3 * ROUNDING * largest * factor)
+        torch.testing.assert_close(result.double(), exact_gradient, rtol=0, atol=3 * ROUNDING * max_gradient * factor)
     constant = torch.full_like(x, 1.25)
     assert torch.equal(pooling(constant), factor * constant)
 
 
 def test_bf16_halving_is_rounded_once():
-    x = bfloat16_map(2, 4, 8, 8)
+    x = random_bfloat16_map(2, 4, 8, 8)
     result = kernels.Halving(4, device=CPU, dtype=torch.bfloat16)(x)
     torch.testing.assert_close(result.double(), functional.avg_pool2d(x.double(), 2), rtol=1.01 * ROUNDING, atol=1e-6)
 
@@ -210,18 +212,18 @@ def test_bf16_halving_is_rounded_once():
 def test_bf16_network_is_close_to_fp32(name):
     network = network_of(CELLS[name], cells=2)
     pixels, labels = images_of(32)
-    exact = logits_and_gradients(network, CELLS[name], pixels, labels, "fp32")
-    rounded = logits_and_gradients(network, CELLS[name], pixels, labels, "bf16")
-    for engine, (logits, gradient) in rounded.items():
-        # One rounding per layer, most of which cancel: the worst of a hundred networks had an error of 1.7 roundings.
-        assert relative_distance(logits, exact[engine][0]) < 4 * ROUNDING, engine
+    fp32_outputs = logits_and_gradients(network, CELLS[name], pixels, labels, "fp32")
+    bf16_outputs = logits_and_gradients(network, CELLS[name], pixels, labels, "bf16")
+    for engine, (logits, gradient) in bf16_outputs.items():
+        # Each layer rounds once, and most errors cancel: in a hundred networks, the largest error was 1.7 roundings.
+        assert relative_distance(logits, fp32_outputs[engine][0]) < 4 * ROUNDING, engine
         if 3 not in constant_nodes(CELLS[name]):
-            assert not torch.equal(logits, exact[engine][0]), engine
-            # Rounding switches ReLUs near zero on or off; gradients of single images may differ more than the batch's.
-            cosine = functional.cosine_similarity(gradient.flatten(), exact[engine][1].flatten(), dim=0)
+            assert not torch.equal(logits, fp32_outputs[engine][0]), engine
+            # Rounding switches ReLUs near zero on or off, so gradients of single images may differ more than this.
+            cosine = functional.cosine_similarity(gradient.flatten(), fp32_outputs[engine][1].flatten(), dim=0)
             assert float(cosine) > 0.97, engine
-            assert not torch.equal(gradient, exact[engine][1]), engine
-    assert relative_distance(rounded["fused"][0], rounded["reference"][0]) < 4 * ROUNDING
+            assert not torch.equal(gradient, fp32_outputs[engine][1]), engine
+    assert relative_distance(bf16_outputs["fused"][0], bf16_outputs["reference"][0]) < 4 * ROUNDING
 
 
 @pytest.mark.parametrize("name", [name for name in CELLS if 3 in constant_nodes(CELLS[name])])
@@ -236,16 +238,16 @@ def test_bf16_network_without_a_path_has_constant_logits(name):
 
 
 def test_bf16_constant_maps_are_rounded():
-    """Constant maps are outputs of convolutions like all others, so they are bfloat16 where they affect the logits."""
+    """Constant feature maps are outputs of convolutions, so they are bfloat16 where they affect the logits."""
     spec = CELLS["no path, constant"]
     network = network_of(spec)
     pixels, labels = images_of(16)
-    exact = logits_and_gradients(network, spec, pixels, labels, "fp32")["fused"][0]
-    rounded = logits_and_gradients(network, spec, pixels, labels, "bf16")["fused"][0]
-    assert 0 < relative_distance(rounded, exact) < 4 * ROUNDING
+    fp32_logits = logits_and_gradients(network, spec, pixels, labels, "fp32")["fused"][0]
+    bf16_logits = logits_and_gradients(network, spec, pixels, labels, "bf16")["fused"][0]
+    assert 0 < relative_distance(bf16_logits, fp32_logits) < 4 * ROUNDING
 
 
-def test_bf16_logits_outside_the_graph_have_zero_gradients():
+def test_bf16_logits_that_ignore_the_pixels_have_zero_gradients():
     logits = [0.0, 1.0, -2.0]
     classifier = Classifier(PathlessNetwork(logits, in_graph=False), NORMALISATION, 3, precision="bf16")
     pixels = images_of(8)[0].requires_grad_()
@@ -258,7 +260,7 @@ def test_bf16_logits_outside_the_graph_have_zero_gradients():
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("name", ["#21", "#991", "constant map with a border"])
-def test_bf16_outputs_do_not_depend_on_the_batch(name):
+def test_bf16_outputs_do_not_depend_on_batch_or_chunk_size(name):
     compiled = compile_network(
         network_of(CELLS[name], channels=8), CELLS[name], NORMALISATION, n_classes=N_CLASSES, precision="bf16"
     )
@@ -267,9 +269,11 @@ def test_bf16_outputs_do_not_depend_on_the_batch(name):
     expected = compiled.loss_and_gradient(pixels, labels)
     for chunk, n_images in [(64, 1), (64, 3), (64, 9), (16, 37), (1, 9), (None, 36)]:
         compiled.chunk = chunk
-        first = slice(0, n_images)
-        for result, full_batch in zip(compiled.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
-            assert torch.equal(result, full_batch[first])
+        subset = slice(0, n_images)
+        for output, full_batch_output in zip(
+            compiled.loss_and_gradient(pixels[subset], labels[subset]), expected, strict=True
+        ):
+            assert torch.equal(output, full_batch_output[subset])
 
 
 def test_bf16_classifier_head_is_float32():
@@ -294,7 +298,7 @@ def test_bf16_classifier_head_is_float32():
     assert {module.running_var.dtype for module in norms} == {torch.float32}
 
 
-# tf32: only on CUDA
+# tf32: CUDA only
 
 
 def test_configure_torch_sets_and_resets_precision():
@@ -321,7 +325,7 @@ assert switches() == ("highest", False, False, False), switches()
 
 
 @pytest.mark.parametrize("executor", ["inline", "ray"])
-def test_tf32_on_a_cpu_is_rejected_when_the_sweep_is_read(
+def test_tf32_on_a_cpu_is_rejected_when_a_sweep_is_loaded(
     robust201: RunCommand, write_sweep: WriteSweep, executor: str
 ) -> None:
     path = write_sweep(precision="tf32", execution={"executor": executor, "device": "cpu"})
@@ -345,17 +349,17 @@ def test_tf32_is_rejected_by_networks_and_workers_without_a_gpu(
 
 
 @pytest.mark.parametrize(
-    ("version", "capability", "got"),
+    ("cuda_version", "capability", "description"),
     [("12.4", (7, 5), "7.5"), (None, (9, 4), "cuda without CUDA"), ("12.4", (8, 0), "")],
 )
-def test_check_precision_rejects_gpus_without_tf32(version, capability, got, monkeypatch):
-    """Older GPUs, and AMD GPUs (which are also named cuda), ignore the switches and compute in float32."""
-    monkeypatch.setattr(torch.version, "cuda", version)
+def test_check_precision_rejects_gpus_without_tf32(cuda_version, capability, description, monkeypatch):
+    """Older GPUs, and AMD GPUs (PyTorch also calls them cuda), ignore the TF32 settings and compute in float32."""
+    monkeypatch.setattr(torch.version, "cuda", cuda_version)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    if not got:
+    if not description:
         check_precision("tf32", torch.device("cuda"))
         return
-    with pytest.raises(ConfigError, match=rf"got {got}\. Set precision"):
+    with pytest.raises(ConfigError, match=rf"got {description}\. Set precision"):
         check_precision("tf32", torch.device("cuda"))
 
 

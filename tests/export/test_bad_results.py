@@ -156,7 +156,7 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
         patch.setattr(os, "fsync", fsync_until_full)
         command_result = robust201("run", write_sweep(), "--out", results)
     line = command_result.refusal(4)
-    assert "expected free space on the disk, got none" in line
+    assert "the disk is full" in line
     assert "Free some space and run the same command again" in line
     assert len(shards(results)) == 3
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]

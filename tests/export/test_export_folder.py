@@ -131,7 +131,7 @@ def test_export_ignores_listed_paths_outside_folder(tmp_path):
 
 def test_export_rejects_file_as_folder(tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(InputError, match="expected a folder, got a file"):
+    with pytest.raises(InputError, match="a file with this name exists"):
         export(tmp_path / "out", make_plan([0]))
 
 

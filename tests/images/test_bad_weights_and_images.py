@@ -1,4 +1,4 @@
-"""Missing, damaged or unsupported weights and images on the command line."""
+"""Commands reject missing, damaged or unsupported weights and images, and write nothing."""
 
 import json
 import os
@@ -49,12 +49,12 @@ def test_commands_reject_a_missing_or_damaged_checkpoint(
     elif damage == "damaged manifest":
         (weights / "manifest.jsonl").write_bytes((weights / "manifest.jsonl").read_bytes().replace(b'"seed"', b'"sed"'))
     sweep = write_sweep(checkpoints={"path": str(weights)}, architectures=architectures)
-    before = read_tree(tmp_path)
-    for message in (("run", sweep), ("plan", "--check", sweep)):
-        result = robust201(*message)
+    original_tree = read_tree(tmp_path)
+    for command in (("run", sweep), ("plan", "--check", sweep)):
+        result = robust201(*command)
         result.refusal(2)
         assert len(result.err.splitlines()) == 1
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == original_tree
 
 
 def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
@@ -74,7 +74,7 @@ def test_run_fails_only_the_units_of_a_corrupted_checkpoint(
 
 
 class Malicious:
-    """Unpickling it would create a folder."""
+    """Object that creates a folder when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return os.mkdir, ("made-by-a-pickle",)
@@ -84,8 +84,8 @@ def write_weights(folder: Path, damage: str) -> None:
     folder.mkdir()
     state = network_weights(n_classes=7 if damage == "another network" else 10)
     if damage == "shapes":
-        first = next(iter(state))
-        state[first] = state[first].transpose(0, 1).contiguous()
+        first_name = next(iter(state))
+        state[first_name] = state[first_name].transpose(0, 1).contiguous()
     if damage == "nan":
         state["classifier.weight"][3, 1] = float("nan")
     file = folder / "000021.pth"
@@ -97,27 +97,27 @@ def write_weights(folder: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "hint"),
+    ("damage", "error_text"),
     [
         ("foreign", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
-        ("shapes", "has another network there"),
+        ("shapes", "The weights belong to another network"),
         ("nan", "classifier.weight"),
-        ("missing", "expected a file of network #309"),
+        ("missing", "there is no file of network #309"),
     ],
 )
 def test_import_weights_rejects_invalid_weights(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, hint: str
+    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, error_text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", damage)
-    before = read_tree(tmp_path)
-    expected = ["--architectures", "309"] if damage == "missing" else []
-    result = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *expected)
-    assert hint in result.refusal(2)
+    original_tree = read_tree(tmp_path)
+    architecture_options = ["--architectures", "309"] if damage == "missing" else []
+    result = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *architecture_options)
+    assert error_text in result.refusal(2)
     assert len(result.err.splitlines()) == 1
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == original_tree
     assert not (tmp_path / "made-by-a-pickle").exists()
 
 
@@ -130,18 +130,18 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
     result = robust201("import-weights", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
-    (line,) = result.err.splitlines()
-    assert line.startswith("rejected: ")
-    assert "000021" in line
+    (error_line,) = result.err.splitlines()
+    assert error_line.startswith("rejected: ")
+    assert "000021" in error_line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
-    again = robust201("import-weights", "source", *options, "--format", "nats")
-    assert "expected at least one network, got none" in again.refusal(2)
+    second_result = robust201("import-weights", "source", *options, "--format", "nats")
+    assert "the selection contains no network" in second_result.refusal(2)
 
 
 # Images
 
 N_TEST = 10_000
-ROW_BYTES = 1 + 3 * 32 * 32
+RECORD_BYTES = 1 + 3 * 32 * 32
 
 
 @pytest.fixture
@@ -153,25 +153,25 @@ def cifar10_weights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("damage", "hint"),
+    ("damage", "error_text"),
     [
         ("no folder", "got no such file or folder"),
-        ("no file", "test_batch.bin: expected a readable file"),
+        ("no file", "test_batch.bin: No such file or directory"),
         ("size", "got 30,729,999"),
         ("checksum", "expected sha256"),
         ("label", "expected labels 0 to 9, got 10 in row 7 (1 such rows)"),
     ],
 )
 def test_commands_reject_missing_or_damaged_images(
-    robust201: RunCommand, write_sweep: WriteSweep, cifar10_weights: Path, tmp_path: Path, damage: str, hint: str
+    robust201: RunCommand, write_sweep: WriteSweep, cifar10_weights: Path, tmp_path: Path, damage: str, error_text: str
 ) -> None:
     batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
     if damage != "no folder":
         batches.mkdir(parents=True)
     if damage in {"size", "checksum", "label"}:
-        rows = np.zeros((N_TEST, ROW_BYTES), np.uint8)
-        rows[7, 0] = 10 if damage == "label" else 3
-        content = rows.tobytes()
+        records = np.zeros((N_TEST, RECORD_BYTES), np.uint8)
+        records[7, 0] = 10 if damage == "label" else 3
+        content = records.tobytes()
         (batches / "test_batch.bin").write_bytes(content[:-1] if damage == "size" else content)
     if damage == "checksum":
         (batches / "SHA256SUMS").write_text(f"{'0' * 64}  test_batch.bin\n")
@@ -181,13 +181,13 @@ def test_commands_reject_missing_or_damaged_images(
         datasets={"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}},
         keys={"clean": {}},
     )
-    before = sorted(tmp_path.rglob("*"))
+    original_paths = sorted(tmp_path.rglob("*"))
     corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
         result = robust201(*arguments)
-        assert hint in result.refusal(2)
+        assert error_text in result.refusal(2)
         assert len(result.err.splitlines()) == 1
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == original_paths
 
 
 def test_run_rejects_damaged_corrupted_images(
@@ -197,9 +197,9 @@ def test_run_rejects_damaged_corrupted_images(
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    before = read_tree(finished)
+    original_tree = read_tree(finished)
     assert "expected sha256" in robust201("run", write_sweep()).refusal(2)
-    assert read_tree(finished) == before
+    assert read_tree(finished) == original_tree
     file.unlink()
     assert robust201("run", write_sweep()).code == 0
 
@@ -212,9 +212,9 @@ def test_run_rejects_corrupted_images_of_another_selection(
 ) -> None:
     if "datasets" in change:
         change["datasets"]["digits"]["corruptions"]["path"] = str(tmp_path / "corruptions")
-    before = read_tree(tmp_path)
+    original_tree = read_tree(tmp_path)
     sweep = write_sweep(results=str(tmp_path / "other"), **change)
     assert "corruptions" in robust201("run", sweep).refusal(2)
     sweep.unlink()
-    before.pop("sweep.yaml")
-    assert read_tree(tmp_path) == before
+    original_tree.pop("sweep.yaml")
+    assert read_tree(tmp_path) == original_tree

@@ -1,4 +1,4 @@
-"""Class folders: torchvision's order and resize rule, the labels file, selections, and invalid folders."""
+"""Class folders have torchvision's order and resize rule, an optional labels file, and clear errors if invalid."""
 
 import json
 import struct
@@ -16,7 +16,9 @@ from robust201.images import Resize, load_images, select
 from robust201.images.specs import own_dataset
 
 
-def write(file: Path, height: int = 8, width: int = 8, seed: int = 0, mode: str = "RGB") -> NDArray[np.uint8]:
+def write_random_image(
+    file: Path, height: int = 8, width: int = 8, seed: int = 0, mode: str = "RGB"
+) -> NDArray[np.uint8]:
     """Write a random image; return its pixels (H, W, 3) or (H, W)."""
     shape = (height, width, 3) if mode == "RGB" else (height, width)
     pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
@@ -27,12 +29,12 @@ def write(file: Path, height: int = 8, width: int = 8, seed: int = 0, mode: str 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    names = ("owl/b.png", "owl/a.PNG", "Zebra/x.jpg", "finch/deeper/c.jpeg", "finch/d.png", "finch/notes.txt")
-    for seed, name in enumerate(names):
-        if name.endswith("txt"):
-            (tmp_path / name).write_text("no image")
+    file_names = ("owl/b.png", "owl/a.PNG", "Zebra/x.jpg", "finch/deeper/c.jpeg", "finch/d.png", "finch/notes.txt")
+    for seed, file_name in enumerate(file_names):
+        if file_name.endswith("txt"):
+            (tmp_path / file_name).write_text("no image")
         else:
-            write(tmp_path / name, seed=seed)
+            write_random_image(tmp_path / file_name, seed=seed)
     return tmp_path
 
 
@@ -52,9 +54,9 @@ def test_class_folders_have_the_order_of_torchvision(folder: Path) -> None:
 @pytest.mark.parametrize("resampling", ["bilinear", "bicubic", "nearest"])
 @pytest.mark.parametrize("size", [(37, 61), (61, 37), (40, 40), (24, 24), (25, 24), (12, 31)])
 def test_resize_rule_matches_torchvision(tmp_path: Path, size: tuple[int, int], resampling: str) -> None:
-    """Resize(24) and CenterCrop(17), computed here from torchvision's documented rounding."""
+    """The expected pixels follow torchvision's documented rounding in Resize(24) and CenterCrop(17)."""
     height, width = size
-    pixels = write(tmp_path / "a" / "image.png", height, width)
+    pixels = write_random_image(tmp_path / "a" / "image.png", height, width)
     spec = own_dataset("photos", n_classes=1, image_size=17, resize=Resize(24, resampling))
     loaded = load_images(spec, path=tmp_path)
     shape = (24, int(24 * width / height)) if height <= width else (int(24 * height / width), 24)
@@ -79,16 +81,16 @@ def test_decoder_rejects_16_bit_images(tmp_path: Path, colour_type: int, n_chann
         checksum = zlib.crc32(name + content)
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
 
-    row = b"\0" + bytes(range(1, 9)) * 2 * n_channels  # no filter, 8 pixels of 2 bytes per channel
+    scan_line = b"\0" + bytes(range(1, 9)) * 2 * n_channels  # no filter, 8 pixels of 2 bytes per channel
     header = struct.pack(">IIBBBBB", 8, 8, 16, colour_type, 0, 0, 0)
-    png = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * 8)) + chunk(b"IEND", b"")
+    png = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(scan_line * 8)) + chunk(b"IEND", b"")
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + png)
-    with pytest.raises(DatasetError, match=r"deep\.png.*expected 8 bits per channel"):
-        load_images("deep", path=tmp_path)
+    (tmp_path / "a" / "sixteen_bits.png").write_bytes(b"\x89PNG\r\n\x1a\n" + png)
+    with pytest.raises(DatasetError, match=r"sixteen_bits\.png.*expected 8 bits per channel"):
+        load_images("photos", path=tmp_path)
 
 
-def test_labels_file_numbers_classes(folder: Path) -> None:
+def test_labels_file_determines_class_numbers(folder: Path) -> None:
     (folder / "labels.json").write_text(json.dumps({"owl": 7, "finch": 900, "Zebra": 3, "unused": 1}))
     images = load_images("birds", path=folder)
     assert images.labels.tolist() == [3, 900, 900, 7, 7]
@@ -109,18 +111,20 @@ def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
         load_images("birds", path=folder, count=6)
 
 
-@pytest.mark.parametrize(("name", "split"), [("val", "test"), ("test", "test"), ("train", "train")])
-def test_class_folders_are_searched_in_split_folders(folder: Path, tmp_path: Path, name: str, split: str) -> None:
+@pytest.mark.parametrize(("split_folder_name", "split"), [("val", "test"), ("test", "test"), ("train", "train")])
+def test_class_folders_are_found_in_split_folders(
+    folder: Path, tmp_path: Path, split_folder_name: str, split: str
+) -> None:
     split_folder = tmp_path / "above"
     split_folder.mkdir()
     (folder / "owl").rename(split_folder / "owl")
-    split_folder.rename(tmp_path / name)
+    split_folder.rename(tmp_path / split_folder_name)
     images = load_images("birds", path=tmp_path, split=split)  # type: ignore[arg-type]
     assert images.class_names == ("owl",)
 
 
 def test_decoder_reads_grey_images_as_one_channel(tmp_path: Path) -> None:
-    pixels = write(tmp_path / "a" / "image.png", mode="L")
+    pixels = write_random_image(tmp_path / "a" / "image.png", mode="L")
     loaded = load_images(own_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
     np.testing.assert_array_equal(loaded.images, pixels[None, None])
     assert loaded.normalisation.mean == (0.0,)
@@ -128,20 +132,20 @@ def test_decoder_reads_grey_images_as_one_channel(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rgb.images, np.repeat(pixels[None, None], 3, axis=1))  # as torchvision's loader does
 
 
-def _break(folder: Path, fault: str) -> None:
+def damage_folder(folder: Path, fault: str) -> None:
     if fault == "mixed sizes":
-        write(folder / "owl" / "c.png", 8, 9)
+        write_random_image(folder / "owl" / "c.png", 8, 9)
     elif fault == "not square":
         for file in folder.rglob("*.*"):
             file.unlink()
         for name in ("owl", "finch", "Zebra"):
-            write(folder / name / "a.png", 8, 9)
+            write_random_image(folder / name / "a.png", 8, 9)
     elif fault == "unreadable":
         (folder / "finch" / "d.png").write_bytes(b"\x89PNG of another kind")
     elif fault == "empty class":
         (folder / "wren").mkdir()
     elif fault == "another format":
-        write(folder / "owl" / "c.bmp")
+        write_random_image(folder / "owl" / "c.bmp")
     elif fault == "16 bits":
         Image.fromarray(np.zeros((8, 8), np.uint16)).save(folder / "owl" / "c.png")
     elif fault == "labels without a class":
@@ -155,22 +159,22 @@ def _break(folder: Path, fault: str) -> None:
 
 
 INVALID = {
-    "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8\. Give every image this size, or a resize rule",
-    "not square": r"a\.png: expected as many rows as columns of pixels, got 9x8\. .*resize rule",
+    "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8 pixels\. Resize the images, add a resize rule",
+    "not square": r"a\.png: expected a square image, got 9x8 pixels\. .*resize rule",
     "unreadable": r"d\.png: expected a JPEG or PNG, got 20 bytes.* Replace or remove it\.",
     "empty class": r"wren: this class folder has no JPEG or PNG file\. Fill or remove it\.",
     "another format": r"c\.bmp: it is neither JPEG nor PNG\. Convert or remove it\.",
-    "16 bits": r"c\.png: expected 8 bits per channel, got mode I;16\. Convert it\.",
+    "16 bits": r"c\.png: expected 8 bits per channel, got Pillow mode I;16\. Convert the image\.",
     "labels without a class": r"labels\.json: expected a whole number .* for the class folder 'Zebra', got none\.",
     "labels that are not an object": r"labels\.json: the file is not a JSON object",
     "too many classes": r"expected a whole number from 0 to 32766 for the class folder 'owl', got 70000",
-    "a class numbered twice": r"labels\.json: the file is not a JSON object .*'owl' twice",
+    "a class numbered twice": r"labels\.json: the file is not a JSON object .*'owl' occurs twice",
 }
 
 
 @pytest.mark.parametrize("fault", INVALID)
 def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> None:
-    _break(folder, fault)
+    damage_folder(folder, fault)
     with pytest.raises(DatasetError, match=INVALID[fault]) as error:
         load_images("birds", path=folder)
     assert "\n" not in str(error.value)
@@ -184,7 +188,7 @@ def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"resize": Resize(256)}, "State an image size, such as 224"),
+        ({"resize": Resize(256)}, "Set an image size, such as 224"),
         ({"image_size": 300, "resize": Resize(256)}, r"expected a shorter side of 300 \(the image size\) to 8,192"),
         ({"image_size": 224, "resize": Resize(256, "bilinar")}, r"'bilinar': there is no such filter\. Did you mean"),
     ],

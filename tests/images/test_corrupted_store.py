@@ -1,4 +1,4 @@
-"""Corrupted images on disk: generation, resumption after a kill, reading and verification."""
+"""Corrupted images on disk are generated, resumed after a kill, read and verified."""
 
 import hashlib
 import json
@@ -17,10 +17,10 @@ from robust201.images import corrupted as corrupted_module
 from robust201.images import generated_folder
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
-from robust201.images.downloads.registry import download as registered
+from robust201.images.downloads.registry import download as published_download
 from robust201.images.generated_folder import GeneratorRecipe
 from robust201.images.specs import DATASETS
-from robust201.tasks.corruptions import folder as corrupting
+from robust201.tasks.corruptions import folder as generation
 from robust201.tasks.corruptions.folder import check_deterministic, generate_corruptions
 from robust201.tasks.corruptions.generator import GENERATOR_VERSION, corrupt
 from tests.conftest import read_tree
@@ -31,9 +31,9 @@ KEYS = ("fog", "frost", "pixelate")
 N_PUBLISHED = 40
 
 
-def part_of(images: ImageSet, positions: list[int]) -> ImageSet:
-    selected = (images.images[positions], images.labels[positions], images.indices[positions])
-    return replace(images, images=selected[0], labels=selected[1], indices=selected[2], sha256=image_hash(*selected))
+def select_positions(images: ImageSet, positions: list[int]) -> ImageSet:
+    arrays = (images.images[positions], images.labels[positions], images.indices[positions])
+    return replace(images, images=arrays[0], labels=arrays[1], indices=arrays[2], sha256=image_hash(*arrays))
 
 
 def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS, **settings: int) -> CorruptedStore:
@@ -46,7 +46,7 @@ def reopen(folder: Path, images: ImageSet) -> CorruptedStore:
 
 @pytest.fixture
 def published(tmp_path: Path) -> tuple[Path, ImageSet]:
-    """A folder in the published layout for a split of 40 images, and the full split."""
+    """Return a folder in the published layout for a split of 40 images, and that split."""
     full = image_set(N_PUBLISHED)
     full = replace(full, indices=np.arange(N_PUBLISHED))
     folder = tmp_path / "CIFAR-10-C"
@@ -64,7 +64,7 @@ def flip_last_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_generated_store_returns_the_generators_pixels(tmp_path: Path) -> None:
+def test_generated_store_returns_the_pixels_of_the_generator(tmp_path: Path) -> None:
     images = image_set(6)
     store = generate(tmp_path, images)
     rows = images.indices[[4, 0, 4]]
@@ -95,31 +95,31 @@ def test_generated_folder_has_the_published_layout(tmp_path: Path) -> None:
         "seed": 7,
         "frost": {"name": "stripes", "sha256": FROST.sha256},
     }
-    for name, facts in manifest["files"].items():
-        assert facts["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+    for name, file_fields in manifest["files"].items():
+        assert file_fields["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     assert set(manifest["files"]["fog.npy"]["libraries"]) >= {"numpy", "scipy", "pillow", "libjpeg"}
 
 
-def test_generate_replaces_only_corruptions_of_an_earlier_version(tmp_path: Path) -> None:
-    """A folder older than the second version of motion_blur and snow has no versions per file."""
+def test_generate_replaces_only_corruptions_of_earlier_versions(tmp_path: Path) -> None:
+    """Folders written before version 2 of motion_blur and snow have no generator_version per file."""
     images = image_set(3)
     keys = ("fog", "motion_blur", "snow")
     store = generate(tmp_path, images, keys)
     assert {key: store.identity(key)["generator_version"] for key in keys} == {"fog": 1, "motion_blur": 2, "snow": 2}
-    new = {key: (tmp_path / f"{key}.npy").read_bytes() for key in keys}
+    new_bytes = {key: (tmp_path / f"{key}.npy").read_bytes() for key in keys}
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     for key in keys:
-        old = np.load(tmp_path / f"{key}.npy") // 2
-        np.save(tmp_path / f"{key}.npy", old)
-        facts = manifest["files"][f"{key}.npy"]
-        facts.pop("generator_version", None)
-        facts["sha256"] = hashlib.sha256((tmp_path / f"{key}.npy").read_bytes()).hexdigest()
+        old_pixels = np.load(tmp_path / f"{key}.npy") // 2
+        np.save(tmp_path / f"{key}.npy", old_pixels)
+        file_fields = manifest["files"][f"{key}.npy"]
+        file_fields.pop("generator_version", None)
+        file_fields["sha256"] = hashlib.sha256((tmp_path / f"{key}.npy").read_bytes()).hexdigest()
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    old_fog = (tmp_path / "fog.npy").read_bytes()
+    old_fog_bytes = (tmp_path / "fog.npy").read_bytes()
     assert reopen(tmp_path, images).identity("snow")["generator_version"] == 1
     generate(tmp_path, images, keys)
-    assert (tmp_path / "fog.npy").read_bytes() == old_fog
-    assert all((tmp_path / f"{key}.npy").read_bytes() == new[key] for key in ("motion_blur", "snow"))
+    assert (tmp_path / "fog.npy").read_bytes() == old_fog_bytes
+    assert all((tmp_path / f"{key}.npy").read_bytes() == new_bytes[key] for key in ("motion_blur", "snow"))
 
 
 def test_generate_is_independent_of_workers_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_generate_is_independent_of_workers_and_blocks(tmp_path: Path, monkeypat
     progress = lambda done, total: progress_calls.append((done, total))  # noqa: E731
     generate_corruptions(tmp_path / "one", images, keys=KEYS, seed=7, frost=FROST, progress=progress)
     assert progress_calls[-1] == (75, 75)
-    monkeypatch.setattr(corrupting, "_BLOCK_IMAGES", 2)
+    monkeypatch.setattr(generation, "_BLOCK_IMAGES", 2)
     generate_corruptions(tmp_path / "blocks", images, keys=KEYS, seed=7, frost=FROST)
     monkeypatch.undo()
     generate_corruptions(tmp_path / "two", images, keys=KEYS, seed=7, frost=FROST, workers=2)
@@ -138,13 +138,13 @@ def test_generate_is_independent_of_workers_and_blocks(tmp_path: Path, monkeypat
 def test_generate_writes_only_missing_files(tmp_path: Path) -> None:
     images = image_set(4)
     generate(tmp_path, images, ("fog",))
-    before = (tmp_path / "fog.npy").stat().st_mtime_ns
+    modified_ns = (tmp_path / "fog.npy").stat().st_mtime_ns
     generate(tmp_path, images)
-    assert (tmp_path / "fog.npy").stat().st_mtime_ns == before
+    assert (tmp_path / "fog.npy").stat().st_mtime_ns == modified_ns
     (tmp_path / "frost.npy").unlink()
-    content = read_tree(tmp_path)
+    original_tree = read_tree(tmp_path)
     generate(tmp_path, images)
-    assert set(read_tree(tmp_path)) == {*content, "frost.npy"}
+    assert set(read_tree(tmp_path)) == {*original_tree, "frost.npy"}
 
 
 @pytest.mark.parametrize("images_until_kill", [0, 3, 4, 21, 33])
@@ -160,12 +160,12 @@ def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
 
     calls: list[int] = []
     folder = tmp_path / "killed"
-    monkeypatch.setattr(corrupting, "_BLOCK_IMAGES", 1)
-    monkeypatch.setattr(corrupting, "corrupt", corrupt_until_kill)
+    monkeypatch.setattr(generation, "_BLOCK_IMAGES", 1)
+    monkeypatch.setattr(generation, "corrupt", corrupt_until_kill)
     with pytest.raises(KeyboardInterrupt):
         generate(folder, images, ("fog", "pixelate"))
     monkeypatch.undo()
-    # kill -9 also leaves the temporary file, and a complete file that is not in the manifest yet.
+    # A process killed with -9 also leaves the temporary file, and may leave a complete file outside the manifest.
     (folder / ".pixelate.npy.0123456789ab.tmp").write_bytes(b"part of a file")
     (folder / "pixelate.npy").write_bytes(b"complete, but not in the manifest")
     generate(folder, images, ("fog", "pixelate"))
@@ -175,14 +175,14 @@ def test_generate_resumes_after_a_kill(tmp_path: Path, monkeypatch: pytest.Monke
 def test_open_generated_finds_the_images_of_a_selection(tmp_path: Path) -> None:
     images = image_set(8)
     full_store = generate(tmp_path, images)
-    part = part_of(images, [1, 5, 6])
-    store = reopen(tmp_path, part)
-    assert (store("fog", 3, part.indices) == full_store("fog", 3, part.indices)).all()
+    selection = select_positions(images, [1, 5, 6])
+    store = reopen(tmp_path, selection)
+    assert (store("fog", 3, selection.indices) == full_store("fog", 3, selection.indices)).all()
     assert store.digest("fog") != full_store.digest("fog")
-    assert generate(tmp_path, part).identity("fog") == store.identity("fog")
-    alone = generate(tmp_path / "alone", part)
-    assert alone.identity("fog") == store.identity("fog")
-    with pytest.raises(DatasetError, match="expected rows of the selection of 3 images, got row 0"):
+    assert generate(tmp_path, selection).identity("fog") == store.identity("fog")
+    selection_store = generate(tmp_path / "alone", selection)
+    assert selection_store.identity("fog") == store.identity("fog")
+    with pytest.raises(DatasetError, match="row 0 of the test split is not among the 3 selected images"):
         store("fog", 3, images.indices[:1])
 
 
@@ -197,9 +197,9 @@ def test_identity_contains_version_seed_hash_and_frost(tmp_path: Path) -> None:
     }
     assert store.identity("frost")["frost"] == {"name": "stripes", "sha256": FROST.sha256}
     assert json.loads(json.dumps(store.identity("frost"))) == store.identity("frost")
-    other = generate(tmp_path / "other", images, seed=8)
-    assert other.digest("fog") != store.digest("fog")
-    assert other.digest("pixelate") == store.digest("pixelate")
+    other_seed_store = generate(tmp_path / "other", images, seed=8)
+    assert other_seed_store.digest("fog") != store.digest("fog")
+    assert other_seed_store.digest("pixelate") == store.digest("pixelate")
 
 
 def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
     generate(tmp_path, images).verify("fog", expected=planned)
 
 
-def test_verify_detects_other_settings_than_planned(tmp_path: Path) -> None:
+def test_verify_detects_settings_that_differ_from_the_plan(tmp_path: Path) -> None:
     images = image_set(3)
     planned = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
-    with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*since planning"):
+    with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*after planning"):
         generate(tmp_path / "seed 7", images).verify("fog", expected=planned)
 
 
@@ -235,11 +235,11 @@ def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[st
     with pytest.raises(DatasetError, match=message):
         open_generated(tmp_path, images, other_recipe)
     if "generator_version" not in settings:
-        before = read_tree(tmp_path)
+        original_tree = read_tree(tmp_path)
         frost = replace(FROST, name=other_recipe.frost["name"])
         with pytest.raises(DatasetError, match=message):
             generate_corruptions(tmp_path, images, keys=("snow",), seed=other_recipe.seed, frost=frost)
-        assert read_tree(tmp_path) == before
+        assert read_tree(tmp_path) == original_tree
 
 
 def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
@@ -247,22 +247,22 @@ def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
     generate(tmp_path, images)
     changed = images.images.copy()
     changed[2, 0, 0, 0] ^= 1
-    with pytest.raises(DatasetError, match=r"got none of the current row 6 \(1 such rows\)"):
+    with pytest.raises(DatasetError, match=r"test image 6 is missing or has changed .* \(1 such images\)"):
         reopen(tmp_path, replace(images, images=changed))
-    with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, got none of the current row 1"):
+    with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, but test image 1"):
         reopen(tmp_path, image_set(4, first=1))
     with pytest.raises(DatasetError, match="expected images of cifar100, got images of cifar10"):
         reopen(tmp_path, replace(images, dataset="cifar100"))
     with pytest.raises(DatasetError, match=r"expected the test labels repeated five times, got label \d instead of"):
         reopen(tmp_path, replace(images, labels=images.labels[::-1].copy()))
-    with pytest.raises(DatasetError, match="expected an empty folder or the same images"):
+    with pytest.raises(DatasetError, match="it contains corruptions of 4 images of cifar10 with the hash"):
         generate(tmp_path, image_set(5), ("snow",))
 
 
 def test_store_reports_missing_and_truncated_files(tmp_path: Path) -> None:
     images = image_set(3)
     store = generate(tmp_path, images, ("fog", "snow", "pixelate"))
-    with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: expected an array .*no such file"):
+    with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: there is no such file"):
         store("jpeg_compression", 1, images.indices)
     with pytest.raises(DatasetError, match="expected a severity from 1 to 5, got 6"):
         store("fog", 6, images.indices)
@@ -285,16 +285,16 @@ def test_store_does_not_read_pickles(tmp_path: Path) -> None:
         reopen(tmp_path, images).check("fog")
 
 
-def test_open_generated_reports_damaged_and_unknown_manifests(tmp_path: Path) -> None:
+def test_open_generated_rejects_damaged_manifests_and_unknown_formats(tmp_path: Path) -> None:
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
     path = tmp_path / "manifest.json"
-    text = path.read_text()
-    for damaged in (text[:40], "[]", text.replace('"recipe"', '"receipt"')):
+    content = path.read_text()
+    for damaged in (content[:40], "[]", content.replace('"recipe"', '"receipt"')):
         path.write_text(damaged)
-        with pytest.raises(DatasetError, match=r"manifest\.json: expected a manifest, got .*; delete \S+ and generate"):
+        with pytest.raises(DatasetError, match=r"manifest\.json: the manifest is damaged .* Delete \S+ and generate"):
             reopen(tmp_path, images)
-    path.write_text(text.replace('"format": 1', '"format": 2'))
+    path.write_text(content.replace('"format": 1', '"format": 2'))
     with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
         reopen(tmp_path, images)
 
@@ -303,12 +303,12 @@ def test_generated_and_published_folders_are_not_interchangeable(
     tmp_path: Path, published: tuple[Path, ImageSet]
 ) -> None:
     folder, full = published
-    with pytest.raises(DatasetError, match=r"expected the manifest of generated images.*set `source: published`"):
+    with pytest.raises(DatasetError, match=r"the folder has no manifest of generated images.*set `source: published`"):
         reopen(folder, full)
-    before = read_tree(folder)
-    with pytest.raises(DatasetError, match=r"got \.npy files without a manifest, like published ones"):
+    original_tree = read_tree(folder)
+    with pytest.raises(DatasetError, match=r"contains \.npy files without a manifest, which seem to be published"):
         generate(folder, full)
-    assert read_tree(folder) == before
+    assert read_tree(folder) == original_tree
     generated = tmp_path / "generated"
     generate(generated, full)
     for missing_file in ("", "manifest.json", "indices.npy"):
@@ -320,12 +320,12 @@ def test_generated_and_published_folders_are_not_interchangeable(
 
 def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) -> None:
     folder, full = published
-    part = part_of(full, [3, 17, 39])
+    selection = select_positions(full, [3, 17, 39])
     for path in (folder, folder.parent):
-        store = open_published(path, part, n_images=N_PUBLISHED)
+        store = open_published(path, selection, n_images=N_PUBLISHED)
         assert store.source == "published"
         for severity in range(1, 6):
-            expected = part.images[[2, 0]] + np.uint8(10 + severity - 1)
+            expected = selection.images[[2, 0]] + np.uint8(10 + severity - 1)
             assert (store("snow", severity, np.array([39, 3])) == expected).all()
     assert store.identity("snow") == {"source": "published", "sha256": store.digest("snow")}
     full_store = open_published(folder, full, n_images=N_PUBLISHED)
@@ -337,7 +337,7 @@ def test_verify_detects_a_changed_published_file(published: tuple[Path, ImageSet
     folder, full = published
     planned = open_published(folder, full, n_images=N_PUBLISHED).identity("fog")
     flip_last_bit(folder / "fog.npy")
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* since planning"):
+    with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* after planning"):
         open_published(folder, full, n_images=N_PUBLISHED).verify("fog", expected=planned)
 
 
@@ -352,7 +352,7 @@ def test_open_published_checks_md5_if_verify_is_full(
     checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
 
     def with_checksums(name: str) -> Download:
-        return replace(registered(name), members=checksums)
+        return replace(published_download(name), members=checksums)
 
     with monkeypatch.context() as patch:
         patch.setattr(corrupted_module, "download", with_checksums)
@@ -365,11 +365,11 @@ def test_open_published_checks_md5_if_verify_is_full(
 
 def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) -> None:
     folder, full = published
-    with pytest.raises(DatasetError, match=r"frost\.npy: expected an array .* no such file"):
+    with pytest.raises(DatasetError, match=r"frost\.npy: there is no such file"):
         open_published(folder, full, n_images=N_PUBLISHED, keys=["frost"])
     with pytest.raises(DatasetError, match=r"labels\.npy: expected uint8 \(500,\), got uint8 \(200,\)"):
         open_published(folder, full, n_images=100)
-    with pytest.raises(DatasetError, match="none are published for this dataset"):
+    with pytest.raises(DatasetError, match="this dataset has no published corruptions"):
         open_published(folder, replace(full, dataset="digits"), n_images=N_PUBLISHED)
     np.save(folder / "fog.npy", np.zeros((200, 32, 32), np.uint8))
     with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(200, 32, 32, 3\), got uint8 \(200, 32, 32\)"):
@@ -379,12 +379,12 @@ def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) 
         open_published(folder, sorted_by_class, n_images=N_PUBLISHED)
     shutil.rmtree(folder)
     with pytest.raises(
-        DatasetError, match=r"has the labels\.npy of CIFAR-10-C\. Fetch the files with `robust201 fetch CIFAR-10-C`"
+        DatasetError, match=r"labels\.npy of CIFAR-10-C is neither .* Fetch the files with `robust201 fetch CIFAR-10-C`"
     ):
         open_published(folder, full, n_images=N_PUBLISHED)
 
 
-def test_generate_allows_one_process_per_folder(tmp_path: Path) -> None:
+def test_generate_rejects_a_folder_locked_by_another_process(tmp_path: Path) -> None:
     with (
         sole_writer(tmp_path, "Testing"),
         pytest.raises(StorageError, match=r"Generating corruptions failed .* another process is writing"),
@@ -397,14 +397,14 @@ def test_generate_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     images = image_set(3)
     generate(tmp_path, images, ("fog",))
 
-    def full(*args: object) -> None:
+    def raise_disk_full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    before = read_tree(tmp_path)
-    monkeypatch.setattr("robust201.core.files.os.fsync", full)
-    with pytest.raises(StorageFullError, match="got none"):
+    original_tree = read_tree(tmp_path)
+    monkeypatch.setattr("robust201.core.files.os.fsync", raise_disk_full)
+    with pytest.raises(StorageFullError, match="the disk is full"):
         generate(tmp_path, images)
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == original_tree
 
 
 def test_generate_rejects_unknown_keys(tmp_path: Path) -> None:
@@ -424,4 +424,4 @@ def test_check_deterministic_compares_md5_of_all_images(tmp_path: Path, monkeypa
     with pytest.raises(ConfigError, match="'snow': expected a corruption without a random part"):
         check_deterministic(images, keys=["snow"])
     with pytest.raises(DatasetError, match=r"expected all 6 test images .* got 5 images"):
-        check_deterministic(part_of(images, [0, 1, 2, 3, 4]))
+        check_deterministic(select_positions(images, [0, 1, 2, 3, 4]))

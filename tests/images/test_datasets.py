@@ -1,4 +1,4 @@
-"""Tables, file forms, loaders and selections of images, with small fabricated files in the official layouts."""
+"""The tables of datasets and file forms, and the loaders of images, with small fabricated files in official layouts."""
 
 import dataclasses
 import gzip
@@ -41,25 +41,25 @@ from tests.support.dataset_files import (
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_dataset_row_is_consistent(name: str) -> None:
-    row = dataset(name)
-    assert row.name == name
-    assert len(set(row.class_names)) == row.n_classes
-    assert all(form in FORMS for form in row.forms)
-    unchanged = row.normalisation == Normalisation((0, 0, 0), (1, 1, 1)).of_channels(row.channels)
-    assert unchanged == (row.folder_name == "mnist")
-    assert unchanged or all(0 < value < 1 for value in (*row.normalisation.mean, *row.normalisation.std))
-    assert row.licence
-    assert row.citation
-    assert row.corruptions is None or row.corruptions in registry.downloads()
+    spec = dataset(name)
+    assert spec.name == name
+    assert len(set(spec.class_names)) == spec.n_classes
+    assert all(form in FORMS for form in spec.forms)
+    has_no_normalisation = spec.normalisation == Normalisation((0, 0, 0), (1, 1, 1)).of_channels(spec.channels)
+    assert has_no_normalisation == (spec.folder_name == "mnist")
+    assert has_no_normalisation or all(0 < value < 1 for value in (*spec.normalisation.mean, *spec.normalisation.std))
+    assert spec.licence
+    assert spec.citation
+    assert spec.corruptions is None or spec.corruptions in registry.downloads()
 
 
 def test_every_form_has_a_test_writer_and_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
-    rows = (*DATASETS.values(), own_dataset("own", n_classes=2, image_size=8))
-    assert {form for row in rows for form in row.forms} == set(FORMS)
+    specs = (*DATASETS.values(), own_dataset("own", n_classes=2, image_size=8))
+    assert {form for spec in specs for form in spec.forms} == set(FORMS)
 
 
-def test_load_images_suggests_the_closest_name() -> None:
+def test_unknown_dataset_and_form_errors_suggest_the_closest_name() -> None:
     with pytest.raises(ConfigError, match=r"'cifar01'.*Did you mean 'cifar10'"):
         dataset("cifar01")
     with pytest.raises(ConfigError, match=r"cifar10.*'pythn'.*Did you mean 'python'"):
@@ -68,13 +68,13 @@ def test_load_images_suggests_the_closest_name() -> None:
         load_images("cifar10", form="imagenet16")
 
 
-def test_images_import_no_heavy_library() -> None:
+def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
     code = (
         "import sys; from robust201.images import load_images; load_images('digits'); "
         "print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
     )
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert outcome.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "[]"
 
 
 # --- the forms
@@ -86,7 +86,7 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
     spec = dataset(name)
     images, labels = fabricate(spec, 23)
     files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
-    # The folder of the files, its parent, and a folder with a subfolder named after the dataset.
+    # The path may be the folder of the files, its parent, or a folder with a subfolder named after the dataset.
     (tmp_path / "above").mkdir()
     (tmp_path / "above" / name).symlink_to(tmp_path / "data")
     for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
@@ -105,14 +105,14 @@ def test_load_images_preserves_pixels_labels_and_order(tmp_path: Path, name: str
 def test_load_images_reports_a_missing_split_or_form(tmp_path: Path, name: str, form: str) -> None:
     spec = dataset(name)
     WRITERS[form](tmp_path, spec, "test", *fabricate(spec, 5))
-    with pytest.raises(DatasetError, match="expected"):
+    with pytest.raises(DatasetError, match=r"expected|No such file"):
         load_images(name, path=tmp_path, form=form, split="train", verify=False)
-    for other in set(spec.forms) - {form, "digits"}:
-        with pytest.raises(DatasetError, match=rf"Loading the test images of {name} failed for .*\({other}\)"):
-            load_images(name, path=tmp_path, form=other, verify=False)
+    for other_form in set(spec.forms) - {form, "digits"}:
+        with pytest.raises(DatasetError, match=rf"Loading the test images of {name} failed for .*\({other_form}\)"):
+            load_images(name, path=tmp_path, form=other_form, verify=False)
 
 
-def test_load_images_names_folder_forms_and_command_if_data_is_missing(
+def test_load_images_error_names_folder_forms_and_command_if_data_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path / "nowhere"))
@@ -147,7 +147,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(
     if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
         labels[3] = 255
     if form == "imagenet16" and label == "n_classes":
-        labels[3] = 1000  # label 1001 in the file; labels 121 to 1000 are valid classes of ImageNet
+        labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
         load_images(name, form=REQUIRED_FORMS.get(name), path=tmp_path, verify=False)
@@ -156,10 +156,10 @@ def test_load_images_reports_the_row_of_an_invalid_label(
 # --- verification
 
 
-def publish(
+def replace_published(
     monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
 ) -> None:
-    """Replace the registry's checksums and the size of the test split by those of fabricated files."""
+    """Replace the checksums of a registry entry and the size of the test split by those of fabricated files."""
     changed = dict(registry.downloads())
     changed[entry] = dataclasses.replace(changed[entry], members=members)
     monkeypatch.setattr(registry, "downloads", lambda: changed)
@@ -185,9 +185,9 @@ def test_load_images_verifies_published_checksums(
     with pytest.raises(DatasetError, match=f"Verifying failed for {file}: expected"):
         load_images(name, path=tmp_path, form=form)
     published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
-    publish(monkeypatch, name, entry, published, 7)
+    replace_published(monkeypatch, name, entry, published, 7)
     np.testing.assert_array_equal(load_images(name, path=tmp_path, form=form).images, images)
-    publish(monkeypatch, name, entry, published, 8)
+    replace_published(monkeypatch, name, entry, published, 8)
     with pytest.raises(DatasetError, match=f"expected the 8 test images of {name}, got 7"):
         load_images(name, path=tmp_path, form=form)
     content = bytearray(file.read_bytes())
@@ -213,16 +213,16 @@ def test_load_images_rejects_binary_files_of_wrong_size(tmp_path: Path) -> None:
 def test_load_images_uses_hashes_recorded_at_unpacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dataset("cifar10")
     (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
-    sized = {"test_batch.bin": registry.Checksum("sha256", None, file.stat().st_size)}
-    publish(monkeypatch, "cifar10", "cifar10", sized, 3)
+    checksum_without_digest = {"test_batch.bin": registry.Checksum("sha256", None, file.stat().st_size)}
+    replace_published(monkeypatch, "cifar10", "cifar10", checksum_without_digest, 3)
     load_images("cifar10", path=tmp_path)
-    sums = hashlib.sha256(file.read_bytes()).hexdigest()
-    (file.parent / registry.SUMS_FILE).write_text(f"{sums}  test_batch.bin\n")
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    (file.parent / registry.SUMS_FILE).write_text(f"{sha256}  test_batch.bin\n")
     load_images("cifar10", path=tmp_path)
     content = bytearray(file.read_bytes())
     content[1000] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DatasetError, match=f"expected sha256 {sums}"):
+    with pytest.raises(DatasetError, match=f"expected sha256 {sha256}"):
         load_images("cifar10", path=tmp_path)
 
 
@@ -261,16 +261,16 @@ def test_load_images_rejects_invalid_pickles(
 
 
 def valid_images(count: int = 3, size: int = 32) -> list[bytes | None]:
-    return [encode(np.full((3, size, size), row, np.uint8)) for row in range(count)]
+    return [encode(np.full((3, size, size), pixel_value, np.uint8)) for pixel_value in range(count)]
 
 
 def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None:
-    flat = np.stack([np.full((32, 32), value, np.uint8) for value in (200, 40, 90)])
+    uniform = np.stack([np.full((32, 32), channel_value, np.uint8) for channel_value in (200, 40, 90)])
     grey = io.BytesIO()
     Image.new("L", (32, 32), 77).save(grey, "PNG")
-    file = write_table(tmp_path / "mine.parquet", [encode(flat, "JPEG"), grey.getvalue()], [1, 2])
+    file = write_table(tmp_path / "mine.parquet", [encode(uniform, "JPEG"), grey.getvalue()], [1, 2])
     images = load_images("cifar10", path=file).images
-    assert np.abs(images[0].astype(int) - flat).max() <= 3
+    assert np.abs(images[0].astype(int) - uniform).max() <= 3
     assert (images[1] == 77).all()
 
 
@@ -280,9 +280,9 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
         ([*valid_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
         ([*valid_images(1), valid_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
         ([*valid_images(2), *valid_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
-        ([*valid_images(2), None], [0, 1, 2], r"column 'image', got none in row 2"),
-        (valid_images(3), [0, None, 2], r"column 'label', got none in row 1"),
-        ([], [], "got no rows"),
+        ([*valid_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
+        (valid_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
+        ([], [], "the file has no rows"),
     ],
 )
 def test_load_images_reports_the_row_of_an_invalid_parquet_value(
@@ -306,10 +306,10 @@ def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
         load_images("cifar10", path=tmp_path)
 
 
-@pytest.mark.parametrize("keep", [0, 10, 200, -4])
-def test_load_images_rejects_damaged_parquet(tmp_path: Path, keep: int) -> None:
+@pytest.mark.parametrize("end", [0, 10, 200, -4])
+def test_load_images_rejects_truncated_parquet_files(tmp_path: Path, end: int) -> None:
     file = write_table(tmp_path / "test.parquet", valid_images(3), [0, 1, 2])
-    file.write_bytes(file.read_bytes()[:keep])
+    file.write_bytes(file.read_bytes()[:end])
     with pytest.raises(DatasetError, match="the Parquet file cannot be read"):
         load_images("cifar10", path=tmp_path)
 
@@ -332,7 +332,7 @@ def test_load_images_reads_real_cifar10(shared_data: Path) -> None:
 
 
 def write_mnist(root: Path, count: int = 5) -> tuple[Path, Path]:
-    """Write the test split, and return its files of labels (unpacked) and images (packed)."""
+    """Write the test split, and return the paths of the labels (not compressed) and the images (gzip)."""
     spec = dataset("mnist")
     labels, images = write_idx(root, spec, "test", *fabricate(spec, count))
     return labels, images
@@ -343,9 +343,9 @@ def test_load_images_verifies_mnist_checksums(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 9fb629c\w+, got \w{{32}}"):
         load_images("mnist", path=tmp_path)
     published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
-    publish(monkeypatch, "mnist", "mnist", published, 5)
+    replace_published(monkeypatch, "mnist", "mnist", published, 5)
     assert len(load_images("mnist", path=tmp_path)) == 5
-    publish(monkeypatch, "mnist", "mnist", published, 6)
+    replace_published(monkeypatch, "mnist", "mnist", published, 6)
     with pytest.raises(DatasetError, match="expected the 6 test images of mnist, got 5"):
         load_images("mnist", path=tmp_path)
 
@@ -370,18 +370,24 @@ def test_load_images_upscales_mnist(tmp_path: Path) -> None:
         (lambda content: content[:-1], r"got 3,935 bytes, not the 3,936 of an array \(5, 28, 28\)"),
         (lambda content: content + b"\0", "got 3,937 bytes"),
         (lambda content: content[:4] + b"\xff" * 12 + content[16:], r"array \(4294967295, 4294967295, 4294967295\)"),
-        (lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)), r"got an array \(0, 28, 28\)"),
-        (lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)), r"28x28 pixels, got an array \(5, 14, 56\)"),
-        (lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)), r"for each of the 4 images, got an array \(5,\)"),
+        (lambda content: idx_bytes(np.zeros((0, 28, 28), np.uint8)), r"got an empty array \(0, 28, 28\)"),
+        (
+            lambda content: idx_bytes(np.zeros((5, 14, 56), np.uint8)),
+            r"28x28 pixels, got an array of shape \(5, 14, 56\)",
+        ),
+        (
+            lambda content: idx_bytes(np.zeros((4, 28, 28), np.uint8)),
+            r"4 labels, one per image, got an array of shape \(5,\)",
+        ),
     ],
 )
 def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     _, file = write_mnist(tmp_path)
     damaged = damage(gzip.decompress(file.read_bytes()))
     file.write_bytes(gzip.compress(damaged))
-    with pytest.raises(DatasetError, match=message) as packed:
+    with pytest.raises(DatasetError, match=message) as error:
         load_images("mnist", path=tmp_path, verify=False)
-    assert "\n" not in str(packed.value)
+    assert "\n" not in str(error.value)
     file.unlink()
     file.with_suffix("").write_bytes(damaged)
     with pytest.raises(DatasetError, match=message):
@@ -391,9 +397,9 @@ def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "got a truncated one"),
-        (b"no gzip", r"got a damaged one \("),
-        (gzip.compress(bytes(1000), mtime=0)[:-3], "got a truncated one"),
+        (b"", "got a truncated gzip file"),
+        (b"no gzip", r"got a damaged gzip file \("),
+        (gzip.compress(bytes(1000), mtime=0)[:-3], "got a truncated gzip file"),
         (gzip.compress(bytes(2000), mtime=0), "got more than 0.0 MB"),
     ],
 )
@@ -411,14 +417,14 @@ def test_load_images_rejects_damaged_gzip_files(
 def test_load_images_rejects_mnist_without_labels(tmp_path: Path) -> None:
     labels, _ = write_mnist(tmp_path)
     labels.unlink()
-    with pytest.raises(DatasetError, match=f"Reading images failed for {labels}: expected a readable file"):
+    with pytest.raises(DatasetError, match=f"Reading images failed for {labels}: No such file or directory"):
         load_images("mnist", path=tmp_path, verify=False)
 
 
-@pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
-def test_load_images_names_only_files_of_the_requested_dataset(tmp_path, name, other):
+@pytest.mark.parametrize(("name", "other_folder_prefix"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
+def test_load_images_error_names_only_files_of_the_requested_dataset(tmp_path, name, other_folder_prefix):
     with pytest.raises(DatasetError) as error:
         load_images(name, path=tmp_path)
     message = str(error.value)
-    assert other not in message
+    assert other_folder_prefix not in message
     assert message.count("cifar-10") == 2

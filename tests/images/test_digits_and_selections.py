@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, and class-stratified selections."""
+"""The digits of scikit-learn have a fixed split, and selections are class-stratified."""
 
 import random
 
@@ -29,14 +29,14 @@ def test_digits_have_a_fixed_split() -> None:
 
 
 def test_digits_are_equal_with_and_without_importing_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = digits._read_source.__wrapped__()
+    arrays_from_file = digits._read_source.__wrapped__()
     monkeypatch.setattr(digits, "_SOURCE_FILE", "missing")
-    for expected, result in zip(read, digits._read_source.__wrapped__(), strict=True):
-        assert expected.dtype == result.dtype
-        assert np.array_equal(expected, result)
+    for from_file, from_import in zip(arrays_from_file, digits._read_source.__wrapped__(), strict=True):
+        assert from_file.dtype == from_import.dtype
+        assert np.array_equal(from_file, from_import)
 
 
-def test_load_images_rejects_other_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_images_rejects_digits_of_a_changed_source(monkeypatch: pytest.MonkeyPatch) -> None:
     pixels, labels = digits._read_source.__wrapped__()
     pixels[0, 0, 0] += 1
     monkeypatch.setattr(digits, "_read_source", lambda: (pixels, labels))
@@ -45,15 +45,21 @@ def test_load_images_rejects_other_digits(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(load_images("digits", verify=False)) == 450
 
 
-@pytest.mark.parametrize(("size", "brightest"), [(8, 16), (28, 255)])
+@pytest.mark.parametrize(("size", "max_pixel"), [(8, 16), (28, 255)])
 @given(rng=st.randoms(use_true_random=False))
-def test_upscale_matches_bilinear_interpolation(size: int, brightest: int, rng: random.Random) -> None:
-    image = (np.frombuffer(rng.randbytes(size**2), np.uint8).astype(int) % (brightest + 1)).reshape(1, size, size)
-    rows = (np.arange(32) + 0.5) * size / 32 - 0.5
-    grid = np.arange(size)
-    columns_upscaled = np.stack([np.interp(rows, grid, line) for line in image[0].astype(float)])
-    expected = np.stack([np.interp(rows, grid, line) for line in columns_upscaled.T]).T * 255 / brightest
-    upscaled = upscale(image.astype(np.uint8), 32, brightest)
+def test_upscale_matches_bilinear_interpolation(size: int, max_pixel: int, rng: random.Random) -> None:
+    image = (np.frombuffer(rng.randbytes(size**2), np.uint8).astype(int) % (max_pixel + 1)).reshape(1, size, size)
+    target_positions = (np.arange(32) + 0.5) * size / 32 - 0.5
+    source_positions = np.arange(size)
+    columns_upscaled = np.stack(
+        [np.interp(target_positions, source_positions, pixels) for pixels in image[0].astype(float)]
+    )
+    expected = (
+        np.stack([np.interp(target_positions, source_positions, pixels) for pixels in columns_upscaled.T]).T
+        * 255
+        / max_pixel
+    )
+    upscaled = upscale(image.astype(np.uint8), 32, max_pixel)
     assert upscaled.shape == (1, 3, 32, 32)
     assert (upscaled[0, 0] == upscaled[0, 1]).all()
     assert (upscaled[0, 0] == upscaled[0, 2]).all()
@@ -65,9 +71,9 @@ def test_upscale_matches_bilinear_interpolation(size: int, brightest: int, rng: 
 
 def image_set(labels: list[int]) -> ImageSet:
     images = np.arange(len(labels) * 3, dtype=np.uint8).reshape(-1, 3, 1, 1)
-    values, indices = np.array(labels, np.int64), np.arange(len(labels), dtype=np.int64) * 2
+    label_array, indices = np.array(labels, np.int64), np.arange(len(labels), dtype=np.int64) * 2
     normalisation = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    return ImageSet("toy", images, values, indices, 4, normalisation, image_hash(images, values, indices))
+    return ImageSet("toy", images, label_array, indices, 4, normalisation, image_hash(images, label_array, indices))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
@@ -82,7 +88,7 @@ def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int
     np.testing.assert_array_equal(selected.labels, all_images.labels[rows])
     assert selected.sha256 == image_hash(selected.images, selected.labels, selected.indices)
     n_selected, n_available = np.bincount(selected.labels, minlength=4), np.bincount(all_images.labels, minlength=4)
-    # A class with unselected images has at most one selected image less than any other.
+    # A class that still has unselected images has at most one selected image less than any other class.
     assert all(
         n_selected[label] >= n_selected.max() - 1 for label in range(4) if n_selected[label] < n_available[label]
     )
@@ -90,20 +96,22 @@ def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int
     assert set(selected.indices) <= set(select(all_images, count=min(count + 3, len(all_images)), seed=seed).indices)
 
 
-def test_select_all_returns_everything() -> None:
+def test_select_with_the_full_count_returns_all_images() -> None:
     all_images = load_images("digits")
     assert select(all_images, count=len(all_images), seed=7).sha256 == all_images.sha256
 
 
 def test_select_depends_on_the_seed() -> None:
     all_images = load_images("digits")
-    counts = {tuple(np.bincount(select(all_images, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
-    assert len(counts) > 1
-    assert all(set(row) == {2, 3} for row in counts)
+    class_counts = {
+        tuple(np.bincount(select(all_images, count=25, seed=seed).labels, minlength=10)) for seed in range(8)
+    }
+    assert len(class_counts) > 1
+    assert all(set(class_sizes) == {2, 3} for class_sizes in class_counts)
     assert len({select(all_images, count=20, seed=seed).sha256 for seed in range(8)}) == 8
 
 
-def test_select_is_the_same_on_every_platform() -> None:
+def test_select_returns_the_same_images_on_every_platform() -> None:
     selected = select(load_images("digits"), count=10, seed=0)
     assert selected.indices.tolist() == [13, 22, 27, 111, 192, 199, 264, 284, 288, 289]
 

@@ -1,4 +1,4 @@
-"""Unpacking of downloads, manually placed archives, wheels, and the registry."""
+"""Downloads are unpacked safely, manually placed archives and wheels are accepted, and the registry is complete."""
 
 import dataclasses
 import importlib.util
@@ -20,30 +20,34 @@ from tests.support.download_server import FILES, Publish, Server, assert_complet
 # --- unpacking
 
 
-def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, target
+    member.type, member.linkname = member_type, target
     return member
 
 
 @pytest.mark.parametrize(
-    ("files", "others"),
+    ("files", "extra_members"),
     [
         ({"CIFAR-10-C/../../escaped": b"x"}, []),
         ({"../escaped": b"x"}, []),
         ({"{tmp}/escaped": b"x"}, []),
         ({"elsewhere/escaped": b"x"}, []),
-        ({}, [link("CIFAR-10-C/out", "../..")]),
-        ({}, [link("CIFAR-10-C/out", "/etc/passwd", tarfile.LNKTYPE)]),
-        ({}, [link("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
+        ({}, [link_member("CIFAR-10-C/out", "../..")]),
+        ({}, [link_member("CIFAR-10-C/out", "/etc/passwd", tarfile.LNKTYPE)]),
+        ({}, [link_member("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
 def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
-    tmp_path: Path, corrupted: Server, publish: Publish, files: dict[str, bytes], others: list[tarfile.TarInfo]
+    tmp_path: Path,
+    cifar10c_server: Server,
+    publish: Publish,
+    files: dict[str, bytes],
+    extra_members: list[tarfile.TarInfo],
 ) -> None:
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
-    corrupted.content = make_tar({**FILES, **files}, *others)
-    publish("CIFAR-10-C", checksum=sha256(corrupted.content))
+    cifar10c_server.content = make_tar({**FILES, **files}, *extra_members)
+    publish("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
     data = tmp_path / "some" / "data"
     with pytest.raises(DatasetError, match="expected regular files below CIFAR-10-C/, got"):
         fetch("CIFAR-10-C", data)
@@ -52,18 +56,21 @@ def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
     assert names_in(data.parent) == ["data"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "not a tar", "member missing", "member changed"])
-def test_fetch_leaves_no_folder_of_an_invalid_archive(
-    tmp_path: Path, corrupted: Server, publish: Publish, damage: str
+@pytest.mark.parametrize("damage", ["truncated", "not a tar archive", "missing member", "changed member"])
+def test_fetch_leaves_no_folder_after_an_invalid_archive(
+    tmp_path: Path, cifar10c_server: Server, publish: Publish, damage: str
 ) -> None:
     cases = {
-        "cut": (corrupted.content[:300_000], "the tar archive is damaged"),
-        "not a tar": (b"\x1f\x8b no tar", "the tar archive is damaged"),
-        "member missing": (make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}), "none named labels.npy"),
-        "member changed": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
+        "truncated": (cifar10c_server.content[:300_000], "the tar archive is damaged"),
+        "not a tar archive": (b"\x1f\x8b no tar", "the tar archive is damaged"),
+        "missing member": (
+            make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}),
+            "these are missing: labels.npy",
+        ),
+        "changed member": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
     }
-    corrupted.content, message = cases[damage]
-    publish("CIFAR-10-C", checksum=sha256(corrupted.content))
+    cifar10c_server.content, message = cases[damage]
+    publish("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
     with pytest.raises(DatasetError, match=message):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
@@ -89,38 +96,42 @@ def test_fetch_records_hashes_that_reveal_a_flipped_bit(
 # --- manually placed archives
 
 
-def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
-    (tmp_path / "CIFAR-10-C.tar").write_bytes(corrupted.content)
+def test_fetch_verifies_and_keeps_an_archive_placed_manually(tmp_path: Path, cifar10c_server: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(cifar10c_server.content)
     fetch("CIFAR-10-C", tmp_path)
     assert_complete(tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C", "CIFAR-10-C.tar"]
-    assert corrupted.requested_ranges == []
+    assert cifar10c_server.requested_ranges == []
 
 
-def test_fetch_rejects_and_keeps_a_wrong_archive_placed_manually(tmp_path: Path, corrupted: Server) -> None:
-    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(corrupted.content))
+def test_fetch_rejects_and_keeps_a_wrong_archive_placed_manually(tmp_path: Path, cifar10c_server: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(cifar10c_server.content))
     with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
     assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
 
 
-def test_fetch_verifies_an_existing_folder(tmp_path: Path, corrupted: Server) -> None:
+def test_fetch_verifies_an_existing_folder(tmp_path: Path, cifar10c_server: Server) -> None:
     folder = fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
     with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
         fetch("CIFAR-10-C", tmp_path)
     (folder / "fog.npy").unlink()
-    with pytest.raises(DatasetError, match=r"expected in .* the files fog.npy \(.*Move the folder away"):
+    with pytest.raises(DatasetError, match=r"these files are missing: fog.npy \(.*Move the folder away"):
         fetch("CIFAR-10-C", tmp_path)
 
 
 def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publish) -> None:
     with pytest.raises(DatasetError) as error:
         fetch("ImageNet16-120", tmp_path)
-    for text in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
-        assert text in str(error.value)
-    assert "the files train_data_batch_1 … val_data (" in str(error.value)
-    assert "), 11 in total, got" in str(error.value)
+    for expected_text in (
+        str(tmp_path / "ImageNet16"),
+        "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)",
+        "image-net.org",
+    ):
+        assert expected_text in str(error.value)
+    assert "missing: train_data_batch_1 … val_data (" in str(error.value)
+    assert "), 11 in total. Put the files there" in str(error.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     publish("ImageNet16-120", members={"val_data": sha256(b"val")})
@@ -136,21 +147,21 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publ
 FROST = {"frost1.png": b"ice" * 99, "frost4.jpg": b"cold" * 99}
 
 
-def make_wheel(folder: Path, frost: dict[str, bytes]) -> bytes:
+def make_wheel(folder: Path, images: dict[str, bytes]) -> bytes:
     file = folder / "imagecorruptions-1.1.2-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as archive:
-        for name, content in frost.items():
+        for name, content in images.items():
             archive.writestr(f"imagecorruptions/frost/{name}", content)
-        info = "imagecorruptions-1.1.2.dist-info"
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
+        info_folder = "imagecorruptions-1.1.2.dist-info"
+        archive.writestr(f"{info_folder}/METADATA", "Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n")
+        archive.writestr(f"{info_folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info_folder}/RECORD", "")
     return file.read_bytes()
 
 
 @pytest.fixture
 def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels that pip uses instead of an index."""
+    """Return a folder of wheels that pip uses instead of a package index."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("this environment has no pip")
     folder = tmp_path / "wheels"
@@ -179,8 +190,8 @@ def test_fetch_accepts_a_wheel_placed_manually(tmp_path: Path, wheels: Path) -> 
     wheel.unlink()
     with pytest.raises(DatasetError) as error:
         fetch("imagecorruptions-frost", tmp_path / "data")
-    for text in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
-        assert text in str(error.value)
+    for expected_text in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
+        assert expected_text in str(error.value)
     (tmp_path / "data" / wheel.name).write_bytes(content)
     folder = fetch("imagecorruptions-frost", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST

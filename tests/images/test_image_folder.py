@@ -1,4 +1,4 @@
-"""Folders of images written by robust201: fixed blends of two datasets, and converted robust features."""
+"""robust201 writes folders of images: blends of two datasets, and converted datasets of robust features."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.training.test_data import numbered_images
 
 # --- fixed blends
 
-FIRST, SECOND = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
+FIRST_IMAGES, SECOND_IMAGES = numbered_images(40, "first"), numbered_images(25, "second", n_classes=5)
 
 
 def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") -> ImageSet:
@@ -44,71 +44,76 @@ def test_pair_uses_each_image_at_most_once() -> None:
 
 def test_write_fusion_writes_the_same_images_for_both_labels(tmp_path: Path) -> None:
     digests = [
-        write_fusion(tmp_path / label, FIRST, SECOND, split="test", alpha=0.5, label=label, seed=0)  # type: ignore[arg-type]
+        write_fusion(tmp_path / label, FIRST_IMAGES, SECOND_IMAGES, split="test", alpha=0.5, label=label, seed=0)  # type: ignore[arg-type]
         for label in ("first", "second")
     ]
-    by_first, by_second = read_folder(tmp_path / "first", 7, 4), read_folder(tmp_path / "second", 5, 4)
-    assert [by_first.sha256, by_second.sha256] == digests
-    np.testing.assert_array_equal(by_first.images, by_second.images)
+    with_first_labels, with_second_labels = (
+        read_folder(tmp_path / "first", 7, 4),
+        read_folder(tmp_path / "second", 5, 4),
+    )
+    assert [with_first_labels.sha256, with_second_labels.sha256] == digests
+    np.testing.assert_array_equal(with_first_labels.images, with_second_labels.images)
     with np.load(tmp_path / "first/test.npz") as arrays:
         rows, second_rows = arrays["first_rows"], arrays["second_rows"]
-    np.testing.assert_array_equal(by_first.labels, FIRST.labels[rows])
-    np.testing.assert_array_equal(by_second.labels, SECOND.labels[second_rows])
-    np.testing.assert_array_equal(by_first.images, blend(FIRST.images[rows], SECOND.images[second_rows], 0.5))
+    np.testing.assert_array_equal(with_first_labels.labels, FIRST_IMAGES.labels[rows])
+    np.testing.assert_array_equal(with_second_labels.labels, SECOND_IMAGES.labels[second_rows])
+    np.testing.assert_array_equal(
+        with_first_labels.images, blend(FIRST_IMAGES.images[rows], SECOND_IMAGES.images[second_rows], 0.5)
+    )
 
 
-def test_write_fusion_is_deterministic_and_does_not_overwrite_others(tmp_path: Path) -> None:
+def test_write_fusion_is_deterministic_and_does_not_overwrite_other_images(tmp_path: Path) -> None:
     def write(seed: int, folder: Path) -> list[bytes]:
-        write_fusion(folder, FIRST, SECOND, split="test", alpha=0.5, label="first", seed=seed)
+        write_fusion(folder, FIRST_IMAGES, SECOND_IMAGES, split="test", alpha=0.5, label="first", seed=seed)
         return [(folder / name).read_bytes() for name in ("test.npz", "test.json")]
 
     content = write(0, tmp_path / "a")
     assert content == write(0, tmp_path / "a") == write(0, tmp_path / "b")
-    with pytest.raises(DatasetError, match=r"expected seed 1, got images made with 0"):
+    with pytest.raises(DatasetError, match=r"expected images with seed 1, got images with 0"):
         write(1, tmp_path / "a")
     (tmp_path / "a/test.json").write_text("[]")
     with pytest.raises(DatasetError, match="the file is not a manifest of images"):
         write(0, tmp_path / "a")
     (tmp_path / "a/test.json").unlink()
-    with pytest.raises(DatasetError, match=r"expected no such file, got one without test\.json"):
+    with pytest.raises(DatasetError, match=r"the file exists without its manifest test\.json"):
         write(0, tmp_path / "a")
     assert (tmp_path / "a/test.npz").read_bytes() == content[0]
 
 
 def test_write_fusion_rejects_invalid_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected 0 to 1"):
-        write_fusion(tmp_path, FIRST, SECOND, split="test", alpha=2, label="first", seed=0)
-    with pytest.raises(DatasetError, match="expected images of one size"):
+    with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
+        write_fusion(tmp_path, FIRST_IMAGES, SECOND_IMAGES, split="test", alpha=2, label="first", seed=0)
+    with pytest.raises(DatasetError, match="expected images of equal size"):
         write_fusion(
-            tmp_path, FIRST, numbered_images(5, "large", size=8), split="test", alpha=0.5, label="first", seed=0
+            tmp_path, FIRST_IMAGES, numbered_images(5, "large", size=8), split="test", alpha=0.5, label="first", seed=0
         )
     assert not list(tmp_path.iterdir())
 
 
 def test_write_fusion_agrees_with_training_blends(tmp_path: Path) -> None:
-    write_fusion(tmp_path, FIRST, FIRST, split="test", alpha=0.3, label="first", seed=0)
+    write_fusion(tmp_path, FIRST_IMAGES, FIRST_IMAGES, split="test", alpha=0.3, label="first", seed=0)
     with np.load(tmp_path / "test.npz") as arrays:
         blends = {tuple(pixels.ravel()) for pixels in arrays["images"]}
         rows = list(zip(arrays["first_rows"], arrays["second_rows"], strict=True))
-    assert {tuple(blend(FIRST.images[a], FIRST.images[b], 0.3).ravel()) for a, b in rows} == blends
-    (batch,) = Fusion(FIRST, FIRST, 0.3).batches(40, 0, 0)
+    assert {tuple(blend(FIRST_IMAGES.images[a], FIRST_IMAGES.images[b], 0.3).ravel()) for a, b in rows} == blends
+    (batch,) = Fusion(FIRST_IMAGES, FIRST_IMAGES, 0.3).batches(40, 0, 0)
     assert batch.pixels.shape == (40, 3, 4, 4)
 
 
-def test_fuse_writes_a_dataset_for_sweeps(robust201: RunCommand, tmp_path: Path) -> None:
-    out = tmp_path / "fused"
-    both = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
-    result = robust201("fuse", *both, "--label", "second", "--out", out)
+def test_fuse_writes_a_folder_and_prints_its_datasets_section(robust201: RunCommand, tmp_path: Path) -> None:
+    output_folder = tmp_path / "fused"
+    blend_options = ("--first", "digits", "--second", "digits", "--alpha", "0.25")
+    result = robust201("fuse", *blend_options, "--label", "second", "--out", output_folder)
     assert (result.code, result.err) == (0, "")
     section = yaml.safe_load(result.out)["datasets"]["fused"]
-    assert section == {"path": str(out), "classes": 10, "image_size": 32}
-    assert len(read_folder(out, section["classes"], section["image_size"])) == 450
-    assert json.loads((out / "test.json").read_text())["made"]["alpha"] == 0.25
-    for option, word in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
-        assert robust201("fuse", *both, option, word, "--out", tmp_path / "none").code == 2
+    assert section == {"path": str(output_folder), "classes": 10, "image_size": 32}
+    assert len(read_folder(output_folder, section["classes"], section["image_size"])) == 450
+    assert json.loads((output_folder / "test.json").read_text())["made"]["alpha"] == 0.25
+    for option, value in (("--label", "third"), ("--split", "all"), ("--first", "mnits")):
+        assert robust201("fuse", *blend_options, option, value, "--out", tmp_path / "none").code == 2
     result = robust201("fuse", "--first-data", tmp_path / "nowhere", "--alpha", "1.5", "--out", tmp_path / "none")
     assert result.code == 2
-    assert "--alpha" in result.err  # checked before any images are read
+    assert "--alpha" in result.err  # --alpha is checked before any images are read
     assert not (tmp_path / "none").exists()
 
 
@@ -122,43 +127,43 @@ def test_describe_folder_returns_valid_yaml(folder: str, name: str) -> None:
 
 # --- published robust features
 
-SAVED = {
+SAVE_OPTIONS = {
     "zip": {"_use_new_zipfile_serialization": True},
     "legacy": {"_use_new_zipfile_serialization": False},
 }
 
 
-def write_published(folder: Path, images: object, labels: object, kind: str = "zip") -> tuple[Path, Path]:
+def write_published(folder: Path, images: object, labels: object, file_format: str = "zip") -> tuple[Path, Path]:
     folder.mkdir(exist_ok=True)
     files = folder / "CIFAR_ims", folder / "CIFAR_lab"
     for file, content in zip(files, (images, labels), strict=True):
-        torch.save(content, file, **SAVED[kind])  # type: ignore[arg-type]
+        torch.save(content, file, **SAVE_OPTIONS[file_format])  # type: ignore[arg-type]
     return files
 
 
-def published(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+def published_tensors(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(0)
     return torch.rand((count, 3, 8, 8), generator=rng), torch.randint(0, 10, (count,), generator=rng)
 
 
-@pytest.mark.parametrize("kind", SAVED)
+@pytest.mark.parametrize("file_format", SAVE_OPTIONS)
 @pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("rounding", ["half-up", "down"])
 def test_import_torch_images_converts_published_images(
-    tmp_path: Path, kind: str, in_batches: bool, rounding: Rounding
+    tmp_path: Path, file_format: str, in_batches: bool, rounding: Rounding
 ) -> None:
-    images, labels = published()
+    images, labels = published_tensors()
     images.flatten()[:3] = torch.tensor([0.0, 1.0, 0.5])
-    images.requires_grad_()  # as made by gradient descent
+    images.requires_grad_()  # like images computed by gradient descent
     saved = (list(images.split(5)), list(labels.split(5))) if in_batches else (images, labels)
-    write_published(tmp_path / "source", *saved, kind)
+    write_published(tmp_path / "source", *saved, file_format)
     assert import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10, rounding=rounding) == 8
     loaded = read_folder(tmp_path / "out", 10, 8, "train")
     exact = images.detach().double().numpy() * 255
     difference = exact - loaded.images
-    lowest, highest = (-0.5, 0.5) if rounding == "half-up" else (0, 1)
-    assert difference.min() >= lowest
-    assert difference.max() < highest
+    min_difference, max_difference = (-0.5, 0.5) if rounding == "half-up" else (0, 1)
+    assert difference.min() >= min_difference
+    assert difference.max() < max_difference
     assert loaded.images.flatten()[:3].tolist() == [0, 255, 128 if rounding == "half-up" else 127]
     np.testing.assert_array_equal(loaded.labels, labels.numpy())
     recipe = json.loads((tmp_path / "out/train.json").read_text())["made"]
@@ -169,7 +174,11 @@ def test_import_torch_images_converts_published_images(
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (torch.zeros(4, 3, 8, 8), torch.zeros(3, dtype=torch.int64), "each of the 3 labels, got 4 images"),
+        (
+            torch.zeros(4, 3, 8, 8),
+            torch.zeros(3, dtype=torch.int64),
+            r"expected 3 float images .*, one per label, got 4 images",
+        ),
         (torch.zeros(3, 3, 8, 9), torch.zeros(3, dtype=torch.int64), r"got float32 \(3, 3, 8, 9\)"),
         (torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64), r"got float32 \(3, 1, 8, 8\)"),
         (torch.zeros(3, 3, 8, 8, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "got uint8"),
@@ -185,15 +194,23 @@ def test_import_torch_images_converts_published_images(
         (torch.zeros(3, 3, 8, 8), torch.zeros((3, 1), dtype=torch.int64), r"got int64 \(3, 1\)"),
         (torch.zeros(3, 3, 8, 8), torch.tensor([0, 10, 1]), "expected labels 0 to 9, got 10 in row 1"),
         (torch.zeros(3, 3, 8, 8), [], "got an empty list"),
-        (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "expected one or more, got none"),
+        (torch.zeros(0, 3, 8, 8), torch.zeros(0, dtype=torch.int64), "the file has no labels"),
         (
             torch.zeros(3, 3, 8, 8).to_sparse(),
             torch.zeros(3, dtype=torch.int64),
             "expected dense tensors on the CPU",
         ),
-        (torch.zeros(3, 3, 8, 8, device="meta"), torch.zeros(3, dtype=torch.int64), "got one that is .* on meta"),
-        (torch.zeros(3, 3, 8, 8), torch.zeros(3, dtype=torch.int64).to_sparse(), "labels.* that is torch.sparse_coo"),
-        ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "images.*got dict among them"),
+        (
+            torch.zeros(3, 3, 8, 8, device="meta"),
+            torch.zeros(3, dtype=torch.int64),
+            "got a tensor with layout .* on device meta",
+        ),
+        (
+            torch.zeros(3, 3, 8, 8),
+            torch.zeros(3, dtype=torch.int64).to_sparse(),
+            "labels.* with layout torch.sparse_coo",
+        ),
+        ({"ims": torch.zeros(3, 3, 8, 8)}, torch.zeros(3, dtype=torch.int64), "images.*got an object of type dict"),
     ],
 )
 def test_import_torch_images_rejects_invalid_files(
@@ -207,7 +224,7 @@ def test_import_torch_images_rejects_invalid_files(
 
 
 def test_import_torch_images_accepts_empty_batches(tmp_path: Path) -> None:
-    images, labels = published()
+    images, labels = published_tensors()
     write_published(tmp_path / "source", [images[:0], images], [labels[:0], labels])
     import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     np.testing.assert_array_equal(read_folder(tmp_path / "out", 10, 8, "train").labels, labels)
@@ -221,37 +238,38 @@ class Malicious:
         return os.system, (f"touch {self._marker}",)
 
 
-@pytest.mark.parametrize("kind", SAVED)
-@pytest.mark.parametrize("which", [0, 1])
-def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, kind: str, which: int) -> None:
-    contents: list[object] = [*published()]
-    contents[which] = Malicious(tmp_path / "executed")
-    write_published(tmp_path / "source", *contents, kind)
-    with pytest.raises(DatasetError, match=r"got one that names (posix|os|nt)\.system"):
+@pytest.mark.parametrize("file_format", SAVE_OPTIONS)
+@pytest.mark.parametrize("malicious_file", [0, 1])
+def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, file_format: str, malicious_file: int) -> None:
+    contents: list[object] = [*published_tensors()]
+    contents[malicious_file] = Malicious(tmp_path / "executed")
+    write_published(tmp_path / "source", *contents, file_format)
+    with pytest.raises(DatasetError, match=r"got a file that names (posix|os|nt)\.system"):
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("kind", SAVED)
-@pytest.mark.parametrize("keep", [0, 2, 100, -50])
-def test_import_torch_images_rejects_truncated_files(tmp_path: Path, kind: str, keep: int) -> None:
-    images, _ = write_published(tmp_path / "source", *published(), kind)
-    images.write_bytes(images.read_bytes()[:keep])
+@pytest.mark.parametrize("file_format", SAVE_OPTIONS)
+@pytest.mark.parametrize("end", [0, 2, 100, -50])
+def test_import_torch_images_rejects_truncated_files(tmp_path: Path, file_format: str, end: int) -> None:
+    images_path, _ = write_published(tmp_path / "source", *published_tensors(), file_format)
+    images_path.write_bytes(images_path.read_bytes()[:end])
     with pytest.raises(DatasetError, match=r"expected a torch\.save file") as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert "\n" not in str(error.value)
 
 
-def test_import_images_converts_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:
-    (_, labels) = write_published(tmp_path / "source", *published())
+def test_import_images_converts_folders_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:
+    (_, labels_path) = write_published(tmp_path / "source", *published_tensors())
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
     assert (result.code, result.err) == (0, "")
     section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}
     assert yaml.safe_load(result.out) == {"datasets": {"robust": section}}
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
     assert (result.code, "less than or equal to 32767" in result.err) == (2, True)
-    assert "got a file" in robust201("import-images", tmp_path / "source", "--out", labels).refusal(2)
-    labels.unlink()
+    error_line = robust201("import-images", tmp_path / "source", "--out", labels_path).refusal(2)
+    assert "a file with this name exists" in error_line
+    labels_path.unlink()
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")
     assert result.code == 2
-    assert "got no CIFAR_lab" in result.err
+    assert "the folder has no CIFAR_lab" in result.err

@@ -1,4 +1,4 @@
-"""Custom datasets: .npz, Parquet and class folders give the same images; errors for invalid files."""
+"""Custom datasets give the same images from .npz, Parquet and class folders, and invalid files are rejected."""
 
 import io
 import pickle
@@ -17,7 +17,7 @@ SPEC = own_dataset("birds", n_classes=4, image_size=8)
 IMAGES, LABELS = fabricate(SPEC, 13)
 
 
-def write(path: Path, **arrays: object) -> Path:
+def save_npz(path: Path, **arrays: object) -> Path:
     np.savez(path, **arrays)
     return path
 
@@ -40,14 +40,14 @@ def test_load_images_reads_a_named_file(tmp_path: Path, form: str) -> None:
 
 
 def test_npz_rejects_an_ambiguous_shape(tmp_path: Path) -> None:
-    file = write(tmp_path / "mine.npz", images=np.zeros((2, 3, 3, 3), np.uint8), labels=np.zeros(2, np.int64))
+    file = save_npz(tmp_path / "mine.npz", images=np.zeros((2, 3, 3, 3), np.uint8), labels=np.zeros(2, np.int64))
     with pytest.raises(DatasetError, match=r"mine\.npz: shape \(2, 3, 3, 3\) is ambiguous"):
         load_images(own_dataset("tiny", n_classes=4, image_size=3), path=file)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
 def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type) -> None:
-    file = write(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
+    file = save_npz(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
     loaded = load_images(SPEC, path=file)
     np.testing.assert_array_equal(loaded.images, IMAGES)
     np.testing.assert_array_equal(loaded.labels, LABELS)
@@ -59,32 +59,35 @@ INVALID = {
     "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
     "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),
     "none": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),
-    "labels of another length": ({"images": IMAGES, "labels": LABELS[1:]}, r"each of the 13 images, got int64 .*12,"),
+    "labels of another length": (
+        {"images": IMAGES, "labels": LABELS[1:]},
+        r"expected 13 integers, one per image, got int64 .*12,",
+    ),
     "one-hot labels": ({"images": IMAGES, "labels": np.eye(4, dtype=int)[LABELS]}, r"got int64 of shape \(13, 4\)"),
-    "labels that are not integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected integers.*got float64"),
+    "labels that are not integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected 13 integers.*got float64"),
     "a label out of range": ({"images": IMAGES, "labels": LABELS + 1}, r"expected labels 0 to 3, got 4"),
     "a negative label": ({"images": IMAGES, "labels": LABELS - 1}, r"expected labels 0 to 3, got -1"),
-    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, r"of numbers, got one that cannot be read"),
+    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, r"archive of numbers cannot be read"),
 }
 
 
 @pytest.mark.parametrize("fault", INVALID)
 def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
     arrays, message = INVALID[fault]
-    file = write(tmp_path / "mine.npz", **arrays)
+    file = save_npz(tmp_path / "mine.npz", **arrays)
     with pytest.raises(DatasetError, match=message) as error:
         load_images(SPEC, path=file)
     assert str(file) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def truncated() -> bytes:
+def truncated_npz() -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, images=IMAGES, labels=LABELS)
     return stream.getvalue()[:-40]
 
 
-def damaged() -> bytes:
+def damaged_npz() -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, images=IMAGES, labels=LABELS)
     raw = bytearray(stream.getvalue())
@@ -92,7 +95,7 @@ def damaged() -> bytes:
     return bytes(raw)
 
 
-def other_members() -> bytes:
+def npz_without_arrays() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("images", b"not an array")
@@ -102,20 +105,21 @@ def other_members() -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"nothing of the kind", pickle.dumps([1]), truncated(), damaged(), other_members()],
+    [b"", b"nothing of the kind", pickle.dumps([1]), truncated_npz(), damaged_npz(), npz_without_arrays()],
     ids=["empty", "text", "a pickle", "truncated", "damaged", "other members"],
 )
 def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "mine.npz"
     file.write_bytes(content)
     with pytest.raises(
-        DatasetError, match=r"Reading images failed for .*mine\.npz: (expected .*, got |the file is not)"
+        DatasetError,
+        match=r"Reading images failed for .*mine\.npz: (expected .*, got |the .npz archive of numbers cannot be read)",
     ) as error:
         load_images(SPEC, path=file)
     assert "\n" not in str(error.value)
 
 
-def test_load_images_names_the_forms_if_nothing_is_found(tmp_path: Path) -> None:
+def test_load_images_lists_the_forms_if_there_are_no_images(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError,
         match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*per class \(folders\), got none of these",

@@ -1,4 +1,4 @@
-"""The snapshots of images for workers: complete, as planned, and replaced if damaged."""
+"""Snapshots of images for workers are complete, equal the planned images, and are replaced if damaged."""
 
 from pathlib import Path
 
@@ -18,27 +18,27 @@ IMAGES = select(load_images("digits"), count=20, seed=0)
 
 def test_snapshot_preserves_images(tmp_path: Path) -> None:
     write_snapshot(tmp_path, IMAGES)
-    got = read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
-    for name in ("images", "labels", "indices"):
-        np.testing.assert_array_equal(getattr(got, name), getattr(IMAGES, name))
-    assert (got.n_classes, got.normalisation, got.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
+    snapshot = read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
+    for array_name in ("images", "labels", "indices"):
+        np.testing.assert_array_equal(getattr(snapshot, array_name), getattr(IMAGES, array_name))
+    assert (snapshot.n_classes, snapshot.normalisation, snapshot.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
 
 
 def test_atomic_write_reports_a_full_disk_for_errors_without_errno(tmp_path: Path) -> None:
     with (
-        pytest.raises(StorageFullError, match=r"expected free space on the disk, got none \(\d+ requested"),
+        pytest.raises(StorageFullError, match=r"the disk is full \(\d+ requested"),
         atomic_write(tmp_path / "images.npy"),
-        Path("/dev/full").open("wb") as full,
+        Path("/dev/full").open("wb") as full_device,
     ):
-        IMAGES.images.tofile(full)
+        IMAGES.images.tofile(full_device)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["images", "labels", "indices"])
+@pytest.mark.parametrize("array_name", ["images", "labels", "indices"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "pickle"])
-def test_read_snapshot_rejects_damaged_images(tmp_path: Path, name: str, damage: str) -> None:
+def test_read_snapshot_rejects_damaged_images(tmp_path: Path, array_name: str, damage: str) -> None:
     write_snapshot(tmp_path, IMAGES)
-    path = tmp_path / f"{name}.npy"
+    path = tmp_path / f"{array_name}.npy"
     content = bytearray(path.read_bytes())
     if damage == "missing":
         path.unlink()

@@ -1,4 +1,4 @@
-"""Batch sizes for a GPU, tested on the CPU: memory estimates, the choice of sizes, and bucketed models."""
+"""Batch sizes for a GPU, tested on the CPU: memory estimates, choice of batch sizes, and bucketed models."""
 
 import weakref
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from robust201.models.capacity import (
     Capacity,
     buckets_up_to,
     choose_capacity,
-    cut,
+    split_into_batches,
 )
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
@@ -33,7 +33,7 @@ MAX_IMAGES_PER_SAMPLE = 100
 
 
 class PeakMemory(TorchDispatchMode):
-    """Records the peak memory of tensors created under it."""
+    """Dispatch mode that records the peak memory of tensors created while it is active."""
 
     def __init__(self):
         super().__init__()
@@ -41,23 +41,23 @@ class PeakMemory(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        outcome = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(outcome):
+        output = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(output):
             storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
             if storage is not None and storage.data_ptr() not in self.live:
                 self.live[storage.data_ptr()] = storage.nbytes()
                 self.peak = max(self.peak, sum(self.live.values()))
                 weakref.finalize(storage, self.live.pop, storage.data_ptr(), None)
-        return outcome
+        return output
 
 
 def peak_bytes(spec, channels, cells, size, *, gradient):
-    """Return the bytes per sample that a pass allocates with the plain kernels, which a GPU uses."""
+    """Return the bytes per sample that a pass allocates with unfused kernels, which a GPU uses."""
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     network.chunk = None
     pixels, labels = images_of(size, n_images=8)
     labels = labels % N_CLASSES
-    network.loss_and_gradient(pixels, labels)  # allocates memory that does not depend on samples
+    network.loss_and_gradient(pixels, labels)  # allocates the memory that does not depend on the number of samples
     with PeakMemory() as memory:
         network.loss_and_gradient(pixels, labels) if gradient else network.logits(pixels)
     return memory.peak / len(pixels)
@@ -77,7 +77,7 @@ def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
         specs()[0],
         specs()[991],
     }
-    # At the published width a pass is slow, so test only a few cells.
+    # A pass at the published width is slow, so only a few cells are tested.
     cells = {MOST_MEMORY, format_spec(EXPENSIVE), specs()[1462]} if skeleton == PUBLISHED else cells
     measured = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
     estimate = network_bytes(*skeleton, gradient=gradient)
@@ -85,22 +85,22 @@ def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
 
 
 @pytest.mark.parametrize(("channels", "cells"), [(16, 5), (4, 1), (8, 2)])
-def test_sample_bytes_uses_the_networks_skeleton(channels, cells):
+def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
     spec = specs()[21]
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     for gradient in (False, True):
         assert network.sample_bytes(16, gradient=gradient) == network_bytes(channels, cells, 16, gradient=gradient)
 
 
-# --- batch sizes ---------------------------------------------------------------------------------------------------
+# --- choice of batch sizes -----------------------------------------------------------------------------------------
 
 
-def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
-    total = free if total is None else total
+def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED):
+    total_gigabytes = free_gigabytes if total_gigabytes is None else total_gigabytes
     return choose_capacity(
-        free_bytes=round(free * GIGABYTE),
-        total_bytes=round(total * GIGABYTE),
-        share=share,
+        free_bytes=round(free_gigabytes * GIGABYTE),
+        total_bytes=round(total_gigabytes * GIGABYTE),
+        share=memory_fraction,
         sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
         images_held=MAX_IMAGES_PER_SAMPLE,
@@ -123,22 +123,23 @@ def test_choose_capacity_for_common_devices(gigabytes, expected):
 
 
 @given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
-def test_choose_capacity_fits_and_grows_with_memory(free, total, share, small):
-    skeleton = (16, 5, 16) if small else PUBLISHED
-    chosen = choose(free, total, share, skeleton)
-    assert set(chosen) <= set(BUCKETS)
-    assert chosen.gradients <= chosen.logits
-    for batch, gradient in zip(chosen, (False, True), strict=True):
+def test_choose_capacity_fits_and_grows_with_memory(free_gigabytes, total_gigabytes, memory_fraction, small_images):
+    skeleton = (16, 5, 16) if small_images else PUBLISHED
+    capacity = choose(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
+    assert set(capacity) <= set(BUCKETS)
+    assert capacity.gradients <= capacity.logits
+    usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
+    for batch_size, gradient in zip(capacity, (False, True), strict=True):
         sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
-        assert batch * sample_bytes <= min(free, share * total) * GIGABYTE or batch == BUCKETS[0]
-    larger = choose(free * 1.5, total * 1.5, share, skeleton)
-    assert all(a <= b for a, b in zip(chosen, larger, strict=True))
+        assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
+    larger = choose(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
+    assert all(small <= large for small, large in zip(capacity, larger, strict=True))
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
     # A second worker has less free memory than the first, and other processes change it slightly.
-    first = choose(24, 24, share=0.5)
-    assert {choose(free, 24, share=0.5) for free in (24, 23, 17, 12)} == {first}
+    capacity = choose(24, 24, memory_fraction=0.5)
+    assert {choose(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
     assert choose(24, 24) == choose(23.2, 24)
 
 
@@ -152,19 +153,19 @@ bucket_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
 
 
 @given(st.integers(0, 300), bucket_sizes)
-def test_cut_covers_all_samples_in_order(n_samples, buckets):
-    pieces = cut(n_samples, buckets)
-    assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(n_samples))
-    assert all(piece.bucket in buckets and 0 < piece.stop - piece.start <= piece.bucket for piece in pieces)
-    # Only a remainder below the smallest size leaves a batch less than three quarters full.
-    for piece in pieces:
-        filled = piece.stop - piece.start
-        assert filled >= 0.75 * piece.bucket or filled < buckets[0]
+def test_split_into_batches_covers_all_samples_in_order(n_samples, buckets):
+    batches = split_into_batches(n_samples, buckets)
+    assert [i for batch in batches for i in range(batch.start, batch.stop)] == list(range(n_samples))
+    assert all(batch.bucket in buckets and 0 < batch.stop - batch.start <= batch.bucket for batch in batches)
+    # Only fewer samples than the smallest size fill less than three quarters of a batch.
+    for batch in batches:
+        n_filled = batch.stop - batch.start
+        assert n_filled >= 0.75 * batch.bucket or n_filled < buckets[0]
 
 
 @given(st.integers(1, 60_000))
-def test_cut_pads_little(n_samples):
-    n_padded = sum(piece.bucket for piece in cut(n_samples, BUCKETS))
+def test_split_into_batches_limits_padding(n_samples):
+    n_padded = sum(batch.bucket for batch in split_into_batches(n_samples, BUCKETS))
     assert n_padded <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
 
 
@@ -172,7 +173,7 @@ def test_cut_pads_little(n_samples):
 
 
 class RecordingModel:
-    """Records batch sizes, and computes each row independently."""
+    """Model that records batch sizes and computes each row independently."""
 
     def __init__(self):
         self.sizes = []
@@ -187,7 +188,7 @@ class RecordingModel:
 
 
 class RecordingPreparation:
-    """A preparation that reuses the memory of results, like a graph."""
+    """Preparation that reuses the memory of its outputs, like a CUDA graph, and counts its calls."""
 
     def __init__(self):
         self.prepared = 0
@@ -198,8 +199,8 @@ class RecordingPreparation:
         outputs = tuple(output.clone() for output in compute())
 
         def replay():
-            for output, new in zip(outputs, compute(), strict=True):
-                output.copy_(new)
+            for output, new_output in zip(outputs, compute(), strict=True):
+                output.copy_(new_output)
             return outputs
 
         return replay
@@ -214,16 +215,16 @@ def pixels_of(n_samples, seed=0, size=2):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
-def test_bucketed_equals_its_model(numbers, logits_at_once, gradients_at_once, inference):
-    plain, recorded = RecordingModel(), RecordingModel()
-    bucketed = Bucketed(recorded, Capacity(logits_at_once, gradients_at_once), prepare=RecordingPreparation())
-    for seed, n_samples in enumerate(numbers):
+def test_bucketed_equals_its_model(sample_counts, max_logits, max_gradients, inference):
+    direct, recorded = RecordingModel(), RecordingModel()
+    bucketed = Bucketed(recorded, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
+    for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
-            results = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
-            expected = [plain.logits(pixels), *plain.loss_and_gradient(pixels, labels)]
-        assert all(torch.equal(result, reference) for result, reference in zip(results, expected, strict=True))
-    assert max(recorded.sizes) <= max(logits_at_once, gradients_at_once)
+            outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
+            expected = [direct.logits(pixels), *direct.loss_and_gradient(pixels, labels)]
+        assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
+    assert max(recorded.sizes) <= max(max_logits, max_gradients)
 
 
 @settings(max_examples=8)
@@ -236,8 +237,8 @@ def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
     pixels, labels = images_of(32, n_images=n_samples)
     assert torch.equal(bucketed.logits(pixels), network.logits(pixels))
     expected = network.loss_and_gradient(pixels, labels % N_CLASSES)
-    for result, reference in zip(bucketed.loss_and_gradient(pixels, labels % N_CLASSES), expected, strict=True):
-        assert torch.equal(result, reference)
+    for output, reference in zip(bucketed.loss_and_gradient(pixels, labels % N_CLASSES), expected, strict=True):
+        assert torch.equal(output, reference)
 
 
 def test_bucketed_ignores_earlier_batches():
@@ -245,20 +246,20 @@ def test_bucketed_ignores_earlier_batches():
     pixels, labels = pixels_of(5)
     expected = bucketed.loss_and_gradient(pixels, labels)
     bucketed.loss_and_gradient(torch.full((16, 3, 2, 2), torch.nan), torch.ones(16, dtype=torch.int64))
-    for result, reference in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
-        assert torch.equal(result, reference)
+    for output, reference in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
+        assert torch.equal(output, reference)
 
 
-def test_bucketed_results_survive_the_next_batch():
+def test_bucketed_outputs_do_not_change_with_the_next_batch():
     bucketed = Bucketed(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
-    first = bucketed.logits(pixels_of(4, 0)[0])
-    copy = first.clone()
+    logits = bucketed.logits(pixels_of(4, 0)[0])
+    copy = logits.clone()
     bucketed.logits(pixels_of(4, 1)[0])
-    assert torch.equal(first, copy)
-    assert not first.is_inference()
+    assert torch.equal(logits, copy)
+    assert not logits.is_inference()
 
 
-def test_bucketed_prepares_each_size_and_kind_once():
+def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
     prepare = RecordingPreparation()
     bucketed = Bucketed(RecordingModel(), Capacity(1024, 512), prepare=prepare)
     for n_samples in (1024, 200, 3, 1000, 1024):
@@ -300,14 +301,14 @@ class SimulatedCuda:
         self.CUDAGraph = self._graph
 
     def _graph(self):
-        outer = self
+        simulated_cuda = self
 
         class Graph:
             def replay(self):
-                outer.events.append("replay")
+                simulated_cuda.events.append("replay")
 
             def reset(self):
-                outer.events.append("reset")
+                simulated_cuda.events.append("reset")
 
         return Graph()
 

@@ -1,4 +1,4 @@
-"""The classifier: normalisation, memory formats, and micro-batches."""
+"""The classifier normalises images, uses the requested memory format, and limits passes to micro-batches."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ IMAGES = tiny_images()
 
 
 class WithFiveDimensions(nn.Module):
-    """A head with a parameter that does not support channels_last."""
+    """Head with a five-dimensional parameter, which does not support channels_last."""
 
     def __init__(self):
         super().__init__()
@@ -29,7 +29,7 @@ class WithFiveDimensions(nn.Module):
         return maps.float().mean(dim=(2, 3)) * self.scale.flatten()
 
 
-def test_classifier_normalises_and_accepts_tuples():
+def test_classifier_normalises_images_and_accepts_tuples_as_outputs():
     network = TinyNetwork()
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
     pixels = to_float(torch.from_numpy(IMAGES.images))
@@ -43,40 +43,42 @@ def test_classifier_normalises_and_accepts_tuples():
 def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
     pixels = to_float(torch.from_numpy(IMAGES.images))
 
-    def gradient(size):
+    def gradient(micro_batch_size):
         x = pixels.clone().requires_grad_()
-        torch.nn.functional.cross_entropy(tiny_classifier(micro_batch=size)(x), torch.zeros(len(x)).long()).backward()
+        torch.nn.functional.cross_entropy(
+            tiny_classifier(micro_batch=micro_batch_size)(x), torch.zeros(len(x)).long()
+        ).backward()
         return x.grad
 
     torch.testing.assert_close(gradient(micro_batch), gradient(None))
 
 
 @pytest.mark.parametrize("micro_batch", [None, 8])
-def test_channels_last_changes_only_rounding(micro_batch):
+def test_channels_last_changes_outputs_only_within_rounding(micro_batch):
     pixels, labels = to_float(torch.from_numpy(IMAGES.images)), torch.from_numpy(IMAGES.labels)
-    plain = tiny_classifier()
+    reference = tiny_classifier()
     channels_last = Classifier(TinyNetwork(), NORMALISATION, N_CLASSES, channels_last=True, micro_batch=micro_batch)
     for layout in (torch.contiguous_format, torch.channels_last):
-        results = channels_last.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
-        for result, expected in zip(results, plain.loss_and_gradient(pixels, labels), strict=True):
-            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(channels_last.logits(pixels), plain.logits(pixels), rtol=1e-5, atol=1e-5)
+        outputs = channels_last.loss_and_gradient(pixels.contiguous(memory_format=layout), labels)
+        for output, expected in zip(outputs, reference.loss_and_gradient(pixels, labels), strict=True):
+            torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(channels_last.logits(pixels), reference.logits(pixels), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_classifier_uses_the_memory_format_for_convolutions(channels_last, precision):
-    inputs_seen = []
+    recorded_inputs = []
     network = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.ReLU(), nn.Conv2d(6, 6, 3, bias=False))
     network = nn.Sequential(network, WithFiveDimensions())
     for module in network[0]:
-        module.register_forward_pre_hook(lambda _, inputs: inputs_seen.append(inputs[0]))
+        module.register_forward_pre_hook(lambda _, inputs: recorded_inputs.append(inputs[0]))
     classifier = Classifier(network, NORMALISATION, 6, channels_last=channels_last, precision=precision)
     classifier.logits(to_float(torch.from_numpy(IMAGES.images)))
     weights = [module.weight for module in classifier.network[0] if isinstance(module, nn.Conv2d)]
-    assert len(inputs_seen) == 3
+    assert len(recorded_inputs) == 3
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    for tensor in (*inputs_seen, *weights):
+    for tensor in (*recorded_inputs, *weights):
         assert tensor.dtype == dtype
         assert tensor.is_contiguous(memory_format=torch.channels_last) == channels_last
 

@@ -1,4 +1,4 @@
-"""Modules in other floating-point dtypes than float32: inputs and gradients in that dtype, logits in float32."""
+"""Modules in other floating-point dtypes than float32 compute in their dtype, and return float32 logits."""
 
 import warnings
 
@@ -26,7 +26,7 @@ class Network(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_as_classifier_uses_the_modules_dtype_and_returns_float32(dtype: torch.dtype) -> None:
+def test_as_classifier_computes_in_the_dtype_of_the_module_and_returns_float32(dtype: torch.dtype) -> None:
     model = Network().to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RobustWarning)
@@ -35,18 +35,18 @@ def test_as_classifier_uses_the_modules_dtype_and_returns_float32(dtype: torch.d
     assert model.input_dtype is dtype
     assert {logits.dtype, losses.dtype, gradient.dtype} == {torch.float32}
     leaf = PIXELS.to(dtype).requires_grad_()
-    expected = model(leaf)
-    torch.testing.assert_close(logits, expected.detach().float(), rtol=0, atol=0)
-    loss = nn.functional.cross_entropy(expected.float(), LABELS, reduction="sum")
+    expected_logits = model(leaf)
+    torch.testing.assert_close(logits, expected_logits.detach().float(), rtol=0, atol=0)
+    loss = nn.functional.cross_entropy(expected_logits.float(), LABELS, reduction="sum")
     (expected_gradient,) = torch.autograd.grad(loss, [leaf])
     torch.testing.assert_close(gradient, expected_gradient.float(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_as_classifier_warns_of_half_precision(dtype: torch.dtype) -> None:
-    name = str(dtype).removeprefix("torch.")
+def test_as_classifier_warns_about_half_precision(dtype: torch.dtype) -> None:
+    dtype_name = str(dtype).removeprefix("torch.")
     with (
-        pytest.warns(RobustWarning, match=rf"Network computes in {name}.*model\.float\(\)"),
+        pytest.warns(RobustWarning, match=rf"Network computes in {dtype_name}.*model\.float\(\)"),
         as_classifier(Network().to(dtype), PIXELS),
     ):
         pass

@@ -1,7 +1,7 @@
-"""Attacks never synchronise with the device inside their loops.
+"""Attacks never wait for the device inside their loops.
 
-The `meta` device replaces a GPU: it computes shapes but no values, so an operation that needs a value on the host
-raises. On the CPU a dispatch mode rejects operations that would synchronise.
+The `meta` device replaces a GPU. It computes shapes but no values, so an operation that needs a value on the host
+raises an error. On the CPU, a dispatch mode rejects operations that would wait for a GPU.
 """
 
 import itertools
@@ -39,7 +39,7 @@ from robust201.tasks.perturbations import (
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
 
-WAITING = {
+WAITING_OPERATIONS = {
     "aten::_local_scalar_dense",
     "aten::item",
     "aten::is_nonzero",
@@ -52,15 +52,15 @@ WAITING = {
     "aten::bincount",
     "aten::repeat_interleave.Tensor",
 }
-"""Operations whose result, or its shape, must be transferred from the device to the host."""
+"""Operations whose result, or the shape of the result, must be transferred from the device to the host."""
 
 
 def waits(name):
-    return name in WAITING or name.split(".")[0] in WAITING
+    return name in WAITING_OPERATIONS or name.split(".")[0] in WAITING_OPERATIONS
 
 
 class NoWaiting(TorchDispatchMode):
-    """Rejects operations that would wait for a device."""
+    """Dispatch mode that rejects operations that would wait for a GPU."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.name()
@@ -69,11 +69,11 @@ class NoWaiting(TorchDispatchMode):
         if name.startswith("aten::index"):
             indices = [index for index in args[1] or () if index is not None] if name != "aten::index_select" else []
             if any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices):
-                raise AssertionError(f"{name} by a mask looks for its true elements")
+                raise AssertionError(f"{name} with a boolean mask waits for the number of true elements")
         return func(*args, **(kwargs or {}))
 
 
-def test_no_waiting_mode_rejects_synchronising_operations():
+def test_no_waiting_mode_rejects_operations_that_wait():
     x = torch.arange(4.0)
     for wait in (
         lambda: bool((x > 0).any()),
@@ -85,7 +85,7 @@ def test_no_waiting_mode_rejects_synchronising_operations():
     ):
         with pytest.raises(AssertionError, match=r"device|mask"), NoWaiting():
             wait()
-    for wait in (
+    for wait_for_values in (
         lambda t: t.cpu(),
         lambda t: t.numpy(),
         lambda t: t.tolist(),
@@ -93,21 +93,21 @@ def test_no_waiting_mode_rejects_synchronising_operations():
         lambda t: t[t > 0].sum(),
     ):
         with pytest.raises((NotImplementedError, RuntimeError, TypeError)):
-            wait(torch.empty(4, device="meta"))
+            wait_for_values(torch.empty(4, device="meta"))
 
 
 IMAGES = tiny_images(24)
 SPEC = specs()[991]
 
 
-def compiled(device):
+def compiled_model(device):
     return compile_network(network_of(SPEC), SPEC, NORMALISATION, n_classes=N_CLASSES, device=device)
 
 
 MODELS = {
-    "plain": lambda device: tiny_classifier(TinyNetwork()).to(device),
-    "compiled": compiled,
-    "in buckets": lambda device: Bucketed(compiled(device), Capacity(32, 16), device=device),
+    "reference": lambda device: tiny_classifier(TinyNetwork()).to(device),
+    "compiled": compiled_model,
+    "bucketed": lambda device: Bucketed(compiled_model(device), Capacity(32, 16), device=device),
 }
 
 
@@ -172,10 +172,10 @@ def run_swaps(job, samples, ball):
     state = square.SearchState(samples.clean.clone(), margins)
     swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
-    here = slice(0, len(margins))
-    numbered = [(number, swap.of(here, job.images.device)) for number, swap in enumerate(swaps, start=1)]
+    all_rows = slice(0, len(margins))
+    numbered_swaps = [(query, swap.of(all_rows, job.images.device)) for query, swap in enumerate(swaps, start=1)]
     log = job.run_log(samples, 4)
-    square_lp._search(job, samples, state, rows, numbered, ball, log)
+    square_lp._search(job, samples, state, rows, numbered_swaps, ball, log)
     log.write()
     return state.best
 
@@ -202,9 +202,9 @@ def run_fab_t_l2(job, samples):
 
 def run_fmn(job, samples, key):
     log = BallLog(job.step_log, (1 / 255, 8 / 255), samples.positions, 4)
-    found = fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4), log)
+    adversarial = fmn.run_fmn(job, samples, TASKS[key].parameters(steps=4), log)
     log.write()
-    return found
+    return adversarial
 
 
 def run_ddn(job, samples):
@@ -235,39 +235,42 @@ LOOPS = {
 
 
 def cases():
-    """Yield every loop on each model and device; by default one model on the CPU, and buckets once per kind of call."""
-    for key, name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
+    """Yield every loop on each model and device.
+
+    All are slow tests except one model on the CPU, and on the meta device bucketed models for four attacks.
+    """
+    for key, model_name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
         if device == "cpu":
-            is_default = name == "plain"
+            is_default = model_name == "reference"
         else:
-            is_default = name != "in buckets" or key in ("pgd", "aa_apgd-t_l1", "aa_fab-t_l2", "aa_square")
-        yield pytest.param(key, name, device, marks=() if is_default else pytest.mark.slow)
+            is_default = model_name != "bucketed" or key in ("pgd", "aa_apgd-t_l1", "aa_fab-t_l2", "aa_square")
+        yield pytest.param(key, model_name, device, marks=() if is_default else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("key", "name", "device"), list(cases()))
-def test_attack_loop_never_waits_for_the_device(key, name, device):
-    job = job_on(device, key, MODELS[name](device))
+@pytest.mark.parametrize(("key", "model_name", "device"), list(cases()))
+def test_attack_loop_never_waits_for_the_device(key, model_name, device):
+    job = job_on(device, key, MODELS[model_name](device))
     samples = samples_of(job)
     with torch.inference_mode(), NoWaiting():
-        result = LOOPS[key](job, samples)
-    assert result.device.type == device
-    assert result.shape == samples.clean.shape
+        adversarial = LOOPS[key](job, samples)
+    assert adversarial.device.type == device
+    assert adversarial.shape == samples.clean.shape
 
 
 @pytest.mark.parametrize("queries", [1, 40, 130])
-def test_square_synchronises_only_to_find_survivors(queries, monkeypatch):
-    synchronisations = []
+def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypatch):
+    waiting_operations = []
 
-    class Counting(TorchDispatchMode):
+    class RecordingWaits(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if waits(func.name()):
-                synchronisations.append(func.name())
+                waiting_operations.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    requests = []
-    together = Batching.queries_per_check
+    checks = []
+    queries_per_check = Batching.queries_per_check
     monkeypatch.setattr(
-        Batching, "queries_per_check", lambda self, query: requests.append(query) or together(self, query)
+        Batching, "queries_per_check", lambda self, query: checks.append(query) or queries_per_check(self, query)
     )
     search = square._search
 
@@ -276,9 +279,9 @@ def test_square_synchronises_only_to_find_survivors(queries, monkeypatch):
             search(*arguments)
 
     monkeypatch.setattr(square, "_search", search_without_waiting)
-    job = job_on("cpu", "aa_square", MODELS["plain"]("cpu"))
-    with torch.inference_mode(), Counting():
+    job = job_on("cpu", "aa_square", MODELS["reference"]("cpu"))
+    with torch.inference_mode(), RecordingWaits():
         square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=queries))
-    # One synchronisation per query for the first forty, and some fifty for the next ninety.
-    assert synchronisations == ["aten::nonzero"] * len(requests)
-    assert len(requests) == {1: 1, 40: 40, 130: 92}[queries]
+    # Square waits after each of the first 40 queries, and about fifty times during the next ninety.
+    assert waiting_operations == ["aten::nonzero"] * len(checks)
+    assert len(checks) == {1: 1, 40: 40, 130: 92}[queries]

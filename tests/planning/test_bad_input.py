@@ -42,7 +42,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"architectures": [INVALID_CELL]}, "got 'skip_conect'. Did you mean 'skip_connect'?"),
         ({"architectures": ["conv"]}, "expected an index, or six edges"),
         ({"architectures": "evaluted"}, "Did you mean 'evaluated'?"),
-        ({"architectures": [True]}, "got True among them"),
+        ({"architectures": [True]}, "got True in the list"),
         (
             {"execution": {"micro_batch": True}},
             "execution.micro_batch: expected a value other than true or false, got True.",
@@ -54,7 +54,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"fog": {"severities": [1, True]}}},
-            "expected a value other than true or false, got True among them.",
+            "expected a value other than true or false, got True in the list.",
         ),
         ({"architectures": []}, "an empty list"),
         ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, "keys.pgd.epsilons_255.1: expected more than 0, got -2."),
@@ -92,8 +92,8 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"images": {"count": 451}}, "expected a count from 1 to 450, got 451."),
         ({"results": ""}, "results: expected a path, got ''."),
         ({"results": "a\0b"}, "expected a path"),
-        ({"results": "bundled:../.."}, "expected a name below the package"),
-        ({"results": "bundled:/etc"}, "expected a name below the package"),
+        ({"results": "bundled:../.."}, "bundled: needs a relative path"),
+        ({"results": "bundled:/etc"}, "bundled: needs a relative path"),
         ({"name": "n" * 5000}, "name: expected at most 100 characters, got 'nnnn"),
         (
             {"datasets": {"n" * 5000: {"path": ".", "classes": 10, "image_size": 8}}},
@@ -157,7 +157,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"network": {"channels": 8, "cells": 1}}, "expected a network with channels 8, got 4."),
         (
             {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
-            "none are published for this",
+            "this dataset has no published",
         ),
     ],
 )
@@ -352,7 +352,7 @@ def test_error_names_option_that_set_the_field(robust201: RunCommand, write_swee
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"space": "zoo"}, "got only weights of the space zoo. Name a store of weights of this space"),
+        ({"space": "zoo"}, "got only weights of the space zoo. Use a store with weights of this space"),
         ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with the dataset's number"),
         ({"channels": 8}, "channels 4, got 8. Set `network`"),
     ],

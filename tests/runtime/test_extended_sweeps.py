@@ -267,7 +267,7 @@ def test_run_rejects_unnamed_recipe_if_store_has_several(
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
     message = robust201("run", sweep).refusal(2)
-    assert 'expected weights of one recipe, got those of 2: "" (the unnamed one), pgd7. Name one' in message
+    assert 'there are weights of 2 recipes: "" (the unnamed recipe), pgd7. Set `recipe`' in message
     assert not (tmp_path / "results").exists()
 
 

@@ -239,7 +239,7 @@ def test_error_names_invalid_adversarial_block(tmp_path: Path, damage: str) -> N
         block.mkdir()
     else:
         block.symlink_to(tmp_path / "nothing")
-    with pytest.raises(DatasetError, match=r"4\.0-000000-000020-.+delete it, and the next run creates it again"):
+    with pytest.raises(DatasetError, match=r"4\.0-000000-000020-.+Delete it; the next run creates it again"):
         store(4.0, np.arange(20))
 
 
@@ -253,7 +253,7 @@ def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: P
     assert list(store.missing([1.0, 2.0])) == [((1.0,), start, min(start + 360, 700)) for start in (0, 360)]
     rows = np.array([1398, 0, 718, 720, 2])
     assert np.array_equal(store(2.0, rows), pixels[rows // 2])
-    with pytest.raises(DatasetError, match=r"expected a file, got none"):
+    with pytest.raises(DatasetError, match=r"the block is missing"):
         store(1.0, rows)
 
 

@@ -1,4 +1,4 @@
-"""Flags of weak attacks: which networks are flagged, the role of chance, and the commands that report them."""
+"""Signs of weak attacks are flagged for the right networks, not for chance differences, and commands report them."""
 
 import json
 from pathlib import Path
@@ -35,12 +35,12 @@ PLAUSIBLE = {
 }
 
 
-def flags(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
+def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
     return find_flags("cifar10", PLAUSIBLE | changes, n_images=n_images, n_classes=10)
 
 
-def test_plausible_curves_have_no_flag() -> None:
-    assert flags({}) == []
+def test_find_flags_returns_none_for_plausible_curves() -> None:
+    assert find_flags_with({}) == []
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_plausible_curves_have_no_flag() -> None:
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
     ],
 )
-def test_each_flag_names_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
-    result = [flag for flag in flags(changes) if (flag.check, flag.where) == (check, where)]
+def test_each_flag_contains_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
+    result = [flag for flag in find_flags_with(changes) if (flag.check, flag.where) == (check, where)]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2
     assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in result[0].message
@@ -65,42 +65,42 @@ def test_each_flag_names_its_networks(changes: Any, check: str, where: str, netw
 
 def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> None:
     protocols = [
-        {"key": "shown", "source": {"architecture": 0}, "parameters": {"attack": "fgsm"}},
-        {"key": "shown_l2", "source": {"architecture": 0}, "parameters": {"attack": "pgd_l2"}},
+        {"key": "transfer", "source": {"architecture": 0}, "parameters": {"attack": "fgsm"}},
+        {"key": "transfer_l2", "source": {"architecture": 0}, "parameters": {"attack": "pgd_l2"}},
         {"key": "pgd", "parameters": {"steps": 40}},
         "malformed",
     ]
     transfers = transfers_of(protocols)
-    assert transfers == {"shown": Transfer("fgsm", 0), "shown_l2": Transfer("pgd_l2", 0)}
+    assert transfers == {"transfer": Transfer("fgsm", 0), "transfer_l2": Transfer("pgd_l2", 0)}
     transferred = {
-        ("shown", 1.0): {0: 0.1, 1: 0.1},
-        ("shown_l2", 1.0): {0: 0.1, 1: 0.1},
-        ("shown", 8.0): {0: 0.0, 1: 0.2},
+        ("transfer", 1.0): {0: 0.1, 1: 0.1},
+        ("transfer_l2", 1.0): {0: 0.1, 1: 0.1},
+        ("transfer", 8.0): {0: 0.0, 1: 0.2},
     }
     result = find_flags("cifar10", PLAUSIBLE | transferred, n_images=10_000, n_classes=10, transfers=transfers)
     assert [(flag.check, flag.where) for flag in result] == [
-        ("transfer stronger", "shown against pgd at 1"),
-        ("transfer stronger", "shown against aa_apgd-ce at 1"),
+        ("transfer stronger", "transfer against pgd at 1"),
+        ("transfer stronger", "transfer against aa_apgd-ce at 1"),
     ]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [[1], [1]]
-    assert flags(transferred) == []
+    assert find_flags_with(transferred) == []
 
 
 def test_attacks_are_compared_within_one_norm() -> None:
     l2 = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
-    (flag,) = flags(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
+    (flag,) = find_flags_with(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
     assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
 
 
-def test_single_step_need_not_be_monotone() -> None:
-    """At a large epsilon FGSM overshoots: it does not try images along its step."""
-    assert flags({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
+def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
+    """FGSM overshoots at a large epsilon, because it does not try images along its step."""
+    assert find_flags_with({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
 
 
-def test_difference_on_few_images_has_no_flag() -> None:
+def test_difference_on_few_images_is_not_flagged() -> None:
     changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
-    assert flags(changed, n_images=10_000)
-    assert not flags(changed, n_images=100)
+    assert find_flags_with(changed, n_images=10_000)
+    assert not find_flags_with(changed, n_images=100)
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_difference_on_few_images_has_no_flag() -> None:
         ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm against aa_standard at 1"),
     ],
 )
-def test_any_difference_is_flagged_with_at_all(changes: Any, check: str, where: str) -> None:
+def test_find_flags_reports_any_difference_with_at_all(changes: Any, check: str, where: str) -> None:
     one_network: Any = {"n_images": 100, "n_classes": 10, "at_all": True}
     result = find_flags("", PLAUSIBLE | changes, **one_network)
     assert (check, where) in [(flag.check, flag.where) for flag in result]
     assert find_flags("", PLAUSIBLE | changes, **one_network | {"at_all": False}) == []
     assert find_flags("", PLAUSIBLE, **one_network) == []
-    # A larger epsilon is a separate run: one more image may be chance.
+    # The attack at a larger epsilon is a separate run, so one more correct image may be due to chance.
     assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)
 
 
-def test_chance_differences_have_no_flag() -> None:
-    """Accuracies of 1,000 networks sampled from equal probabilities: one such dataset in a thousand has a flag."""
+def test_chance_differences_are_not_flagged() -> None:
+    """Accuracies of 1,000 networks are sampled from equal probabilities; one such dataset in 1,000 has a flag."""
     rng = np.random.default_rng(0)
     sampled = {
         (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))
@@ -134,25 +134,24 @@ def test_chance_differences_have_no_flag() -> None:
     assert find_flags("cifar10", sampled, n_images=1_000, n_classes=10) == []
 
 
-def test_networks_without_one_of_the_attacks_are_not_checked() -> None:
-    result = next(flag for flag in flags({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
+def test_only_networks_with_both_attacks_are_checked() -> None:
+    result = next(flag for flag in find_flags_with({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
     assert (result.n_checked, result.networks) == (1, ((1, 0.3, 0.1),))
 
 
 def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> None:
     folder = tmp_path / "dataset"
-    strong, weak = {"0": [0.5, 0.4], "1": [0.45, 0.41]}, {"0": [0.9, 0.8], "1": [0.1, 0.05]}
-    write_results(folder, {"clean": {"0": 0.9, "1": 0.8}, "aa_apgd-ce": strong, "aa_square": weak})
+    apgd, square = {"0": [0.5, 0.4], "1": [0.45, 0.41]}, {"0": [0.9, 0.8], "1": [0.1, 0.05]}
+    write_results(folder, {"clean": {"0": 0.9, "1": 0.8}, "aa_apgd-ce": apgd, "aa_square": square})
     epsilons = dict.fromkeys(("aa_apgd-ce", "aa_square"), (1.0, 8.0))
     (folder / "meta.json").write_text(nasbench201.meta_text(epsilons))
-    results = folder
-    assert "signs of weak attacks" not in robust201("verify", results).out
-    verified = robust201("verify", results, "--attack-flags")
+    assert "signs of weak attacks" not in robust201("verify", folder).out
+    verified = robust201("verify", folder, "--attack-flags")
     assert verified.code == 0
     message = "black-box stronger: cifar10 aa_square against aa_apgd-ce at 1: 1 of 2 networks, such as #1 (0.4500 above"
     assert f"warning: {message}" in verified.err
     assert "2 signs of weak attacks" in " ".join(verified.out.split())
-    payload = json.loads(robust201("verify", results, "--attack-flags", "--json").out)
+    payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [f"aa_square against aa_apgd-ce at {e}" for e in (1, 8)]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
@@ -164,9 +163,9 @@ def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tm
     content = json.loads(file.read_text())
     assert RobustnessDataset(exported).strengths("digits", "fgsm") == (1.0, 8.0)
     sweep = exported / "sweep.json"
-    text = sweep.read_text()
-    assert '"fgsm": [\n' in text
-    sweep.write_text(text.replace("8.0", "255.0"))
+    sweep_json = sweep.read_text()
+    assert '"fgsm": [\n' in sweep_json
+    sweep.write_text(sweep_json.replace("8.0", "255.0"))
     meta = exported / "meta.json"
     meta.write_text(meta.read_text().replace("8.0", "255.0"))
     content["digits"]["fgsm"]["accuracy"] = {"0": [0.5, 0.1], "21": [0.5, 0.9]}
@@ -176,27 +175,27 @@ def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tm
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
 
 
-def test_families_contain_every_attack_in_a_ball_of_their_norm() -> None:
-    rows = [row for row in TASKS.values() if row.kind == "attack" and row.constraint is not None]
-    by_norm: dict[str, set[str]] = {}
-    for row in rows:
-        if row.key != "fgsm" and row.constraint is not None:
-            by_norm.setdefault(row.constraint.name, set()).add(row.key)
-    for norm, keys in by_norm.items():
+def test_each_family_contains_every_attack_in_balls_of_its_norm() -> None:
+    attacks = [attack for attack in TASKS.values() if attack.kind == "attack" and attack.constraint is not None]
+    keys_by_norm: dict[str, set[str]] = {}
+    for attack in attacks:
+        if attack.key != "fgsm" and attack.constraint is not None:
+            keys_by_norm.setdefault(attack.constraint.name, set()).add(attack.key)
+    for norm, keys in keys_by_norm.items():
         (family,) = (set(member.iterative) for member in _FAMILIES if keys & set(member.iterative))
         assert family == keys, norm
-    assert len(by_norm) == len(_FAMILIES)
+    assert len(keys_by_norm) == len(_FAMILIES)
 
 
 @pytest.mark.parametrize("key", ["fmn", "bb", "aa_rand"])
-def test_failure_of_standard_autoattack_is_flagged(key: str) -> None:
+def test_find_flags_detects_a_weak_standard_autoattack(key: str) -> None:
     changes = {(key, 8.0): {0: 0.1}, ("aa_standard", 8.0): {0: 0.6}}
     assert [(flag.check, flag.where) for flag in find_flags("", changes, n_images=100, n_classes=10)] == [
         ("ensemble weaker", f"{key} against aa_standard at 8")
     ]
 
 
-def test_failure_of_minimum_norm_attacks_is_flagged() -> None:
+def test_find_flags_detects_weak_minimum_norm_attacks() -> None:
     result = find_flags("", {("ddn_l2", 0.5): {0: 0.6}, ("aa_square_l2", 0.5): {0: 0.1}}, n_images=100, n_classes=10)
     assert [(flag.check, flag.where) for flag in result] == [
         ("black-box stronger", "aa_square_l2 against ddn_l2 at 0.5")

@@ -1,4 +1,4 @@
-"""Calibration metrics match their definitions, computed image by image."""
+"""Calibration metrics equal their definitions, computed image by image."""
 
 import itertools
 
@@ -25,14 +25,14 @@ def predictions() -> tuple[np.ndarray, np.ndarray]:
     return softmax, labels
 
 
-def binned(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> tuple[float, float]:
-    """Return the expected and the largest gap over bins (low, high], where the first includes 0."""
+def expected_and_maximum_gap(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> tuple[float, float]:
+    """Return the expected and the largest gap over bins (low, high]; the first bin includes 0."""
     gaps, fractions = [], []
     for low, high in itertools.pairwise(edges):
-        inside = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
-        if inside.any():
-            gaps.append(abs(confidence[inside].mean() - correct[inside].mean()))
-            fractions.append(inside.mean())
+        is_in_bin = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
+        if is_in_bin.any():
+            gaps.append(abs(confidence[is_in_bin].mean() - correct[is_in_bin].mean()))
+            fractions.append(is_in_bin.mean())
     return float(np.dot(gaps, fractions)), max(gaps)
 
 
@@ -41,30 +41,31 @@ def test_calibration_errors_match_their_definitions(predictions: tuple[np.ndarra
     result = calibration_errors(softmax, labels, n_bins=10)
     confidence, correct = softmax.max(axis=1), softmax.argmax(axis=1) == labels
     edges = np.linspace(0, 1, 11)
-    assert (result.ece, result.maximum) == pytest.approx(binned(confidence, correct, edges))
-    by_class = [binned(softmax[:, c], labels == c, edges)[0] for c in range(4)]
-    assert result.class_wise == pytest.approx(np.mean(by_class))
-    order = np.argsort(confidence)
-    parts = np.array_split(order, 10)
-    gaps = [abs(confidence[part].mean() - correct[part].mean()) * len(part) / 403 for part in parts]
-    assert result.ece_equal_mass == pytest.approx(sum(gaps), abs=0.01)  # the larger parts are different ones
+    assert (result.ece, result.maximum) == pytest.approx(expected_and_maximum_gap(confidence, correct, edges))
+    class_errors = [expected_and_maximum_gap(softmax[:, c], labels == c, edges)[0] for c in range(4)]
+    assert result.class_wise == pytest.approx(np.mean(class_errors))
+    by_confidence = np.argsort(confidence)
+    bins = np.array_split(by_confidence, 10)
+    gaps = [abs(confidence[rows].mean() - correct[rows].mean()) * len(rows) / 403 for rows in bins]
+    # NumPy makes other bins one image larger, so the results differ slightly.
+    assert result.ece_equal_mass == pytest.approx(sum(gaps), abs=0.01)
     assert result.brier == pytest.approx(((softmax - np.eye(4)[labels]) ** 2).sum() / 403)
-    wrong = ~correct[np.argsort(-confidence)]
-    assert result.aurc == pytest.approx(np.mean([wrong[:k].mean() for k in range(1, 404)]))
+    is_wrong = ~correct[np.argsort(-confidence)]
+    assert result.aurc == pytest.approx(np.mean([is_wrong[:k].mean() for k in range(1, 404)]))
 
 
 def test_binned_calibration_matches_errors_from_softmax(predictions: tuple[np.ndarray, np.ndarray]) -> None:
     softmax, labels = predictions
-    # Add an image at the upper end of the last bin, with confidence 1.
+    # An added image has confidence 1, which is the upper end of the last bin.
     softmax = np.concatenate([softmax, np.eye(4)[:1]])
     labels = np.concatenate([labels, [0]])
-    parts = []
+    stored_values = []
     for rows in (slice(0, 150), slice(150, 404)):
         accumulator = Accumulator(["calibration"], 4, "cpu", rows.stop - rows.start)
         logits = torch.from_numpy(np.log(softmax[rows].clip(1e-30))).float()
         accumulator.update(torch.arange(len(logits)), logits, torch.from_numpy(labels[rows]))
-        parts.append(accumulator.finalise())
-    stored = merge_values(parts)
+        stored_values.append(accumulator.finalise())
+    stored = merge_values(stored_values)
     result = binned_calibration(stored["calibration_counts"], stored["calibration_confidence"])
     expected = calibration_errors(softmax, labels)
     assert result == pytest.approx((expected.ece, expected.maximum), abs=1e-6)
@@ -73,11 +74,11 @@ def test_binned_calibration_matches_errors_from_softmax(predictions: tuple[np.nd
 
 
 def test_binned_calibration_matches_hand_calculation() -> None:
-    counts = np.zeros((15, 2), np.int32)
-    sums = np.zeros(15, np.int64)
-    counts[7], sums[7] = (4, 1), round(4 * 0.5 * 2**32)  # mean confidence 0.5, a quarter right
-    counts[14], sums[14] = (6, 6), round(6 * 0.95 * 2**32)  # mean confidence 0.95, all right
-    result = binned_calibration(counts, sums)
+    bin_counts = np.zeros((15, 2), np.int32)
+    confidence_sums = np.zeros(15, np.int64)
+    bin_counts[7], confidence_sums[7] = (4, 1), round(4 * 0.5 * 2**32)  # mean confidence 0.5, accuracy 0.25
+    bin_counts[14], confidence_sums[14] = (6, 6), round(6 * 0.95 * 2**32)  # mean confidence 0.95, accuracy 1
+    result = binned_calibration(bin_counts, confidence_sums)
     assert result == pytest.approx((0.4 * 0.25 + 0.6 * 0.05, 0.25))
 
 
@@ -89,14 +90,14 @@ def test_area_under_risk_coverage_averages_ties() -> None:
     assert area_under_risk_coverage(confidence[::-1], correct[::-1]) == pytest.approx(expected)
 
 
-def test_stored_calibration_matches_per_image_values(predictions: tuple[np.ndarray, np.ndarray]) -> None:
+def test_stored_calibration_matches_calibration_from_softmax(predictions: tuple[np.ndarray, np.ndarray]) -> None:
     softmax, labels = predictions
     predicted, confidence = softmax.argmax(axis=1), softmax.max(axis=1)
     correct = predicted == labels
     cm = np.zeros((4, 4), int)
     np.add.at(cm, (labels, predicted), 1)
-    argmax = np.array([softmax[predicted == c].mean(axis=0) for c in range(4)])
-    stored = stored_calibration(cm, [confidence[correct].mean(), confidence[~correct].mean()], argmax)
+    confidence_argmax = np.array([softmax[predicted == c].mean(axis=0) for c in range(4)])
+    stored = stored_calibration(cm, [confidence[correct].mean(), confidence[~correct].mean()], confidence_argmax)
     assert stored.confidence == pytest.approx(confidence.mean())
     assert stored.overconfidence == pytest.approx(confidence.mean() - correct.mean())
     gaps = [abs(confidence[predicted == c].mean() - correct[predicted == c].mean()) for c in range(4)]

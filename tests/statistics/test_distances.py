@@ -1,4 +1,4 @@
-"""Accuracies and medians from per-image distances, checked against hand calculations."""
+"""Accuracies and medians from per-image distances match hand calculations."""
 
 import numpy as np
 import pytest
@@ -10,15 +10,16 @@ from robust201.statistics.intervals import accuracy_intervals
 DISTANCES = [0.0, 0.0, 0.2, 0.3, 0.3, 0.7, 1.1, np.inf]
 
 
-def test_accuracy_curve_counts_larger_distances():
+def test_accuracy_curve_is_the_fraction_of_larger_distances():
     curve = accuracy_curve(DISTANCES, [0.0, 0.19, 0.2, 0.3, 1.0, 5.0])
     assert curve.accuracy.tolist() == [6 / 8, 6 / 8, 5 / 8, 3 / 8, 2 / 8, 1 / 8]
     low, high = accuracy_intervals(curve.accuracy, 8)
     assert (curve.low.tolist(), curve.high.tolist()) == (low.tolist(), high.tolist())
 
 
-def test_median_is_over_all_images_and_half_distance_over_correct_ones():
-    # For eight distances, P(B <= 0) = 0.0039 and P(B <= 1) = 0.035, so the interval spans the first to the last.
+def test_median_distance_uses_all_images_and_half_distance_only_correct_images():
+    # For B ~ binomial(8, 1/2), P(B <= 0) = 0.0039 and P(B <= 1) = 0.035, so the interval is from the first to the last
+    # distance.
     assert median_distance(DISTANCES) == (0.3, 0.0, np.inf)
     assert half_distance(DISTANCES) == 0.3
     assert median_distance([1.0, 3.0, np.inf, np.inf]).value == np.inf
@@ -31,13 +32,13 @@ def test_half_distance_is_the_smallest_epsilon_that_fools_half():
     generator = np.random.default_rng(1)
     for n_images in range(1, 12):
         distances = generator.exponential(size=n_images)
-        half = half_distance(distances)
-        below, at = accuracy_curve(distances, [np.nextafter(half, 0), half]).accuracy
-        assert at <= 0.5 < below
+        epsilon = half_distance(distances)
+        accuracy_below, accuracy = accuracy_curve(distances, [np.nextafter(epsilon, 0), epsilon]).accuracy
+        assert accuracy <= 0.5 < accuracy_below
 
 
 def test_median_distance_uses_tabulated_order_statistics():
-    # B ~ binomial(20, 1/2) has P(B <= 5) = 0.0207 and P(B <= 6) = 0.0577; tables of order statistics have these ranks.
+    # B ~ binomial(20, 1/2) has P(B <= 5) = 0.0207 and P(B <= 6) = 0.0577, so the ranks are 6 and 15, as in tables.
     assert median_distance(np.arange(1.0, 21.0)) == (10.5, 6.0, 15.0)
     assert median_distance([1.0, 2.0, 3.0]) == (2.0, 0.0, np.inf)
 
@@ -53,7 +54,7 @@ def test_smallest_distances_takes_the_minimum_over_attacks():
     assert smallest_distances([[1.0, np.inf, 0.0], [2.0, 0.5, 0.0]]).tolist() == [1.0, 0.5, 0.0]
 
 
-@pytest.mark.parametrize("wrong", [[], [-1.0], [np.nan, 1.0], [[1.0]]])
-def test_median_distance_rejects_invalid_distances(wrong):
+@pytest.mark.parametrize("distances", [[], [-1.0], [np.nan, 1.0], [[1.0]]])
+def test_median_distance_rejects_invalid_distances(distances):
     with pytest.raises(ConfigError, match="expected one or more numbers from 0 to infinity"):
-        median_distance(wrong)
+        median_distance(distances)

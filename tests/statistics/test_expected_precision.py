@@ -1,4 +1,4 @@
-"""Expected precision of samples, checked against replays; left-out outcomes must not influence it."""
+"""Expected precision of samples matches simulated samples and does not depend on left-out outcomes."""
 
 from dataclasses import replace
 
@@ -10,61 +10,67 @@ from robust201.statistics.sampling import allocate, estimate, stratify
 from tests.statistics.test_sampling import simulate_outcomes
 
 
-def test_sampled_precision_matches_a_replay():
+def test_sampled_precision_matches_simulated_samples():
     outcomes, cheap = simulate_outcomes(10, 600, seed=9, offsets=(0.0, -1.0))
     folds = leave_out_folds(outcomes, cheap)
-    half_width, tau = sampled_precision(folds, 100, 600, n_strata=4, name="pgd")
+    expected_half_width, expected_tau = sampled_precision(folds, 100, 600, n_strata=4, name="pgd")
     rng = np.random.default_rng(0)
-    widths, orders = [], []
+    half_widths, order_signs = [], []
     for fold in folds:
         strata = stratify(fold.pilot, n_strata=4, seed=0, name="pgd", predicted=fold.pilot_predicted)
         design = allocate(strata, fold.pilot, 100, fold.pilot_predicted)
-        truth = fold.outcomes.mean(axis=2)
-        first, second = np.triu_indices(len(truth), 1)
+        accuracies = fold.outcomes.mean(axis=2)
+        first, second = np.triu_indices(len(accuracies), 1)
         for _ in range(150):
             sample = replace(design, order=rng.permutation(600))
-            results = [
+            estimates = [
                 estimate(sample, correct[:, sample.positions], predicted)
                 for correct, predicted in zip(fold.outcomes, fold.predicted, strict=True)
             ]
-            widths += [(result.high - result.low) / 2 for result in results]
-            value = np.stack([result.value for result in results])
-            orders.append((np.sign(value[first] - value[second]) * np.sign(truth[first] - truth[second])).ravel())
-    assert half_width == pytest.approx(np.median(widths), rel=0.1)
-    assert tau == pytest.approx(np.concatenate(orders).mean(), abs=0.05)
+            half_widths += [(network_estimate.high - network_estimate.low) / 2 for network_estimate in estimates]
+            estimated_accuracies = np.stack([network_estimate.value for network_estimate in estimates])
+            order_signs.append(
+                (
+                    np.sign(estimated_accuracies[first] - estimated_accuracies[second])
+                    * np.sign(accuracies[first] - accuracies[second])
+                ).ravel()
+            )
+    assert expected_half_width == pytest.approx(np.median(half_widths), rel=0.1)
+    assert expected_tau == pytest.approx(np.concatenate(order_signs).mean(), abs=0.05)
 
 
 def test_cheap_outcomes_and_predictions_shorten_intervals():
     outcomes, cheap = simulate_outcomes(10, 600, seed=9, offsets=(0.0, -1.0))
     with_cheap, tau = sampled_precision(leave_out_folds(outcomes, cheap), 100, 600, n_strata=4, name="pgd")
-    without, tau_without = sampled_precision(leave_out_folds(outcomes, cheap[:, :0]), 100, 600, n_strata=4, name="pgd")
+    folds_without_cheap = leave_out_folds(outcomes, cheap[:, :0])
+    without_cheap, tau_without_cheap = sampled_precision(folds_without_cheap, 100, 600, n_strata=4, name="pgd")
     simple, _ = simple_precision(outcomes, 100, 600)
-    assert with_cheap < without < simple
-    assert tau > tau_without
+    assert with_cheap < without_cheap < simple
+    assert tau > tau_without_cheap
     assert sampled_precision(leave_out_folds(outcomes, cheap), 600, 600, n_strata=4, name="pgd") == (0.0, 1.0)
     assert simple_precision(outcomes, 600, 600) == (0.0, 1.0)
 
 
-def test_sampled_precision_depends_on_count_and_not_on_number_of_known_images():
+def test_sampled_precision_does_not_depend_on_the_number_of_known_images():
     outcomes, cheap = simulate_outcomes(8, 600, seed=3, offsets=(0.0, -1.0))
     folds = leave_out_folds(outcomes, cheap)
-    sizes = {300: 60, 600: 60, 900: 60, 6000: 60}
-    widths = [sampled_precision(folds, size, n, n_strata=4, name="pgd")[0] for n, size in sizes.items()]
+    count_by_population = {300: 60, 600: 60, 900: 60, 6000: 60}
+    widths = [sampled_precision(folds, size, n, n_strata=4, name="pgd")[0] for n, size in count_by_population.items()]
     assert widths == pytest.approx([widths[1]] * 4, rel=0.25)
 
 
 @pytest.mark.parametrize("n_networks", [3, 4, 5, 9, 20])
-def test_leave_out_folds_leave_each_network_out_once_without_leaking_outcomes(n_networks):
+def test_leave_out_folds_leave_each_network_out_once_without_using_its_outcomes(n_networks):
     outcomes, cheap = simulate_outcomes(n_networks, 60, seed=1)
     folds = leave_out_folds(outcomes, cheap)
     assert sum(len(fold.outcomes) for fold in folds) == n_networks
     assert all(len(fold.pilot) + len(fold.outcomes) == n_networks for fold in folds)
     modified = outcomes.copy()
-    modified[0] = ~modified[0]  # in the first fold
-    first = leave_out_folds(modified, cheap)[0]
-    assert not np.array_equal(first.outcomes, folds[0].outcomes)
-    assert np.array_equal(first.predicted, folds[0].predicted)
-    assert np.array_equal(first.pilot_predicted, folds[0].pilot_predicted)
+    modified[0] = ~modified[0]  # this network is left out in the first fold
+    modified_fold = leave_out_folds(modified, cheap)[0]
+    assert not np.array_equal(modified_fold.outcomes, folds[0].outcomes)
+    assert np.array_equal(modified_fold.predicted, folds[0].predicted)
+    assert np.array_equal(modified_fold.pilot_predicted, folds[0].pilot_predicted)
 
 
 def test_leave_out_folds_need_three_networks_and_tau_needs_more():

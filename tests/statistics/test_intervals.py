@@ -1,4 +1,4 @@
-"""Intervals match SciPy's."""
+"""Confidence intervals match those of SciPy."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from robust201.statistics.intervals import (
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_accuracy_intervals_are_exact_for_few_images_on_a_side(level: float) -> None:
+def test_accuracy_intervals_are_exact_if_few_images_are_correct_or_misclassified(level: float) -> None:
     n = 60
     correct = np.arange(n + 1)
     low, high = accuracy_intervals(correct / n, n, level)
@@ -27,7 +27,7 @@ def test_accuracy_intervals_of_missing_values_are_nan() -> None:
     assert (low[2], high[2]) == pytest.approx(tuple(binomtest(50, 100).proportion_ci(method="wilson")))
 
 
-def test_mean_intervals_match_student() -> None:
+def test_mean_intervals_match_students_t_distribution() -> None:
     from scipy import stats
 
     from robust201.statistics.intervals import mean_intervals

@@ -1,4 +1,4 @@
-"""Random intercept models, checked against closed forms, two-group tests, statsmodels and the likelihood."""
+"""Random intercept models match closed forms, two-group tests, statsmodels and the likelihood."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from robust201.statistics.mixed_model import combine_estimates, fit_random_inter
 from robust201.statistics.variance import variance_components
 
 
-def design_of(groups):
+def group_design(groups):
     return np.eye(max(groups) + 1)[list(groups)]
 
 
 def fit_table(table):
-    """Fit a full table, one row per cluster and one column per group."""
+    """Fit a table without gaps that has one row per cluster and one column per group."""
     clusters, groups = (index.ravel() for index in np.indices(table.shape))
-    return fit_random_intercept(design_of(groups), table.ravel(), clusters)
+    return fit_random_intercept(group_design(groups), table.ravel(), clusters)
 
 
 def simulate(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
@@ -26,17 +26,17 @@ def simulate(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
     return np.arange(n_groups) + intercepts + residual_sd * rng.normal(size=(n_clusters, n_groups))
 
 
-GROUPS = [0, 1, 2, 0, 1, 0, 2, 1, 2, 0, 1, 2, 0]
-CLUSTERS = ["a", "a", "a", "b", "b", "c", "c", "d", "d", "e", "e", "e", "e"]
-VALUES = [0.51, 0.32, 0.18, 0.62, 0.41, 0.38, 0.11, 0.27, 0.16, 0.49, 0.36, 0.2, 0.53]
-"""An unbalanced table, with a repeated cell."""
+UNBALANCED_GROUPS = [0, 1, 2, 0, 1, 0, 2, 1, 2, 0, 1, 2, 0]
+UNBALANCED_CLUSTERS = ["a", "a", "a", "b", "b", "c", "c", "d", "d", "e", "e", "e", "e"]
+UNBALANCED_VALUES = [0.51, 0.32, 0.18, 0.62, 0.41, 0.38, 0.11, 0.27, 0.16, 0.49, 0.36, 0.2, 0.53]
+"""Values of an unbalanced table with a repeated cell."""
 
 COEFFICIENTS, CLUSTER_VARIANCE, RESIDUAL_VARIANCE = [0.4946185, 0.3169217, 0.1885939], 0.00551231, 0.000512723
 """Results of MixedLM(VALUES, design, CLUSTERS).fit(reml=True) in statsmodels 0.15.0."""
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_variances_of_a_balanced_table_match_analysis_of_variance(seed):
+def test_balanced_fit_matches_the_analysis_of_variance(seed):
     table = simulate(seed)
     model, expected = fit_table(table), variance_components(table, ("cluster", "group"))
     assert expected["cluster"] > 0
@@ -50,47 +50,47 @@ def test_variances_of_a_balanced_table_match_analysis_of_variance(seed):
     assert mean.error == pytest.approx(table.mean(axis=1).std(ddof=1) / np.sqrt(6), rel=1e-5)
 
 
-def test_zero_cluster_variance_gives_least_squares():
-    table = np.array(
-        [[0.0, 9.0], [1.0, 8.0], [2.0, 7.0], [3.0, 6.0]]
-    )  # higher values in one group go with lower ones in the other
+def test_fit_with_zero_cluster_variance_matches_least_squares():
+    # Clusters with higher values in one group have lower values in the other.
+    table = np.array([[0.0, 9.0], [1.0, 8.0], [2.0, 7.0], [3.0, 6.0]])
     model = fit_table(table)
     assert (model.cluster_variance, model.share, model.share_low) == (0, 0, 0)
     assert 0 < model.share_high < 1
     assert model.estimate([1, -1]).p_value == pytest.approx(stats.ttest_ind(table[:, 0], table[:, 1]).pvalue)
 
 
-def restricted_likelihood(cluster_sd, residual_sd):
-    x, y = design_of(GROUPS), np.array(VALUES)
-    same_cluster = np.array([[first == second for second in CLUSTERS] for first in CLUSTERS])
-    variance = residual_sd * np.eye(len(y)) + cluster_sd * same_cluster
+def restricted_log_likelihood(cluster_variance, residual_variance):
+    x, y = group_design(UNBALANCED_GROUPS), np.array(UNBALANCED_VALUES)
+    same_cluster = np.array([[first == second for second in UNBALANCED_CLUSTERS] for first in UNBALANCED_CLUSTERS])
+    variance = residual_variance * np.eye(len(y)) + cluster_variance * same_cluster
     inverse = np.linalg.inv(variance)
     residuals = y - x @ np.linalg.solve(x.T @ inverse @ x, x.T @ inverse @ y)
-    logs = [np.linalg.slogdet(matrix)[1] for matrix in (variance, x.T @ inverse @ x)]
-    return -(sum(logs) + residuals @ inverse @ residuals) / 2
+    log_determinants = [np.linalg.slogdet(matrix)[1] for matrix in (variance, x.T @ inverse @ x)]
+    return -(sum(log_determinants) + residuals @ inverse @ residuals) / 2
 
 
-def profile(share):
-    def likelihood(log_total):
-        return restricted_likelihood(share * np.exp(log_total), (1 - share) * np.exp(log_total))
+def profile_log_likelihood(cluster_fraction):
+    def negative_log_likelihood(log_total):
+        total = np.exp(log_total)
+        return -restricted_log_likelihood(cluster_fraction * total, (1 - cluster_fraction) * total)
 
-    return -optimize.minimize_scalar(lambda log_total: -likelihood(log_total), bounds=(-12, 2)).fun
+    return -optimize.minimize_scalar(negative_log_likelihood, bounds=(-12, 2)).fun
 
 
-def test_unbalanced_fit_maximises_the_likelihood_and_its_profile():
-    model = fit_random_intercept(design_of(GROUPS), VALUES, CLUSTERS)
-    best = restricted_likelihood(model.cluster_variance, model.residual_variance)
+def test_unbalanced_fit_maximises_the_likelihood_and_has_a_profile_interval():
+    model = fit_random_intercept(group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
+    maximum = restricted_log_likelihood(model.cluster_variance, model.residual_variance)
     for factor in (0.95, 1.05):
-        assert restricted_likelihood(factor * model.cluster_variance, model.residual_variance) < best
-        assert restricted_likelihood(model.cluster_variance, factor * model.residual_variance) < best
+        assert restricted_log_likelihood(factor * model.cluster_variance, model.residual_variance) < maximum
+        assert restricted_log_likelihood(model.cluster_variance, factor * model.residual_variance) < maximum
     assert model.share == pytest.approx(model.cluster_variance / (model.cluster_variance + model.residual_variance))
     assert 0 < model.share_low < model.share < model.share_high < 1
-    for end in (model.share_low, model.share_high):
-        assert best - profile(end) == pytest.approx(stats.chi2.ppf(0.95, 1) / 2, abs=1e-3)
+    for bound in (model.share_low, model.share_high):
+        assert maximum - profile_log_likelihood(bound) == pytest.approx(stats.chi2.ppf(0.95, 1) / 2, abs=1e-3)
 
 
 def test_unbalanced_fit_matches_statsmodels():
-    model = fit_random_intercept(design_of(GROUPS), VALUES, CLUSTERS)
+    model = fit_random_intercept(group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
     assert model.coefficients == pytest.approx(COEFFICIENTS, abs=1e-5)
     assert model.cluster_variance == pytest.approx(CLUSTER_VARIANCE, rel=1e-3)
     assert model.residual_variance == pytest.approx(RESIDUAL_VARIANCE, rel=1e-3)
@@ -99,16 +99,16 @@ def test_unbalanced_fit_matches_statsmodels():
 
 def test_combined_estimates_match_welch_test():
     tables = [simulate(1, n_clusters=7), simulate(2, n_clusters=5, cluster_sd=0.5, residual_sd=0.2)]
-    model = combine_estimates([fit_table(table).estimate([0.25] * 4) for table in tables], [1, -1])
+    result = combine_estimates([fit_table(table).estimate([0.25] * 4) for table in tables], [1, -1])
     expected = welch_test(*(summarise_group(table.mean(axis=1)) for table in tables))
-    assert model.value == pytest.approx(expected.difference)
-    assert model.degrees == pytest.approx(expected.degrees, rel=1e-3)
-    assert model.p_value == pytest.approx(expected.p_value, rel=1e-3)
+    assert result.value == pytest.approx(expected.difference)
+    assert result.degrees == pytest.approx(expected.degrees, rel=1e-3)
+    assert result.p_value == pytest.approx(expected.p_value, rel=1e-3)
 
 
 @pytest.mark.parametrize("clusters", [[0, 0, 0, 0], [0, 1, 2, 3]])
-def test_indistinguishable_variances_are_nan(clusters):
-    model = fit_random_intercept(design_of([0, 0, 1, 1]), [1.0, 2.0, 4.0, 3.0], clusters)
+def test_variances_that_the_values_do_not_determine_are_nan(clusters):
+    model = fit_random_intercept(group_design([0, 0, 1, 1]), [1.0, 2.0, 4.0, 3.0], clusters)
     assert np.isnan([model.cluster_variance, model.residual_variance, model.share]).all()
     assert np.isnan(model.estimate([1, -1])).all()
 
@@ -125,11 +125,11 @@ def test_equal_values_give_zero_variance_and_nan_p_value():
     ("design", "values", "message"),
     [
         (np.eye(3), [1, 2], r"got \(2,\) values and \(3,\) clusters"),
-        (np.eye(3), [1, np.nan, 2], "a finite value.*Leave out missing values"),
+        (np.eye(3), [1, np.nan, 2], "a finite value.*Remove missing values"),
         (np.ones((3, 2)), [1, 2, 3], "they have rank 1"),
     ],
 )
-def test_wrong_input_gives_one_line_error(design, values, message):
-    with pytest.raises(ConfigError, match=message) as caught:
+def test_fit_rejects_invalid_input_with_a_one_line_error(design, values, message):
+    with pytest.raises(ConfigError, match=message) as error:
         fit_random_intercept(design, values, [0, 0, 1])
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Optimality of attacks, checked against hand calculations."""
+"""Optimality of attacks matches hand calculations."""
 
 import numpy as np
 import pytest
@@ -6,34 +6,35 @@ import pytest
 from robust201.core.errors import ConfigError
 from robust201.statistics.optimality import global_optimality, local_optimalities, robustness_area
 
-FIRST = [0.0, 1.0, 3.0, 4.0]
-SECOND = [0.0, 2.0, 1.0, np.inf]
+FIRST_DISTANCES = [0.0, 1.0, 3.0, 4.0]
+SECOND_DISTANCES = [0.0, 2.0, 1.0, np.inf]
 
 
 def test_robustness_area_is_the_area_below_the_accuracy_curve():
-    # Accuracy 3/4 up to 1, 2/4 up to 3, 1/4 up to 4.
-    assert robustness_area(FIRST, 4.0) == 0.75 * 1 + 0.5 * 2 + 0.25 * 1
-    assert robustness_area(FIRST, 2.0) == 0.75 * 1 + 0.5 * 1
-    # 3/4 up to 1, 2/4 up to 2, 1/4 up to 4 and beyond.
-    assert robustness_area(SECOND, 4.0) == 0.75 * 1 + 0.5 * 1 + 0.25 * 2
+    # The accuracy is 3/4 up to epsilon 1, 2/4 up to 3, and 1/4 up to 4.
+    assert robustness_area(FIRST_DISTANCES, 4.0) == 0.75 * 1 + 0.5 * 2 + 0.25 * 1
+    assert robustness_area(FIRST_DISTANCES, 2.0) == 0.75 * 1 + 0.5 * 1
+    # The accuracy is 3/4 up to epsilon 1, 2/4 up to 2, and 1/4 from there on.
+    assert robustness_area(SECOND_DISTANCES, 4.0) == 0.75 * 1 + 0.5 * 1 + 0.25 * 2
 
 
 def test_local_optimality_is_relative_to_the_gain_of_the_envelope():
-    # The envelope is 0, 1, 1, 4, so the interval ends at 4. An unsuccessful attack has area 3/4 * 4 = 3, the envelope
-    # (0 + 1 + 1 + 4) / 4 = 1.5, the first attack 2, and the second 1.75.
-    result = local_optimalities({"first": FIRST, "second": SECOND})
+    # The envelope is 0, 1, 1, 4, so the interval ends at 4. The area is 3/4 * 4 = 3 for an unsuccessful attack,
+    # (0 + 1 + 1 + 4) / 4 = 1.5 for the envelope, 2 for the first attack and 1.75 for the second.
+    result = local_optimalities({"first": FIRST_DISTANCES, "second": SECOND_DISTANCES})
     assert result == pytest.approx({"first": (3 - 2) / 1.5, "second": (3 - 1.75) / 1.5})
-    assert local_optimalities({"alone": FIRST}) == {"alone": 1.0}
+    assert local_optimalities({"only": FIRST_DISTANCES}) == {"only": 1.0}
 
 
 def test_unsuccessful_attack_has_optimality_zero_or_nan():
-    nothing = [0.0, np.inf, np.inf, np.inf]
-    assert local_optimalities({"first": FIRST, "nothing": nothing})["nothing"] == 0.0
-    assert np.isnan(local_optimalities({"nothing": nothing})["nothing"])
+    unsuccessful = [0.0, np.inf, np.inf, np.inf]
+    assert local_optimalities({"first": FIRST_DISTANCES, "unsuccessful": unsuccessful})["unsuccessful"] == 0.0
+    assert np.isnan(local_optimalities({"unsuccessful": unsuccessful})["unsuccessful"])
 
 
 def test_local_optimality_interval_ends_at_the_largest_finite_distance():
-    # The envelope is 1, 2, infinity over [0, 2]: area 2 without success, (1 + 2 + 2) / 3 with it; the second 2.
+    # The envelope is 1, 2, infinity over [0, 2]. The area is 2 for an unsuccessful attack, (1 + 2 + 2) / 3 for the
+    # envelope, and 2 for the second attack.
     result = local_optimalities({"first": [1.0, 2.0, np.inf], "second": [2.0, np.inf, np.inf]})
     assert result == pytest.approx({"first": 1.0, "second": 0.0})
 
@@ -42,12 +43,12 @@ def test_global_optimality_is_the_mean_over_networks():
     assert global_optimality([0.5, 1.0]) == 0.75
 
 
-@pytest.mark.parametrize("wrong", [{}, {"a": [1.0], "b": [1.0, 2.0]}, {"a": []}, {"a": [[1.0]]}])
-def test_local_optimality_rejects_different_images(wrong):
+@pytest.mark.parametrize("distances", [{}, {"a": [1.0], "b": [1.0, 2.0]}, {"a": []}, {"a": [[1.0]]}])
+def test_local_optimalities_reject_distances_of_different_images(distances):
     with pytest.raises(ConfigError, match="of the same images for at least one attack"):
-        local_optimalities(wrong)
+        local_optimalities(distances)
 
 
-def test_misclassified_images_count_as_such_for_every_attack():
-    distances = {"first": [0.0, 0.0, 1.0, 2.0], "nothing": [np.inf] * 4, "second": [5.0, 0.0, 1.0, 2.0]}
-    assert local_optimalities(distances) == {"first": 1.0, "nothing": 0.0, "second": 1.0}
+def test_image_with_distance_zero_for_one_attack_counts_as_misclassified_for_all():
+    distances = {"first": [0.0, 0.0, 1.0, 2.0], "unsuccessful": [np.inf] * 4, "second": [5.0, 0.0, 1.0, 2.0]}
+    assert local_optimalities(distances) == {"first": 1.0, "unsuccessful": 0.0, "second": 1.0}

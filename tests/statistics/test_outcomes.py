@@ -1,4 +1,4 @@
-"""Functions on bit-packed outcomes match the same computation on plain arrays."""
+"""Functions of bit-packed outcomes match the same computations on boolean arrays."""
 
 import numpy as np
 import pytest
@@ -33,17 +33,20 @@ def test_pack_outcomes_is_lossless(n_images: int, seed: int) -> None:
     assert packed[0, 0] >> 7 == correct[0, 0]  # the first image is the most significant bit
 
 
-def test_image_is_correct_in_worst_case_only_if_correct_in_all_tasks() -> None:
+def test_worst_case_is_correct_only_if_all_tasks_are_correct() -> None:
     correct = make_outcomes(4, 5, 83)
     combined = worst_case([pack_outcomes(task) for task in correct])
     np.testing.assert_array_equal(unpack_outcomes(combined, 83), correct.all(axis=0))
 
 
-def test_attack_success_rates_are_summed_before_division() -> None:
+def test_attack_success_rate_is_a_ratio_of_counts() -> None:
     clean, attacked = make_outcomes(6, 101), make_outcomes(6, 101, seed=1)
     clean[5] = False
     rates = attack_success_rates(pack_outcomes(clean), pack_outcomes(attacked))
-    expected = [(row & ~other).sum() / row.sum() for row, other in zip(clean[:5], attacked[:5], strict=True)]
+    expected = [
+        (clean_row & ~attacked_row).sum() / clean_row.sum()
+        for clean_row, attacked_row in zip(clean[:5], attacked[:5], strict=True)
+    ]
     np.testing.assert_array_equal(rates[:5], expected)
     assert np.isnan(rates[5])
 

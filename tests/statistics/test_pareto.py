@@ -1,4 +1,4 @@
-"""Pareto fronts and hypervolumes, checked against brute force."""
+"""Pareto fronts and hypervolumes match brute force."""
 
 import itertools
 
@@ -8,8 +8,8 @@ import pytest
 from robust201.statistics.pareto import front_indices, hypervolume
 
 
-def grid_volume(points: np.ndarray, size: int) -> float:
-    """Count the grid's unit boxes that points dominate, which is the volume for integer points."""
+def hypervolume_of_grid_boxes(points: np.ndarray, size: int) -> float:
+    """Count the unit boxes of a grid that the points dominate, which is the hypervolume of integer points."""
     corners = np.array(list(itertools.product(range(1, size + 1), repeat=points.shape[1])))
     return float((points[:, None] >= corners[None]).all(axis=2).any(axis=0).sum())
 
@@ -19,7 +19,7 @@ def grid_volume(points: np.ndarray, size: int) -> float:
 def test_front_and_hypervolume_match_brute_force(m: int, seed: int) -> None:
     rng = np.random.default_rng([seed, m])
     points = rng.integers(-1, 7, size=(12, m)).astype(float)
-    assert hypervolume(points) == grid_volume(points, 6)
+    assert hypervolume(points) == hypervolume_of_grid_boxes(points, 6)
     front = points[front_indices(points)]
     dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
     assert {tuple(point) for point in front} == {
@@ -28,6 +28,6 @@ def test_front_and_hypervolume_match_brute_force(m: int, seed: int) -> None:
     assert len(np.unique(front, axis=0)) == len(front)
 
 
-def test_hypervolume_ignores_points_below_zero() -> None:
+def test_hypervolume_ignores_points_without_positive_objectives() -> None:
     assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]])) == 0.0
     assert hypervolume(np.empty((0, 2))) == 0.0

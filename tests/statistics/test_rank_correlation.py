@@ -1,4 +1,4 @@
-"""Rank correlations of many columns, checked against SciPy, a bootstrap, and formulas."""
+"""Rank correlations of many columns match SciPy, a bootstrap and formulas."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from robust201.statistics.rank_correlation import Coefficients, correlate_ranks,
 
 
 def tied_columns(n: int, seed: int = 0) -> NDArray[np.float64]:
-    """Return four related columns, the last two of which are coarse and have many ties."""
+    """Return four related columns; the last two are rounded and have many ties."""
     rng = np.random.default_rng(seed)
     base = rng.normal(size=n)
     columns = [base, base + rng.normal(size=n), np.round(-base + rng.normal(size=n)), np.round(2 * rng.normal(size=n))]
@@ -32,32 +32,36 @@ def test_correlate_ranks_matches_scipy_with_ties() -> None:
 
 
 def test_correlate_ranks_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = correlate_ranks(tied_columns(50))
+    in_one_block = correlate_ranks(tied_columns(50))
     monkeypatch.setattr("robust201.statistics.rank_correlation._BLOCK_BYTES", 4 * 50 * 4 * 7)
-    pieces = correlate_ranks(tied_columns(50))
-    for expected, result in zip(whole, pieces, strict=True):
+    in_blocks = correlate_ranks(tied_columns(50))
+    for expected, result in zip(in_one_block, in_blocks, strict=True):
         np.testing.assert_allclose(expected.values, result.values, atol=1e-6)
         np.testing.assert_allclose(expected.influence, result.influence, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["kendall", "spearman"])
-def test_intervals_match_a_bootstrap_over_rows(name: str) -> None:
+@pytest.mark.parametrize("coefficient", ["kendall", "spearman"])
+def test_intervals_match_a_bootstrap_over_rows(coefficient: str) -> None:
     columns, rng = tied_columns(120, seed=3), np.random.default_rng(0)
-    result: Coefficients = getattr(correlate_ranks(columns), name)
-    draws = [getattr(correlate_ranks(columns[rng.integers(0, 120, 120)]), name) for _ in range(150)]
+    result: Coefficients = getattr(correlate_ranks(columns), coefficient)
+    samples = [getattr(correlate_ranks(columns[rng.integers(0, 120, 120)]), coefficient) for _ in range(150)]
 
-    def spread(numbers: list[float]) -> float:
-        return float(np.std(numbers))
+    def bootstrap_error(estimates: list[float]) -> float:
+        return float(np.std(estimates))
 
-    def error(low: float, high: float) -> float:
+    def standard_error(low: float, high: float) -> float:
         return (high - low) / (2 * 1.96)
 
     pair, partial, gain = result.interval(0, 2), result.partial(0, 1, [2, 3]), result.gain(1, 2, 0)
-    assert error(pair.low, pair.high) == pytest.approx(spread([d.values[0, 2] for d in draws]), rel=0.2)
-    assert error(partial.low, partial.high) == pytest.approx(
-        spread([d.partial(0, 1, [2, 3]).value for d in draws]), rel=0.2
+    assert standard_error(pair.low, pair.high) == pytest.approx(
+        bootstrap_error([sample.values[0, 2] for sample in samples]), rel=0.2
     )
-    assert error(gain.low, gain.high) == pytest.approx(spread([d.gain(1, 2, 0).value for d in draws]), rel=0.2)
+    assert standard_error(partial.low, partial.high) == pytest.approx(
+        bootstrap_error([sample.partial(0, 1, [2, 3]).value for sample in samples]), rel=0.2
+    )
+    assert standard_error(gain.low, gain.high) == pytest.approx(
+        bootstrap_error([sample.gain(1, 2, 0).value for sample in samples]), rel=0.2
+    )
 
 
 def test_partial_tau_matches_kendalls_formula() -> None:
@@ -67,7 +71,7 @@ def test_partial_tau_matches_kendalls_formula() -> None:
     assert result.partial(0, 1, [2]).value == pytest.approx(expected)
 
 
-def test_constant_column_has_no_correlation() -> None:
+def test_correlation_with_a_constant_column_is_nan() -> None:
     columns = np.column_stack([np.arange(5.0), np.ones(5), [2.0, 1, 4, 3, 5]])
     result = correlate_ranks(columns).kendall
     assert np.isnan(result.interval(0, 1)).all()
@@ -83,31 +87,32 @@ def test_correlate_ranks_rejects_columns_without_ranks(columns: NDArray[np.float
 
 
 def scipy_taus(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return tau-b, computed pair by pair."""
+    """Return tau-b of all pairs of columns, computed by SciPy for each pair."""
     n_columns = columns.shape[1]
     taus = np.full((n_columns, n_columns), np.nan)
     for i, j in itertools.combinations_with_replacement(range(n_columns), 2):
-        both = columns[:, [i, j]]
-        both = both[~np.isnan(both).any(axis=1)]
-        if len(both) and (both.min(axis=0) < both.max(axis=0)).all():
-            # SciPy divides by zero in the p-value of two rows.
-            method = "auto" if len(both) > 2 else "exact"
-            taus[i, j] = taus[j, i] = 1.0 if i == j else kendalltau(both[:, 0], both[:, 1], method=method).statistic
+        pair = columns[:, [i, j]]
+        pair = pair[~np.isnan(pair).any(axis=1)]
+        if len(pair) and (pair.min(axis=0) < pair.max(axis=0)).all():
+            # For two rows, SciPy's approximate p-value would divide by zero.
+            method = "auto" if len(pair) > 2 else "exact"
+            taus[i, j] = taus[j, i] = 1.0 if i == j else kendalltau(pair[:, 0], pair[:, 1], method=method).statistic
     return taus
 
 
 @given(
     st.integers(1, 150), st.integers(0, 4), st.sampled_from([1, 2, 5, 10_000]), st.floats(0, 1), st.integers(0, 1 << 32)
 )
-def test_kendall_taus_match_scipy_with_ties_and_missing_numbers(n_rows, n_columns, n_values, missing, seed):
+def test_kendall_taus_match_scipy_with_ties_and_missing_numbers(n_rows, n_columns, n_values, missing_fraction, seed):
     rng = np.random.default_rng(seed)
     columns = rng.integers(0, n_values, (n_rows, n_columns)) / 10_000
-    columns[rng.random(columns.shape) < missing] = np.nan
+    columns[rng.random(columns.shape) < missing_fraction] = np.nan
     columns[:, :1] = np.sort(columns[:, :1], axis=0)
     np.testing.assert_array_equal(kendall_taus(columns), scipy_taus(columns))
 
 
-@pytest.mark.parametrize("n_rows", [6466, 40_000, 70_000])  # ranks of 16 bits with positions of 16 and more, of 32 bits
+# Ranks have 16 bits for 6,466 and 40,000 rows, and 32 bits for 70,000; positions have 16 bits only for 6,466 rows.
+@pytest.mark.parametrize("n_rows", [6466, 40_000, 70_000])
 @pytest.mark.parametrize("decimals", [1, 3, 12])
 def test_kendall_taus_of_many_rows_match_scipy(n_rows, decimals):
     rng = np.random.default_rng(n_rows)
@@ -118,7 +123,7 @@ def test_kendall_taus_of_many_rows_match_scipy(n_rows, decimals):
     np.testing.assert_array_equal(kendall_taus(columns), scipy_taus(columns))
 
 
-def test_kendall_taus_of_two_rows_and_without_rows():
+def test_kendall_taus_accepts_two_rows_and_no_rows():
     assert kendall_taus([[0.1, 0.2], [0.3, 0.1]])[0, 1] == -1
     assert math.isnan(kendall_taus([[0.1, 0.2], [0.1, 0.3]])[0, 1])
     assert kendall_taus(np.empty((0, 2))).shape == (2, 2)

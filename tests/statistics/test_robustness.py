@@ -1,4 +1,4 @@
-"""Robustness R, sensitivity, corruption errors and psychometric curves, checked against formulas and integrals."""
+"""Robustness R, sensitivity, corruption errors and psychometric curves match formulas and integrals."""
 
 import numpy as np
 import pytest
@@ -19,16 +19,16 @@ from robust201.statistics.robustness import (
     trapezoid_weights,
 )
 
-PAPER = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+PAPER_STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_robustness_r_has_the_papers_weights() -> None:
-    weights = trapezoid_weights(PAPER) / 0.3
+def test_robustness_r_has_the_weights_of_the_paper() -> None:
+    weights = trapezoid_weights(PAPER_STRENGTHS) / 0.3
     expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
     np.testing.assert_allclose(weights, expected, atol=1e-6)
-    chance = robustness_r(PAPER, [0.8, *[0.1] * 8])
-    assert chance.value == pytest.approx(0.143, abs=5e-4)
-    assert chance.floor == pytest.approx(1 / 48)
+    curve = robustness_r(PAPER_STRENGTHS, [0.8, *[0.1] * 8])
+    assert curve.value == pytest.approx(0.143, abs=5e-4)
+    assert curve.floor == pytest.approx(1 / 48)
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.integers(0, 2**31))
@@ -44,7 +44,7 @@ def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies: list[
     assert result.rises[0] == (max(accuracies) > accuracies[0])
 
 
-def test_robustness_r_above_one_is_kept_and_flagged() -> None:
+def test_robustness_r_above_one_is_not_clipped_but_flagged() -> None:
     result = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
     np.testing.assert_allclose(result.value, [1.5, 0.9, 0.25, np.nan])
     assert result.exceeds_one.tolist() == [True, False, False, False]
@@ -75,13 +75,13 @@ def test_sensitivity_for_two_alternatives_matches_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("n_classes", [2, 10, 100])
-def test_sensitivity_is_zero_at_chance_and_increases(n_classes: int) -> None:
+def test_sensitivity_is_zero_at_chance_level_and_increases_with_accuracy(n_classes: int) -> None:
     assert sensitivity(1 / n_classes, n_classes, 10_000) == pytest.approx(0, abs=1e-4)
-    rising = sensitivity(np.linspace(0.001, 0.999, 50), n_classes, 10_000)
-    assert (np.diff(rising) > 0).all()
-    ends = sensitivity([0.0, 1.0], n_classes, 100)
-    assert np.isfinite(ends).all()
-    np.testing.assert_allclose(ends, sensitivity([0.005, 0.995], n_classes, 10_000))
+    sensitivities = sensitivity(np.linspace(0.001, 0.999, 50), n_classes, 10_000)
+    assert (np.diff(sensitivities) > 0).all()
+    extreme_sensitivities = sensitivity([0.0, 1.0], n_classes, 100)
+    assert np.isfinite(extreme_sensitivities).all()
+    np.testing.assert_allclose(extreme_sensitivities, sensitivity([0.005, 0.995], n_classes, 10_000))
 
 
 STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
@@ -94,9 +94,9 @@ def test_psychometric_robustness_matches_the_integral(upper, lower, midpoint, sc
     assert curve.robustness(0, 0.3) == pytest.approx(area / (float(curve.accuracy(0)) * 0.3), rel=1e-6)
 
 
-@pytest.mark.parametrize("planted", [(0.98, 0.02, 0.12, 0.03), (0.9, 0.0, 0.02, 0.01), (0.7, 0.2, 0.2, 0.05)])
-def test_fit_psychometric_recovers_a_planted_curve(planted):
-    curve = PsychometricCurve(*planted, 0.0)
+@pytest.mark.parametrize("parameters", [(0.98, 0.02, 0.12, 0.03), (0.9, 0.0, 0.02, 0.01), (0.7, 0.2, 0.2, 0.05)])
+def test_fit_psychometric_recovers_a_known_curve(parameters):
+    curve = PsychometricCurve(*parameters, 0.0)
     result = fit_psychometric(STRENGTHS, curve.accuracy(STRENGTHS))
     assert result.error < 1e-4
     np.testing.assert_allclose(result.accuracy(STRENGTHS), curve.accuracy(STRENGTHS), atol=1e-3)

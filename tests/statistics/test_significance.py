@@ -1,4 +1,4 @@
-"""Tests between networks match SciPy's, and Holm's correction its definition."""
+"""Significance tests between networks match SciPy, and Holm's correction matches its definition."""
 
 import numpy as np
 import pytest
@@ -22,17 +22,17 @@ from robust201.statistics.significance import (
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
-def test_mcnemar_matches_the_binomial_test(first: int, second: int) -> None:
-    expected = binomtest(first, first + second).pvalue if first + second else 1.0
-    assert float(mcnemar_p_values(first, second)) == pytest.approx(expected, rel=1e-9)
+def test_mcnemar_matches_the_binomial_test(only_first: int, only_second: int) -> None:
+    expected = binomtest(only_first, only_first + only_second).pvalue if only_first + only_second else 1.0
+    assert float(mcnemar_p_values(only_first, only_second)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.integers(2, 500), st.data())
 def test_two_proportion_test_matches_chi_square(n: int, data: st.DataObject) -> None:
-    first, second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
-    p_value = float(two_proportion_p_values(first, second, n))
-    if 0 < first + second < 2 * n:
-        table = [[first, n - first], [second, n - second]]
+    correct_first, correct_second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
+    p_value = float(two_proportion_p_values(correct_first, correct_second, n))
+    if 0 < correct_first + correct_second < 2 * n:
+        table = [[correct_first, n - correct_first], [correct_second, n - correct_second]]
         assert p_value == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-6, abs=1e-12)
     else:
         assert p_value == 1.0
@@ -46,32 +46,33 @@ def test_holm_adjust_rejects_step_by_step(p_values: list[float], level: float) -
             break
         rejected.add(index)
     adjusted = holm_adjust(p_values)
-    assert {index for index, value in enumerate(adjusted) if value <= level} == rejected
+    assert {index for index, adjusted_p_value in enumerate(adjusted) if adjusted_p_value <= level} == rejected
     assert all(raw <= corrected for raw, corrected in zip(p_values, adjusted, strict=True))
 
 
-def make_outcomes(accuracies: list[float], n: int, shared: float) -> np.ndarray:
-    """Return outcomes of networks that find an image equally hard, for a fraction of the images."""
+def make_outcomes(accuracies: list[float], n: int, shared_fraction: float) -> np.ndarray:
+    """Return outcomes of networks; a fraction of the images is equally hard for all networks."""
     rng = np.random.default_rng(1)
     common, separate = rng.random(n), rng.random((len(accuracies), n))
-    draws = np.where(np.arange(n) < shared * n, common, separate)
-    return draws < np.array(accuracies)[:, None]
+    difficulty = np.where(np.arange(n) < shared_fraction * n, common, separate)
+    return difficulty < np.array(accuracies)[:, None]
 
 
-def test_ties_with_best_uses_outcomes_if_stored() -> None:
+def test_ties_with_best_uses_outcomes_if_passed() -> None:
     n = 1_000
-    correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared=1.0)
+    correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared_fraction=1.0)
     accuracies = correct.mean(axis=1)
     paired = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
-    best = int(accuracies.argmax())
-    raw = [
-        binomtest(int((correct[best] & ~row).sum()), int((correct[best] != row).sum())).pvalue for row in correct[1:]
+    best_index = int(accuracies.argmax())
+    raw_p_values = [
+        binomtest(int((correct[best_index] & ~outcomes).sum()), int((correct[best_index] != outcomes).sum())).pvalue
+        for outcomes in correct[1:]
     ]
-    assert paired.best == best == 0
-    np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw))
+    assert paired.best == best_index == 0
+    np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw_p_values))
     assert paired.paired
     unpaired = ties_with_best(accuracies, n)
-    # On the same hard images, a small difference is certain, which accuracies alone do not show.
+    # If the same images are hard, outcomes show that a small difference is significant, but accuracies do not.
     assert paired.tied.sum() < unpaired.tied.sum()
     assert not unpaired.tied[-1]
     assert not unpaired.paired
@@ -94,10 +95,10 @@ def test_paired_differences_count_images_and_match_mcnemar():
 
 def test_paired_differences_are_antisymmetric_and_zero_for_equal_networks():
     rng = np.random.default_rng(0)
-    first, second = (pack_outcomes(rng.random((20, 200)) < share) for share in (0.6, 0.7))
-    same = paired_differences(first, first, 200)
-    assert (same.difference == 0).all()
-    assert ((same.low <= 0) & (same.high >= 0)).all()
+    first, second = (pack_outcomes(rng.random((20, 200)) < accuracy) for accuracy in (0.6, 0.7))
+    self_comparison = paired_differences(first, first, 200)
+    assert (self_comparison.difference == 0).all()
+    assert ((self_comparison.low <= 0) & (self_comparison.high >= 0)).all()
     forward, backward = paired_differences(first, second, 200), paired_differences(second, first, 200)
     np.testing.assert_allclose(forward.low, -backward.high, atol=1e-12)
     np.testing.assert_allclose(forward.p_value, backward.p_value)
@@ -108,8 +109,8 @@ def test_paired_differences_are_antisymmetric_and_zero_for_equal_networks():
     "fractions", [(0.5, 0.1, 0.15), (0.85, 0.05, 0.05), (0.3, 0.02, 0.2), (0.02, 0.01, 0.03)], ids=str
 )
 def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
-    draws = np.random.default_rng(1).multinomial(n_images, [*fractions, 1 - sum(fractions)], size=20_000)
-    low, high = paired_difference_intervals(*draws[:, :3].T, n_images)
+    counts = np.random.default_rng(1).multinomial(n_images, [*fractions, 1 - sum(fractions)], size=20_000)
+    low, high = paired_difference_intervals(*counts[:, :3].T, n_images)
     coverage = ((low <= fractions[2] - fractions[1]) & (fractions[2] - fractions[1] <= high)).mean()
     assert 0.935 < coverage <= 1.0
 
@@ -127,7 +128,7 @@ def test_image_mean_intervals_of_constant_images_are_not_empty() -> None:
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 3])
-def test_few_images_leave_all_networks_tied(n_images: int) -> None:
+def test_mean_ties_with_best_ties_all_networks_on_few_images(n_images: int) -> None:
     counts = np.array([[2] * n_images, [1] * n_images, [2] * n_images], np.uint16)
     result = mean_ties_with_best(counts, 2)
     assert result.tied.all()
@@ -136,13 +137,13 @@ def test_few_images_leave_all_networks_tied(n_images: int) -> None:
     assert ((low < high) & (high - low > 0.5)).all()
 
 
-def test_mean_ties_with_best_matches_student() -> None:
+def test_mean_ties_with_best_matches_students_t_test() -> None:
     counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
     floats = counts.astype(float)
     result = mean_ties_with_best(counts, 5)
-    others = [index for index in range(3) if index != result.best]
-    raw = [ttest_rel(floats[result.best], floats[other]).pvalue for other in others]
-    np.testing.assert_allclose(result.p_values[others], holm_adjust(raw))
+    other_indices = [index for index in range(3) if index != result.best]
+    raw_p_values = [ttest_rel(floats[result.best], floats[other_index]).pvalue for other_index in other_indices]
+    np.testing.assert_allclose(result.p_values[other_indices], holm_adjust(raw_p_values))
     low, high = image_mean_intervals(counts, 5)
     expected = student.interval(0.95, 39, floats[0].mean() / 5, sem(floats[0] / 5))
     np.testing.assert_allclose((low[0], high[0]), expected)

@@ -1,4 +1,4 @@
-"""Singular values of images, checked against known spectra."""
+"""Singular values of images match known spectra."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ import pytest
 from robust201.statistics.singular_values import singular_spectra
 
 
-def stacked(*matrices: list[list[int]]) -> np.ndarray:
-    """Return one image with one channel per matrix."""
+def images_from_matrices(*matrices: list[list[int]]) -> np.ndarray:
+    """Return images with one channel, one per matrix."""
     return np.array(matrices, np.uint8)[:, None]
 
 
-def test_effective_rank_of_identity_is_full_and_of_constant_is_one():
+def test_effective_rank_is_full_for_identity_and_one_for_constant_images():
     identity, constant = np.eye(4, dtype=np.uint8) * 200, np.full((4, 4), 7)
-    spectra = singular_spectra(stacked(identity.tolist(), constant.tolist()))
+    spectra = singular_spectra(images_from_matrices(identity.tolist(), constant.tolist()))
     np.testing.assert_allclose(spectra.energy, [[0.25] * 4, [1, 0, 0, 0]], atol=1e-12)
     np.testing.assert_allclose(spectra.effective_rank, [4, 1])
     assert spectra.rank_of_energy(0.5).tolist() == [2, 1]
@@ -21,21 +21,21 @@ def test_effective_rank_of_identity_is_full_and_of_constant_is_one():
 
 
 def test_spectrum_of_diagonal_image_matches_hand_calculation():
-    (energy,), (effective_rank,) = singular_spectra(stacked([[30, 0], [0, 10]]))
+    (energy,), (effective_rank,) = singular_spectra(images_from_matrices([[30, 0], [0, 10]]))
     np.testing.assert_allclose(energy, [0.9, 0.1])
     assert effective_rank == pytest.approx(0.75**-0.75 * 0.25**-0.25)
 
 
-def test_centred_spectrum_ignores_the_mean():
-    image = stacked([[200, 210], [200, 210]])
+def test_centred_spectrum_does_not_depend_on_the_mean():
+    image = images_from_matrices([[200, 210], [200, 210]])
     assert singular_spectra(image).energy[0, 0] > 0.99
-    spectra = singular_spectra(stacked([[210, 200], [200, 210]]), centred=True)
-    # The centred image is 5 times [[1, -1], [-1, 1]], of rank 1.
+    spectra = singular_spectra(images_from_matrices([[210, 200], [200, 210]]), centred=True)
+    # The centred image is 5 * [[1, -1], [-1, 1]], which has rank 1.
     np.testing.assert_allclose(spectra.energy, [[1, 0]], atol=1e-12)
     assert spectra.effective_rank.tolist() == pytest.approx([1])
 
 
-def test_spectra_average_channels_and_skip_empty_ones():
+def test_spectra_are_means_over_channels_that_are_not_zero():
     identity, zeros = np.eye(2, dtype=np.uint8), np.zeros((2, 2), np.uint8)
     images = np.stack([np.stack([identity, np.ones_like(zeros)]), np.stack([identity, zeros]), np.stack([zeros] * 2)])
     spectra = singular_spectra(images)
@@ -46,6 +46,6 @@ def test_spectra_average_channels_and_skip_empty_ones():
 
 def test_spectra_do_not_depend_on_blocks():
     images = np.random.default_rng(0).integers(0, 256, (1003, 1, 3, 4), np.uint8)
-    whole, last = singular_spectra(images), singular_spectra(images[1000:])
-    assert whole.energy.shape == (1003, 3)
-    np.testing.assert_array_equal(whole.energy[1000:], last.energy)
+    all_spectra, last_spectra = singular_spectra(images), singular_spectra(images[1000:])
+    assert all_spectra.energy.shape == (1003, 3)
+    np.testing.assert_array_equal(all_spectra.energy[1000:], last_spectra.energy)

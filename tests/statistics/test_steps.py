@@ -1,4 +1,4 @@
-"""Accuracy over steps, checked against hand calculations."""
+"""Accuracies over steps match hand calculations."""
 
 import math
 
@@ -10,7 +10,7 @@ from robust201.statistics.steps import accuracies_after, falling_steps, steps_of
 STEPS = [0, 0, 1, 3, 3, 8, np.inf, np.inf]
 
 
-def test_accuracies_after_count_images_that_fall_later():
+def test_accuracies_after_count_images_that_are_fooled_later():
     assert accuracies_after(STEPS, [0, 1, 2, 3, 7, 8, 100]).tolist() == [
         *(0.75, 0.625, 0.625, 0.375, 0.375, 0.25, 0.25)
     ]
@@ -22,14 +22,14 @@ def test_steps_of_success_summarise_fooled_images():
     assert all(map(math.isnan, steps_of_success([0, np.inf])))
 
 
-def test_falling_steps_include_every_step_at_which_an_image_falls():
+def test_falling_steps_include_every_step_at_which_an_image_is_fooled():
     assert falling_steps(STEPS).tolist() == [0, 1, 3, 8]
     assert falling_steps([np.inf, np.inf]).tolist() == [0]
 
 
-@pytest.mark.parametrize("most", [2, 10])
-def test_falling_steps_are_limited_and_include_the_last(most):
-    chosen = falling_steps(np.arange(1, 5001), most)
-    assert len(chosen) == most + 1
-    assert chosen[0] == 0
-    assert chosen[-1] == 5000
+@pytest.mark.parametrize("max_points", [2, 10])
+def test_falling_steps_are_limited_and_include_the_last_step(max_points):
+    steps = falling_steps(np.arange(1, 5001), max_points)
+    assert len(steps) == max_points + 1
+    assert steps[0] == 0
+    assert steps[-1] == 5000

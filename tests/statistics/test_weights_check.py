@@ -1,4 +1,4 @@
-"""Comparison of clean accuracies with those recorded with the weights, and the commands that report differences."""
+"""Clean accuracies are compared with the accuracies recorded with the weights, and commands report differences."""
 
 import json
 from collections.abc import Callable
@@ -31,19 +31,19 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 @given(st.integers(2, 40), st.data())
 def test_expected_range_has_tails_of_the_level(n_test: int, data: st.DataObject) -> None:
-    """Over all samples, counted exactly: each tail is at most half of the level, and would exceed it with one more."""
+    """Each tail has at most half of the level, but more if the range had one value less; all samples are counted."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
     weights = [comb(n_correct, k) * comb(n_test - n_correct, n_images - k) for k in range(n_images + 1)]
-    below = sum(weight for k, weight in enumerate(weights) if k < round(low * n_images))
-    above = sum(weight for k, weight in enumerate(weights) if k > round(high * n_images))
-    tail = level / 2 * sum(weights)
-    assert max(below, above) <= tail * Fraction(1_000_001, 1_000_000)
-    assert below + weights[round(low * n_images)] >= tail * Fraction(999_999, 1_000_000)
+    n_below = sum(weight for k, weight in enumerate(weights) if k < round(low * n_images))
+    n_above = sum(weight for k, weight in enumerate(weights) if k > round(high * n_images))
+    max_tail = level / 2 * sum(weights)
+    assert max(n_below, n_above) <= max_tail * Fraction(1_000_001, 1_000_000)
+    assert n_below + weights[round(low * n_images)] >= max_tail * Fraction(999_999, 1_000_000)
 
 
-def test_expected_range_of_all_images_allows_only_rounding() -> None:
+def test_expected_range_allows_only_rounding_if_all_images_are_evaluated() -> None:
     assert expected_range(0.9, 10_000, 10_000) == pytest.approx((0.899, 0.901))
     check = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
     assert check.n_checked == 3
@@ -53,7 +53,7 @@ def test_expected_range_of_all_images_allows_only_rounding() -> None:
 
 
 def test_check_accuracies_is_stricter_for_many_networks() -> None:
-    """The networks share the level, so that a sweep of thousands flags none by chance."""
+    """The level is divided among the networks, so that a sweep of thousands of networks flags none by chance."""
     accuracy = clean_accuracy(0.76, 0.9, 100, 10_000)
     assert check_accuracies([accuracy]).unexpected
     assert not check_accuracies([accuracy] * 10_000).unexpected
@@ -78,12 +78,16 @@ def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percents: obje
     assert read_test_accuracy(percents, 200) == accuracy
 
 
-# --- through a sweep --------------------------------------------------------------------------------------------------
+# --- in a sweep
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunCommand) -> Callable[..., Path]:
-    """Run `clean` for two random networks on all test images; their weights record the accuracies given by index."""
+    """Return a function that evaluates two random networks on all clean test images.
+
+    Its first argument has the accuracies, by index, that are recorded with the weights.
+    """
 
     def run(accuracies: dict[int, float], **changes: object) -> Path:
         with CheckpointStore(tmp_path / "store") as store:
@@ -100,19 +104,19 @@ def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunComman
     return run
 
 
-def measured(robust201: RunCommand, folder: Path) -> dict[int, float]:
+def measured_accuracies_of(robust201: RunCommand, folder: Path) -> dict[int, float]:
     exported = folder / "measured"
     assert robust201("export", folder / "results", "--out", exported).code == 0
-    data = RobustnessDataset(exported)
-    return {index: data.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
+    dataset = RobustnessDataset(exported)
+    return {index: dataset.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
 
 
-def test_commands_name_networks_with_unexpected_accuracy(
+def test_commands_report_networks_with_unexpected_accuracy(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """`verify`, `doctor` and the report name exactly the network whose accuracy differs from the recorded one."""
+    """`verify`, `doctor` and the report name only the network whose accuracy differs from the recorded accuracy."""
     recorded_sweep({})
-    measured_accuracies = measured(robust201, tmp_path)
+    measured_accuracies = measured_accuracies_of(robust201, tmp_path)
     assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
     sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
@@ -151,7 +155,10 @@ def test_recorded_file_with_invalid_content_is_rejected(finished: Path, robust20
     assert robust201("export", finished, "--out", exported).code == 0
     accuracies = (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
     contents: list[object] = [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    for content in (*contents, *({"digits": {"n_test": 9, "accuracy": rows}} for rows in accuracies)):
+    for content in (
+        *contents,
+        *({"digits": {"n_test": 9, "accuracy": invalid_accuracies}} for invalid_accuracies in accuracies),
+    ):
         (exported / RECORDED_FILE).write_text(json.dumps(content))
         with pytest.raises(ResultsError) as error:
             check_recorded(RobustnessDataset(exported))
@@ -163,8 +170,7 @@ def test_rounded_and_overlaid_exports_raise_no_warning(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
     recorded_sweep({})
-    true = measured(robust201, tmp_path)
-    recorded_sweep(true)
+    recorded_sweep(measured_accuracies_of(robust201, tmp_path))
     exported = tmp_path / "exported"
     assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
     check = check_recorded(RobustnessDataset(exported))

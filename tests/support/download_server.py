@@ -105,7 +105,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
 
 
 @pytest.fixture
-def corrupted(server: Server, publish: Publish) -> Server:
+def cifar10c_server(server: Server, publish: Publish) -> Server:
     """Return a server with a small CIFAR-10-C, which is in the registry."""
     server.content = make_tar(FILES)
     members = {Path(name).name: sha256(content) for name, content in FILES.items()}

@@ -210,7 +210,7 @@ def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, n
         with pytest.raises(ConfigError, match=name):
             configure_torch(1, "tf32")
     monkeypatch.setenv(name, other)
-    with pytest.raises(ConfigError, match=f"{name}: expected it unset, got '{other}'"):
+    with pytest.raises(ConfigError, match=f"{name}: its value '{other}' overrides"):
         configure_torch(1)
 
 

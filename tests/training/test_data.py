@@ -219,5 +219,5 @@ def test_incompatible_sources_are_rejected() -> None:
         with pytest.raises(DatasetError, match=r"\(3, 4, 4\).* \(3, 8, 8\)"):
             kind(NATURAL, numbered_images(300, "large", size=8), 0.5)
         for alpha in (-0.1, 1.1, float("nan")):
-            with pytest.raises(ConfigError, match="expected 0 to 1"):
+            with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
                 kind(NATURAL, ROBUST, alpha)

@@ -155,7 +155,7 @@ def test_run_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     content = bytearray(block.read_bytes())
     content[-1] ^= 1
     block.write_bytes(content)
-    with pytest.raises(DatasetError, match="The file is damaged: delete it"):
+    with pytest.raises(DatasetError, match=r"The file is damaged\. Delete it"):
         write_features(tmp_path)
     block.unlink()
     write_features(tmp_path)
@@ -175,10 +175,10 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
 def test_folder_made_with_other_settings_is_rejected(tmp_path: Path) -> None:
     write_features(tmp_path, seed=1)
     for change, message in (
-        ({"seed": 2}, "expected seed 2, got images made with 1"),
-        ({"seed": 1, "steps": 9}, "expected steps 9"),
-        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected network"),
-        ({"seed": 1, "method": "next-target"}, "expected epsilon 0.5, got images made with None"),
+        ({"seed": 2}, "expected images with seed 2, got images with 1"),
+        ({"seed": 1, "steps": 9}, "expected images with steps 9"),
+        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected images with network"),
+        ({"seed": 1, "method": "next-target"}, "expected images with epsilon 0.5, got images with None"),
     ):
         with pytest.raises(DatasetError, match=message):
             write_features(tmp_path, **change)  # type: ignore[arg-type]

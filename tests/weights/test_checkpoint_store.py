@@ -1,4 +1,4 @@
-"""The store of weights: adding, finding, rejecting and repairing."""
+"""The store of weights adds, finds and repairs weights, and rejects damaged files and manifests."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def add(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **chan
     return store.add(**fields)
 
 
-def test_store_returns_what_was_added(tmp_path: Path) -> None:
+def test_store_returns_the_added_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path / "store") as store:
         added = [add(store, index, training={"learning_rate": 0.1, "epochs": [1, 2]}) for index in (21, 3)]
     reopened = CheckpointStore(tmp_path / "store")
@@ -54,16 +54,18 @@ def test_store_returns_what_was_added(tmp_path: Path) -> None:
         assert_equal_tensors(reopened.load(record), random_weights(record.index, "cifar10", 777, 200))
 
 
-def test_store_add_of_the_same_weights_changes_nothing(tmp_path: Path) -> None:
+def test_store_add_changes_nothing_for_the_same_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
-        first = add(store)
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+        record = add(store)
+    original_files = {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()
+    }
     with CheckpointStore(tmp_path) as store:
-        assert add(store) == first
-    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
+        assert add(store) == record
+    assert original_files == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in original_files}
 
 
-def test_store_add_repairs_a_damaged_file_and_supersedes_old_weights(tmp_path: Path) -> None:
+def test_store_add_repairs_a_damaged_file_and_replaces_old_weights(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         record = add(store)
         (tmp_path / record.file).write_bytes(b"cut")
@@ -81,8 +83,8 @@ def test_store_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
         for epochs, seed in ((12, 7), (90, 999), (90, 888)):
             add(store, 21, epochs=epochs, seed=seed)
 
-    def choose(index: int, **exact: int) -> tuple[int, int]:
-        record = CheckpointStore(tmp_path).find(index, "cifar10", **exact)
+    def choose(index: int, **requested: int) -> tuple[int, int]:
+        record = CheckpointStore(tmp_path).find(index, "cifar10", **requested)
         return record.epochs, record.seed
 
     assert choose(3) == (200, 777)
@@ -96,28 +98,28 @@ def test_store_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"#3 cifar100 .*got only weights on cifar10"):
         CheckpointStore(tmp_path).find(3, "cifar100")
     with pytest.raises(
-        CheckpointError, match=r"#4 cifar10 .*got weights of 2 other networks \(#3, #21\)\. Name existing networks"
+        CheckpointError, match=r"#4 cifar10 .*got weights of 2 other networks \(#3, #21\)\. Correct `architectures`"
     ):
         choose(4)
-    with pytest.raises(CheckpointError, match=r"#4 cifar100 .*got none on this dataset\. Import them"):
+    with pytest.raises(CheckpointError, match=r"#4 cifar100 .*got no weights on this dataset\. Import the weights"):
         CheckpointStore(tmp_path).find(4, "cifar100")
 
 
-@pytest.mark.parametrize(("count", "end"), [(1, "1 other network (#7)"), (20, "#26)"), (21, "#26, …)")])
-def test_error_names_up_to_twenty_existing_networks(count: int, end: str) -> None:
+@pytest.mark.parametrize(("count", "ending"), [(1, "1 other network (#7)"), (20, "#26)"), (21, "#26, …)")])
+def test_error_lists_up_to_twenty_existing_networks(count: int, ending: str) -> None:
     from robust201.weights.store import _describe_networks
 
-    assert _describe_networks(range(7, 7 + count)).endswith(end)
+    assert _describe_networks(range(7, 7 + count)).endswith(ending)
 
 
-def test_store_error_names_the_missing_manifest_or_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected manifest\.jsonl, got No such file"):
+def test_store_error_contains_the_missing_manifest_or_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"manifest\.jsonl cannot be read \(No such file"):
         CheckpointStore(tmp_path / "absent").find(3, "cifar10")
     assert not (tmp_path / "absent").exists()
     with CheckpointStore(tmp_path) as store:
         record = add(store)
         (tmp_path / record.file).unlink()
-        with pytest.raises(CheckpointError, match=r"expected .*\.safetensors, got No such file"):
+        with pytest.raises(CheckpointError, match=r"\.safetensors: No such file"):
             store.load(record)
 
 
@@ -130,25 +132,28 @@ def test_store_rejects_changed_files(tmp_path_factory: pytest.TempPathFactory, d
     path = folder / record.file
     raw = bytearray(path.read_bytes())
     position = data.draw(st.integers(0, len(raw) - 1))
-    cut = data.draw(st.booleans())
-    if cut:
+    is_truncated = data.draw(st.booleans())
+    if is_truncated:
         del raw[position:]
     else:
         raw[position] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(raw)
     with pytest.raises(CheckpointError, match="expected SHA-256"):
         store.load(record)
-    if cut:
-        with pytest.raises(CheckpointError, match=r"truncated or damaged|an empty one"):
+    if is_truncated:
+        with pytest.raises(CheckpointError, match=r"truncated or damaged|an empty file"):
             store.load(record, verify=False)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("non_finite", [float("nan"), float("inf")])
 @pytest.mark.parametrize("key", ["classifier.weight", "stem.1.running_var"])
-def test_store_rejects_weights_that_are_not_finite(tmp_path: Path, bad: float, key: str) -> None:
+def test_store_rejects_weights_that_are_not_finite(tmp_path: Path, non_finite: float, key: str) -> None:
     state_dict = random_weights(3, "cifar10", 777, 200)
-    state_dict[key].view(-1)[0] = bad
-    with CheckpointStore(tmp_path) as store, pytest.raises(CheckpointError, match=f"1 NaN or infinite values in {key}"):
+    state_dict[key].view(-1)[0] = non_finite
+    with (
+        CheckpointStore(tmp_path) as store,
+        pytest.raises(CheckpointError, match=f"{key} has 1 NaN or infinite values"),
+    ):
         add(store, state_dict=state_dict)
     assert list(tmp_path.rglob("*")) == []
 
@@ -159,7 +164,7 @@ def test_store_rejects_a_stored_file_with_nan(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         record = add(store)
         (tmp_path / record.file).write_bytes(save({"weight": torch.tensor([1.0, float("nan")])}))
-        with pytest.raises(CheckpointError, match="1 NaN or infinite values in weight"):
+        with pytest.raises(CheckpointError, match="weight has 1 NaN or infinite values"):
             store.load(record, verify=False)
 
 
@@ -182,16 +187,16 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:
     header, line = manifest.read_text().splitlines()
     newer_header = json.dumps(json.loads(header) | {"version": 99})
     seed_as_text = json.dumps(json.loads(line) | {"seed": "0777"})
-    for text, message in (
+    for content, message in (
         (f"{newer_header}\n{line}\n", "expected a manifest of version 1, got version 99"),
         ("{}\n", "got another file"),
         ("", "got another file"),
         (f"{'[' * 100_000}\n", "got another file"),
-        (f"{header}\n{'[' * 100_000}\n", "line 2: expected one checkpoint, got a damaged line"),
-        (f"{header}\n{line[:40]}\n{line}\n", "line 2: expected one checkpoint, got a damaged line"),
+        (f"{header}\n{'[' * 100_000}\n", "line 2: it is not a checkpoint"),
+        (f"{header}\n{line[:40]}\n{line}\n", "line 2: it is not a checkpoint"),
         (f"{header}\n{line}\n{seed_as_text}\n", "line 3: expected an integer in the field 'seed'"),
     ):
-        manifest.write_text(text)
+        manifest.write_text(content)
         with pytest.raises(CheckpointError, match=message):
             CheckpointStore(tmp_path).records()
     manifest.write_bytes(b"\xff\n")
@@ -207,28 +212,28 @@ def test_manifest_cannot_point_outside_the_store(tmp_path: Path, file: str) -> N
     header, line = manifest.read_text().splitlines()
     manifest.write_text(f"{header}\n{json.dumps(json.loads(line) | {'file': file})}\n")
     store = CheckpointStore(tmp_path)
-    with pytest.raises(CheckpointError, match="expected a file below"):
+    with pytest.raises(CheckpointError, match="in the manifest is outside the store"):
         store.load(store.find(3, "cifar10"))
 
 
-def test_manifest_of_the_full_sweep_is_read_once(tmp_path: Path) -> None:
-    line = {"space": "nasbench201", "spec": "x", "epochs": 200, "seed": 777, "channels": 16, "cells": 5}
-    line |= {"n_classes": 10, "parameters": 1, "source": "s", "source_sha256": "0" * 64, "sha256": "1" * 64}
-    rows = [
-        json.dumps(line | {"index": index, "dataset": dataset, "file": f"{dataset}/{index}"})
+def test_store_reads_the_manifest_of_a_full_sweep_only_once(tmp_path: Path) -> None:
+    common_fields = {"space": "nasbench201", "spec": "x", "epochs": 200, "seed": 777, "channels": 16, "cells": 5}
+    common_fields |= {"n_classes": 10, "parameters": 1, "source": "s", "source_sha256": "0" * 64, "sha256": "1" * 64}
+    lines = [
+        json.dumps(common_fields | {"index": index, "dataset": dataset, "file": f"{dataset}/{index}"})
         for dataset in ("cifar10", "cifar100", "ImageNet16-120")
         for index in nasbench201.evaluated_indices()
     ]
     header = json.dumps({"format": "robust201 checkpoints", "version": 1})
-    (tmp_path / "manifest.jsonl").write_text("\n".join([header, *rows, ""]))
+    (tmp_path / "manifest.jsonl").write_text("\n".join([header, *lines, ""]))
     store = CheckpointStore(tmp_path)
-    assert len(store.records()) == len(rows) == 19_398
+    assert len(store.records()) == len(lines) == 19_398
     (tmp_path / "manifest.jsonl").unlink()
     for index in nasbench201.evaluated_indices():
         assert store.find(index, "cifar100").file == f"cifar100/{index}"
 
 
-def test_manifest_reading_does_not_import_torch(tmp_path: Path) -> None:
+def test_reading_a_manifest_does_not_import_torch(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         add(store)
     script = (
@@ -240,33 +245,33 @@ def test_manifest_reading_does_not_import_torch(tmp_path: Path) -> None:
 
 
 def add_snapshots(root: Path) -> CheckpointStore:
-    """Add snapshots after steps 4, 6 and 8 of a training with 4 steps per epoch, and weights without a step count."""
+    """Add snapshots after steps 4, 6 and 8 of a training run (4 steps per epoch), and weights without a step count."""
     with CheckpointStore(root) as store:
-        for epochs, steps, done in ((1, None, 4), (1, 6, 6), (2, None, 8)):
-            state = random_weights(3, "cifar10", done, 1)
-            outcome = {"outcome": {"steps": done}}
-            add(store, epochs=epochs, steps=steps, seed=0, recipe="ours", state_dict=state, training=outcome)
-        add(store, epochs=2, seed=1, recipe="older", state_dict=random_weights(3, "cifar10", 99, 1))
+        for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
+            state = random_weights(3, "cifar10", total_steps, 1)
+            outcome = {"outcome": {"steps": total_steps}}
+            add(store, epochs=epochs, steps=steps, seed=0, recipe="new", state_dict=state, training=outcome)
+        add(store, epochs=2, seed=1, recipe="old", state_dict=random_weights(3, "cifar10", 99, 1))
     return CheckpointStore(root)
 
 
-def test_snapshots_within_an_epoch_are_stored_beside_those_after_epochs(tmp_path: Path) -> None:
+def test_snapshots_within_an_epoch_are_stored_with_those_after_epochs(tmp_path: Path) -> None:
     store = add_snapshots(tmp_path)
-    ours = store.find_all(3, "cifar10", recipes=["ours"])
-    assert [record.file.split("/")[1] for record in ours] == [
-        f"000003-ours-{name}-s0.safetensors" for name in ("e1", "i6", "e2")
+    snapshots = store.find_all(3, "cifar10", recipes=["new"])
+    assert [record.file.split("/")[1] for record in snapshots] == [
+        f"000003-new-{name}-s0.safetensors" for name in ("e1", "i6", "e2")
     ]
-    assert [(record.epochs, record.steps, record.steps_done) for record in ours] == [
+    assert [(record.epochs, record.steps, record.steps_done) for record in snapshots] == [
         (1, None, 4),
         (1, 6, 6),
         (2, None, 8),
     ]
-    assert [record.label for record in ours[:2]] == [
-        "#3 cifar10 ours 1 epochs seed 0",
-        "#3 cifar10 ours 6 steps seed 0",
+    assert [record.label for record in snapshots[:2]] == [
+        "#3 cifar10 new 1 epochs seed 0",
+        "#3 cifar10 new 6 steps seed 0",
     ]
-    assert store.find(3, "cifar10", recipe="ours") == ours[2]
-    assert store.find(3, "cifar10", recipe="ours", epochs=1) == ours[0]
+    assert store.find(3, "cifar10", recipe="new") == snapshots[2]
+    assert store.find(3, "cifar10", recipe="new", epochs=1) == snapshots[0]
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()[1:]]
     assert ["steps" in line for line in lines] == [False, True, False, False]
 
@@ -274,18 +279,18 @@ def test_snapshots_within_an_epoch_are_stored_beside_those_after_epochs(tmp_path
 def test_snapshots_are_selected_by_epochs_or_steps(tmp_path: Path) -> None:
     store = add_snapshots(tmp_path)
 
-    def chosen(**expected: Any) -> list[int | None]:
-        return [record.steps_done for record in store.find_all(3, "cifar10", recipes=["ours"], **expected)]
+    def selected_steps(**selection: Any) -> list[int | None]:
+        return [record.steps_done for record in store.find_all(3, "cifar10", recipes=["new"], **selection)]
 
-    assert chosen() == [4, 6, 8]
-    assert chosen(epochs=[1]) == [4]
-    assert chosen(steps=[6]) == [6]
-    assert chosen(steps=[8, 4]) == [4, 8]
-    assert chosen(epochs=[2], steps=[6]) == [6, 8]
+    assert selected_steps() == [4, 6, 8]
+    assert selected_steps(epochs=[1]) == [4]
+    assert selected_steps(steps=[6]) == [6]
+    assert selected_steps(steps=[8, 4]) == [4, 8]
+    assert selected_steps(epochs=[2], steps=[6]) == [6, 8]
     with pytest.raises(
-        CheckpointError, match=r"expected recipe ours and 5 steps, got older 2 epochs seed 1, ours 1 ep"
+        CheckpointError, match=r"expected recipe new and 5 steps, got new 1 epochs seed 0, .*old 2 epochs seed 1"
     ):
-        chosen(epochs=[2], steps=[5])
+        selected_steps(epochs=[2], steps=[5])
 
 
 @pytest.mark.parametrize("steps", [1.5, True, -1, "7"])

@@ -1,4 +1,4 @@
-"""Compare the readers of the published formats with the official packages."""
+"""The readers of the published formats return the same tensors as the official packages, and reject damaged files."""
 
 import bz2
 import io
@@ -48,31 +48,38 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_nasbench201(tmp_path_factory.mktemp("nb201") / "NAS-Bench-201-v1_1-archive", INDICES[:2])
 
 
-def by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
-    trials = {(row.index, row.dataset, row.epochs, row.seed): row for row in weights}
+def weights_by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
+    trials = {
+        (source_weights.index, source_weights.dataset, source_weights.epochs, source_weights.seed): source_weights
+        for source_weights in weights
+    }
     assert len(trials) == len(weights)
     return trials
 
 
-# Readers against the official packages
+# --- readers and the official packages
 
 
 @pytest.mark.parametrize(("hp", "seed"), [("12", 111), pytest.param("200", 777, marks=pytest.mark.slow)])
-def test_nats_folder_yields_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
+def test_nats_reader_returns_the_official_tensors(nats: Path, hp: str, seed: int) -> None:
     import nats_bench
 
     api = nats_bench.create(str(nats), "tss", fast_mode=True, verbose=False)
-    rows = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
+    weights_of_trials = weights_by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
     datasets = ("cifar10", "cifar100", "ImageNet16-120")
-    assert set(rows) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
-    for (index, dataset, _, _), row in rows.items():
-        assert_equal_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+    assert set(weights_of_trials) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
+    for (index, dataset, _, _), source_weights in weights_of_trials.items():
+        assert_equal_tensors(source_weights.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
         config = api.get_net_config(index, dataset)
-        assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
-        assert config["arch_str"] == row.spec
+        assert (config["C"], config["N"], config["num_classes"]) == (
+            source_weights.channels,
+            source_weights.cells,
+            source_weights.n_classes,
+        )
+        assert config["arch_str"] == source_weights.spec
 
 
-def test_nasbench201_archive_yields_the_official_tensors(archive: Path) -> None:
+def test_nasbench201_reader_returns_the_official_tensors(archive: Path) -> None:
     from nas_201_api import NASBench201API
 
     files = {index: torch.load(archive / f"{index:06d}-FULL.pth", weights_only=False) for index in INDICES[:2]}
@@ -80,36 +87,37 @@ def test_nasbench201_archive_yields_the_official_tensors(archive: Path) -> None:
         {"meta_archs": list(nasbench201.specs()), "arch2infos": files, "evaluated_indexes": list(files)}, verbose=False
     )
     for hp, seed in (("200", 777), ("12", 111)):
-        rows = by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
-        assert len(rows) == 6
-        for (index, dataset, epochs, row_seed), row in rows.items():
+        weights_of_trials = weights_by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
+        assert len(weights_of_trials) == 6
+        for (index, dataset, epochs, row_seed), source_weights in weights_of_trials.items():
             assert (str(epochs), row_seed) == (hp, seed)
-            assert_equal_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+            assert_equal_tensors(source_weights.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
 @pytest.mark.parametrize(
-    "name", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("common name", "last part"))]
+    "path_form", ["folder", *(pytest.param(form, marks=pytest.mark.slow) for form in ("common name", "last part"))]
 )
-def test_split_tar_yields_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
+def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, parts: list[Path], path_form: str) -> None:
     assert len(parts) > 3
-    base = parts[0].name.removesuffix("aa")
-    path = {"folder": parts[0].parent, "common name": parts[0].with_name(base), "last part": parts[-1]}[name]
+    common_name = parts[0].name.removesuffix("aa")
+    paths = {"folder": parts[0].parent, "common name": parts[0].with_name(common_name), "last part": parts[-1]}
+    path = paths[path_form]
     assert detect(path).name == "nats-tar"
-    rows = by_trial(list(iter_weights(path)))
-    expected = by_trial(list(iter_weights(nats)))
-    assert rows.keys() == expected.keys()
-    for trial, row in rows.items():
-        assert row.source_sha256 == expected[trial].source_sha256
-        assert_equal_tensors(row.state_dict, expected[trial].state_dict)
+    weights_of_trials = weights_by_trial(list(iter_weights(path)))
+    expected = weights_by_trial(list(iter_weights(nats)))
+    assert weights_of_trials.keys() == expected.keys()
+    for trial, source_weights in weights_of_trials.items():
+        assert source_weights.source_sha256 == expected[trial].source_sha256
+        assert_equal_tensors(source_weights.state_dict, expected[trial].state_dict)
 
 
-def test_unsplit_tar_is_read(nats: Path, parts: list[Path], tmp_path: Path) -> None:
+def test_tar_reader_accepts_an_archive_that_is_not_split(nats: Path, parts: list[Path], tmp_path: Path) -> None:
     tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
     tar.write_bytes(b"".join(part.read_bytes() for part in parts))
-    assert [row.index for row in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
+    assert [source_weights.index for source_weights in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
 
 
-def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
+def test_raw_training_reader_returns_the_weights_of_every_dataset(tmp_path: Path) -> None:
     for index, seed in ((3, 888), (3, 777), (21, 999), (21, 888)):
         content: dict[str, Any] = {"info": {"host": "x"}, "all_dataset_keys": list(CLASSES)}
         for dataset in CLASSES:
@@ -117,11 +125,16 @@ def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
             content[dataset] = {"net_state_dict": weights, "total_epoch": 200, "param": 0.1, "finish-train": True}
         torch.save(content, tmp_path / f"arch-{index:06d}-seed-{seed:04d}.pth")
     assert detect(tmp_path).name == "nasbench201-raw"
-    rows = by_trial(list(iter_weights(tmp_path)))
-    assert {(index, seed) for index, _, _, seed in rows} == {(3, 777), (21, 888)}
-    for (index, dataset, epochs, seed), row in rows.items():
-        assert (row.channels, row.cells, row.n_classes, row.spec) == (CHANNELS, CELLS, CLASSES[dataset], None)
-        assert_equal_tensors(row.state_dict, random_weights(index, dataset, seed, epochs))
+    weights_of_trials = weights_by_trial(list(iter_weights(tmp_path)))
+    assert {(index, seed) for index, _, _, seed in weights_of_trials} == {(3, 777), (21, 888)}
+    for (index, dataset, epochs, seed), source_weights in weights_of_trials.items():
+        assert (source_weights.channels, source_weights.cells, source_weights.n_classes, source_weights.spec) == (
+            CHANNELS,
+            CELLS,
+            CLASSES[dataset],
+            None,
+        )
+        assert_equal_tensors(source_weights.state_dict, random_weights(index, dataset, seed, epochs))
     with pytest.raises(CheckpointError, match="expected a training of 12 epochs, got 200"):
         list(iter_weights(tmp_path, hp="12"))
 
@@ -133,102 +146,116 @@ def write_raw_training(folder: Path, index: int, seed: int, datasets: list[str])
     torch.save(content, folder / f"arch-{index:06d}-seed-{seed:04d}.pth")
 
 
-def test_dataset_is_taken_from_another_seed_if_the_preferred_one_lacks_it(tmp_path: Path) -> None:
-    """The seed is chosen per dataset, as for the records of NATS-Bench."""
+def test_raw_training_reader_uses_the_lowest_seed_that_has_the_dataset(tmp_path: Path) -> None:
+    """The seed is chosen for each dataset, as in the reader of NATS-Bench records."""
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar10", "cifar100"])
     write_raw_training(tmp_path, 3, 999, ["cifar100"])
-    taken = {(dataset, seed) for _, dataset, _, seed in by_trial(list(iter_weights(tmp_path)))}
-    assert taken == {("cifar10", 777), ("cifar100", 888)}
-    named = {(row.dataset, row.seed) for row in iter_weights(tmp_path, datasets=["cifar100"])}
-    assert named == {("cifar100", 888)}
-    every = {(row.dataset, row.seed) for row in iter_weights(tmp_path, seed=None)}
-    assert every == {("cifar10", 777), ("cifar10", 888), ("cifar100", 888), ("cifar100", 999)}
+    default_trials = {(dataset, seed) for _, dataset, _, seed in weights_by_trial(list(iter_weights(tmp_path)))}
+    assert default_trials == {("cifar10", 777), ("cifar100", 888)}
+    cifar100_trials = {
+        (source_weights.dataset, source_weights.seed)
+        for source_weights in iter_weights(tmp_path, datasets=["cifar100"])
+    }
+    assert cifar100_trials == {("cifar100", 888)}
+    all_trials = {(source_weights.dataset, source_weights.seed) for source_weights in iter_weights(tmp_path, seed=None)}
+    assert all_trials == {("cifar10", 777), ("cifar10", 888), ("cifar100", 888), ("cifar100", 999)}
 
 
 @pytest.mark.parametrize("seed", [777, None])
-def test_dataset_without_weights_of_any_seed_is_rejected(tmp_path: Path, seed: int | None) -> None:
+def test_raw_training_reader_rejects_a_dataset_without_weights(tmp_path: Path, seed: int | None) -> None:
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar100"])
-    expected = r"#3 .*expected weights of ImageNet16-120, got those of cifar10, cifar100"
+    expected = r"#3 .*expected weights of ImageNet16-120, got weights of cifar10, cifar100"
     with pytest.raises(CheckpointError, match=expected):
         list(iter_weights(tmp_path, datasets=["cifar10", "ImageNet16-120"], seed=seed))
 
 
-@pytest.mark.parametrize("ending", ["pth", "pt", "safetensors"])
-def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
+def test_state_dicts_reader_returns_the_weights_of_a_folder(tmp_path: Path, suffix: str) -> None:
     from safetensors.torch import save_file
 
     weights = {index: random_weights(index, "cifar10", 1, 200) for index in INDICES}
     for index, state_dict in weights.items():
-        path = tmp_path / f"{index:06d}.{ending}"
-        if ending == "safetensors":
+        path = tmp_path / f"{index:06d}.{suffix}"
+        if suffix == "safetensors":
             save_file(state_dict, path)
-        else:  # Users also save them in a dictionary and from DataParallel.
+        else:  # users often save a dictionary with the state_dict of a DataParallel module
             torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
     assert detect(tmp_path).name == "state-dicts"
-    for row in iter_weights(tmp_path, datasets=["cifar10"]):
-        assert (row.dataset, row.epochs, row.seed, row.n_classes) == ("cifar10", 200, 777, 10)
-        assert (row.channels, row.cells) == (CHANNELS, CELLS)
-        assert_equal_tensors(row.state_dict, weights[row.index])
+    for source_weights in iter_weights(tmp_path, datasets=["cifar10"]):
+        assert (source_weights.dataset, source_weights.epochs, source_weights.seed, source_weights.n_classes) == (
+            "cifar10",
+            200,
+            777,
+            10,
+        )
+        assert (source_weights.channels, source_weights.cells) == (CHANNELS, CELLS)
+        assert_equal_tensors(source_weights.state_dict, weights[source_weights.index])
     with pytest.raises(CheckpointError, match=r"expected the one dataset .* got none.*--datasets"):
         list(iter_weights(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
-def test_merged_files_without_weights_are_rejected(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
+@pytest.mark.parametrize("file_name", ["NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"])
+def test_readers_reject_merged_files_without_weights(tmp_path: Path, file_name: str) -> None:
+    (tmp_path / file_name).touch()
     with pytest.raises(CheckpointError, match=r"records without weights.*-full"):
-        list(iter_weights(tmp_path / name))
+        list(iter_weights(tmp_path / file_name))
 
 
-# Choice of trials
+# --- choice of trials
 
 
-def test_cifar10_valid_is_read_only_if_named(nats: Path) -> None:
-    assert {row.dataset for row in iter_weights(nats, indices=[3])} == {"cifar10", "cifar100", "ImageNet16-120"}
-    assert [row.dataset for row in iter_weights(nats, indices=[3], datasets=["cifar10-valid"])] == ["cifar10-valid"]
+def test_cifar10_valid_is_read_only_on_request(nats: Path) -> None:
+    assert {source_weights.dataset for source_weights in iter_weights(nats, indices=[3])} == {
+        "cifar10",
+        "cifar100",
+        "ImageNet16-120",
+    }
+    assert [
+        source_weights.dataset for source_weights in iter_weights(nats, indices=[3], datasets=["cifar10-valid"])
+    ] == ["cifar10-valid"]
 
 
 @given(present=st.sets(st.integers(0, 999), min_size=1), preferred=st.none() | st.integers(0, 999))
-def test_seed_is_the_preferred_one_or_the_lowest(present: set[int], preferred: int | None) -> None:
-    chosen = choose_seeds(present, preferred)
+def test_choose_seeds_returns_the_preferred_or_the_lowest_seed(present: set[int], preferred: int | None) -> None:
+    seeds = choose_seeds(present, preferred)
     if preferred is None:
-        assert chosen == sorted(present)
+        assert seeds == sorted(present)
     else:
-        assert chosen == [preferred if preferred in present else min(present)]
+        assert seeds == [preferred if preferred in present else min(present)]
 
 
-def test_seed_without_weights_counts_as_absent(tmp_path: Path) -> None:
+def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:
     from nats_bench import api_utils
 
     states = make_states(3, api_utils, trials={"200": [("cifar10", 999), ("cifar10", 888), ("cifar10", 777)]})
     states["200"]["all_results"]["cifar10", 777]["net_state_dict"] = None
     api_utils.pickle_save(states, tmp_path / "000003.pickle")
-    (row,) = iter_weights(tmp_path)
-    assert row.seed == 888
-    assert [row.seed for row in iter_weights(tmp_path, seed=None)] == [888, 999]
+    (source_weights,) = iter_weights(tmp_path)
+    assert source_weights.seed == 888
+    assert [source_weights.seed for source_weights in iter_weights(tmp_path, seed=None)] == [888, 999]
 
 
-def test_unpadded_file_name_is_used_without_a_padded_one(nats: Path, tmp_path: Path) -> None:
+def test_nats_reader_prefers_zero_padded_file_names(nats: Path, tmp_path: Path) -> None:
     (tmp_path / "21.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
-    assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
+    assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
     (tmp_path / "000021.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
     (tmp_path / "21.pickle.pbz2").write_bytes(b"")
-    assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
+    assert [source_weights.index for source_weights in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
 
 
-def test_missing_networks_datasets_and_lengths_are_named(nats: Path, archive: Path) -> None:
+def test_reader_errors_contain_the_missing_network_dataset_or_length(nats: Path, archive: Path) -> None:
     for source in (nats, archive):
-        with pytest.raises(CheckpointError, match=r"failed for #5 in .*expected a file of network #5"):
+        with pytest.raises(CheckpointError, match=r"failed for #5 in .*there is no file of network #5"):
             list(iter_weights(source, indices=[5]))
-        with pytest.raises(CheckpointError, match=r"'cifr10', got none. Did you mean 'cifar10'"):
+        with pytest.raises(CheckpointError, match=r"no trials on 'cifr10'\. Did you mean 'cifar10'"):
             list(iter_weights(source, indices=[3], datasets=["cifr10"]))
         with pytest.raises(CheckpointError, match=r"expected records of 90 epochs, got (12, 200|200, 12)"):
             list(iter_weights(source, indices=[3], hp="90"))
 
 
-def test_unknown_source_and_format_are_named(nats: Path, tmp_path: Path) -> None:
+def test_readers_reject_unknown_sources_and_formats(nats: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file or folder"):
         list(iter_weights(tmp_path / "absent"))
     with pytest.raises(CheckpointError, match="an empty folder"):
@@ -240,16 +267,16 @@ def test_unknown_source_and_format_are_named(nats: Path, tmp_path: Path) -> None
             list(iter_weights(tmp_path / "absent", format=name, indices=[1]))
 
 
-# Damage
+# --- damaged files
 
 
-def test_record_of_another_index_is_rejected(nats: Path, tmp_path: Path) -> None:
+def test_nats_reader_rejects_a_record_of_another_index(nats: Path, tmp_path: Path) -> None:
     (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
-    with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got those of #21"):
+    with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got the records of #21"):
         list(iter_weights(tmp_path))
 
 
-def test_record_of_another_training_length_is_rejected(tmp_path: Path) -> None:
+def test_nats_reader_rejects_a_record_of_another_training_length(tmp_path: Path) -> None:
     from nats_bench import api_utils
 
     states = make_states(3, api_utils, trials={"200": [("cifar10", 777)]})
@@ -261,7 +288,7 @@ def test_record_of_another_training_length_is_rejected(tmp_path: Path) -> None:
 
 @settings(max_examples=15)
 @given(fraction=st.floats(0, 0.999))
-def test_truncated_files_are_rejected(nats: Path, archive: Path, fraction: float) -> None:
+def test_readers_reject_truncated_files(nats: Path, archive: Path, fraction: float) -> None:
     import tempfile
 
     for source in (nats / "000003.pickle.pbz2", archive / "000003-FULL.pth"):
@@ -278,19 +305,21 @@ class Malicious:
         return pytest.fail, ("a pickle ran code",)
 
 
-@pytest.mark.parametrize("name", ["000003.pickle.pbz2", "000003-FULL.pth", "arch-000003-seed-0777.pth", "000003.pth"])
-def test_pickle_with_a_foreign_global_is_rejected_in_every_format(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "file_name", ["000003.pickle.pbz2", "000003-FULL.pth", "arch-000003-seed-0777.pth", "000003.pth"]
+)
+def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, file_name: str) -> None:
     content = {"200": {"arch_index": Malicious()}, "full": Malicious()}
-    if name.endswith("pbz2"):
-        (tmp_path / name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
+    if file_name.endswith("pbz2"):
+        (tmp_path / file_name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
     else:
-        torch.save(content, tmp_path / name)
-    with pytest.raises(CheckpointError, match=rf"{name}.*_pytest\.outcomes"):
+        torch.save(content, tmp_path / file_name)
+    with pytest.raises(CheckpointError, match=rf"{file_name}.*_pytest\.outcomes"):
         list(iter_weights(tmp_path, datasets=["cifar10"]))
 
 
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
-def test_foreign_structure_is_rejected(tmp_path: Path, content: Any) -> None:
+def test_readers_reject_content_of_another_structure(tmp_path: Path, content: Any) -> None:
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
     torch.save(content, tmp_path / "000003.pth")
     with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):
@@ -299,66 +328,73 @@ def test_foreign_structure_is_rejected(tmp_path: Path, content: Any) -> None:
         list(iter_weights(tmp_path, format="state-dicts", datasets=["cifar10"]))
 
 
-# Split archives
+# --- split archives
 
 
-def test_missing_parts_are_named(nats: Path, tmp_path: Path) -> None:
+def test_split_tar_errors_contain_the_missing_part(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     names = [part.name for part in parts]
-    for part in parts[-2:]:  # The last part may contain only tar's end padding.
+    for part in parts[-2:]:  # the last part may contain only the padding at the end of the archive
         part.unlink()
-    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]}"):
+    with pytest.raises(CheckpointError, match=rf"in {names[-2]}, which is missing after {names[-3]}"):
         list(iter_weights(tmp_path / "download", indices=[5]))
-    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]} to contain"):
+    with pytest.raises(CheckpointError, match=rf"rest of the records must be in {names[-2]}"):
         list(iter_weights(tmp_path / "download"))
     parts[1].unlink()
-    with pytest.raises(CheckpointError, match=rf"expected {names[1]} after {names[0]}"):
+    with pytest.raises(CheckpointError, match=rf"in {names[1]}, which is missing after {names[0]}"):
         list(iter_weights(tmp_path / "download", indices=[309]))
     parts[0].unlink()
-    with pytest.raises(CheckpointError, match=rf"expected its first part {names[0]}"):
+    with pytest.raises(CheckpointError, match=rf"the first part {names[0]} is missing"):
         list(iter_weights(tmp_path / "download"))
 
 
-def test_networks_in_the_existing_parts_are_read(nats: Path, tmp_path: Path) -> None:
+def test_split_tar_reader_returns_networks_before_a_missing_part(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 30_000)
     with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
         entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
-    first = entries[0]
-    needed = (first.offset_data + first.size - 1) // 30_000
-    for part in parts[needed + 1 :]:
+    first_entry = entries[0]
+    last_needed_part = (first_entry.offset_data + first_entry.size - 1) // 30_000
+    for part in parts[last_needed_part + 1 :]:
         part.unlink()
-    index = int(Path(first.name).name[:6])
-    assert [row.index for row in iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])] == [index]
+    index = int(Path(first_entry.name).name[:6])
+    assert [
+        source_weights.index
+        for source_weights in iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])
+    ] == [index]
 
 
-def test_split_tar_reads_only_the_requested_records(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    read = 0
-    original = JoinedParts.readinto
+def test_split_tar_reader_reads_only_the_requested_records(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    n_read_bytes = 0
+    original_readinto = JoinedParts.readinto
 
-    def count(self: JoinedParts, buffer: Any, /) -> int:
-        nonlocal read
-        n_bytes = original(self, buffer)
-        read += n_bytes
+    def count_bytes(self: JoinedParts, buffer: Any, /) -> int:
+        nonlocal n_read_bytes
+        n_bytes = original_readinto(self, buffer)
+        n_read_bytes += n_bytes
         return n_bytes
 
-    monkeypatch.setattr(JoinedParts, "readinto", count)
-    total = sum(part.stat().st_size for part in parts)
+    monkeypatch.setattr(JoinedParts, "readinto", count_bytes)
+    total_bytes = sum(part.stat().st_size for part in parts)
     list(iter_weights(parts[0], indices=[3], datasets=["cifar10"]))
-    assert read < total / 2
+    assert n_read_bytes < total_bytes / 2
 
 
-@pytest.mark.parametrize("name", ["../000003.pickle.pbz2", "/etc/000003.pickle.pbz2", "a/../../000003.pickle.pbz2"])
-def test_tar_entry_outside_its_folder_is_rejected(nats: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "entry_name", ["../000003.pickle.pbz2", "/etc/000003.pickle.pbz2", "a/../../000003.pickle.pbz2"]
+)
+def test_tar_reader_rejects_entries_outside_the_folder_of_the_archive(
+    nats: Path, tmp_path: Path, entry_name: str
+) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         entry = archive.gettarinfo(nats / "000003.pickle.pbz2")
-        entry.name = name
+        entry.name = entry_name
         with (nats / "000003.pickle.pbz2").open("rb") as stream:
             archive.addfile(entry, stream)
-    with pytest.raises(CheckpointError, match="expected entries inside its own folder"):
+    with pytest.raises(CheckpointError, match="is outside the folder of the archive"):
         list(iter_weights(tmp_path / "evil.tar"))
 
 
-def test_tar_link_is_rejected(tmp_path: Path) -> None:
+def test_tar_reader_rejects_links(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "evil.tar", "w") as archive:
         entry = tarfile.TarInfo("x/000003.pickle.pbz2")
         entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -376,26 +412,26 @@ def test_find_parts_sorts_nested_parts_and_rejects_several_archives(tmp_path: Pa
         find_parts(tmp_path)
     assert [part.name for part in find_parts(tmp_path / "b.taraa")] == ["b.taraa"]
     (tmp_path / "a.taraa").touch()
-    with pytest.raises(CheckpointError, match=r"expected a\.taraa or its parts, got both"):
+    with pytest.raises(CheckpointError, match=r"both a\.taraa and smaller parts of it"):
         find_parts(tmp_path / "a.tarab")
 
 
 @settings(max_examples=50)
 @given(
-    pieces=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
-    reads=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
+    part_contents=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
+    positions_and_lengths=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
 )
 def test_joined_parts_read_as_one_file(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], reads: list[tuple[int, int]]
+    tmp_path_factory: pytest.TempPathFactory, part_contents: list[bytes], positions_and_lengths: list[tuple[int, int]]
 ) -> None:
-    folder = tmp_path_factory.mktemp("pieces")
-    paths = [folder / str(number) for number in range(len(pieces))]
-    for path, piece in zip(paths, pieces, strict=True):
-        path.write_bytes(piece)
-    content = b"".join(pieces)
+    folder = tmp_path_factory.mktemp("parts")
+    paths = [folder / str(position) for position in range(len(part_contents))]
+    for path, part_content in zip(paths, part_contents, strict=True):
+        path.write_bytes(part_content)
+    content = b"".join(part_contents)
     with io.BufferedReader(JoinedParts(paths), 4) as joined:  # type: ignore[type-var]
         assert joined.read() == content
-        for start, length in reads:
+        for start, length in positions_and_lengths:
             joined.seek(start)
             assert joined.read(length) == content[start : start + length]
         assert joined.seek(0, io.SEEK_END) == len(content)

@@ -1,4 +1,4 @@
-"""Importing: each network is compared with the cell of its index; rejections; imports after an error."""
+"""Imports compare each network with the cell of its index, reject other networks, and keep networks after an error."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def run(source: Path, root: Path, **options: Any) -> ImportReport:
 
 
 def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> None:
-    """Write one record whose states `change` has modified."""
+    """Write one record after modifying its states with `change`."""
     from nats_bench import api_utils
 
     states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
@@ -48,15 +48,15 @@ def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> 
     api_utils.pickle_save(states, folder / f"{index:06d}.pickle")
 
 
-def test_import_fills_the_store_with_checked_networks(nats: Path, tmp_path: Path) -> None:
-    steps: list[tuple[int, int]] = []
-    report = run(nats, tmp_path, progress=lambda done, total: steps.append((done, total)))
-    assert steps == [(1, 2), (2, 2)]
+def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Path) -> None:
+    progress_calls: list[tuple[int, int]] = []
+    report = run(nats, tmp_path, progress=lambda n_finished, total: progress_calls.append((n_finished, total)))
+    assert progress_calls == [(1, 2), (2, 2)]
     assert report.refused == ()
     assert report.other_seeds == 2
     store = CheckpointStore(tmp_path)
-    assert sorted(report.imported, key=lambda row: (row.dataset, row.index)) == list(store.records())
-    assert [(row.dataset, row.index, row.epochs, row.seed) for row in store.records()] == [
+    assert sorted(report.imported, key=lambda record: (record.dataset, record.index)) == list(store.records())
+    assert [(record.dataset, record.index, record.epochs, record.seed) for record in store.records()] == [
         *(("cifar10", index, 200, 777) for index in INDICES),
         *(("cifar100", index, 200, 888) for index in INDICES),
     ]
@@ -70,72 +70,72 @@ def test_import_fills_the_store_with_checked_networks(nats: Path, tmp_path: Path
         build_network(record.spec, **size).load_state_dict(store.load(record), strict=True)
 
 
-def test_import_again_or_from_the_split_tar_gives_the_same_store(nats: Path, tmp_path: Path) -> None:
+def test_repeated_import_and_import_of_the_split_tar_give_the_same_store(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
-    first = run(nats, tmp_path / "a")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    assert run(nats, tmp_path / "a") == first
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    report = run(nats, tmp_path / "a")
+    original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    assert run(nats, tmp_path / "a") == report
+    assert original_files == {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
     from_tar = run(parts[0], tmp_path / "b", indices=[309, 3])
-    assert [row.sha256 for row in from_tar.imported] == [row.sha256 for row in first.imported]
+    assert [record.sha256 for record in from_tar.imported] == [record.sha256 for record in report.imported]
 
 
 def test_import_selects_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
-    def trials(**options: Any) -> set[tuple[int, str, int, int]]:
-        name = "-".join(map(str, options.values()))
-        report = run(nats, tmp_path / name, **options)
-        return {(row.index, row.dataset, row.epochs, row.seed) for row in report.imported}
+    def imported_trials(**options: Any) -> set[tuple[int, str, int, int]]:
+        store_name = "-".join(map(str, options.values()))
+        report = run(nats, tmp_path / store_name, **options)
+        return {(record.index, record.dataset, record.epochs, record.seed) for record in report.imported}
 
-    assert trials(indices=[309], datasets=["cifar10"]) == {(309, "cifar10", 200, 777)}
-    assert trials(indices=[3], datasets=["cifar10"], seed=888) == {(3, "cifar10", 200, 888)}
-    assert trials(indices=[3], epochs=12) == {(3, "cifar10", 12, 111)}
-    assert trials(indices=[3], seed=None) == {
+    assert imported_trials(indices=[309], datasets=["cifar10"]) == {(309, "cifar10", 200, 777)}
+    assert imported_trials(indices=[3], datasets=["cifar10"], seed=888) == {(3, "cifar10", 200, 888)}
+    assert imported_trials(indices=[3], epochs=12) == {(3, "cifar10", 12, 111)}
+    assert imported_trials(indices=[3], seed=None) == {
         (3, "cifar10", 200, 777),
         (3, "cifar10", 200, 888),
         (3, "cifar100", 200, 888),
     }
 
 
-OTHER = nasbench201.architecture(309).spec
+OTHER_SPEC = nasbench201.architecture(309).spec
 
 
-def other_weights(_state: Any, trial: Any) -> None:
+def replace_weights(_state: Any, trial: Any) -> None:
     trial["net_state_dict"] = random_weights(309, "cifar10", 777, 200)
 
 
-def other_cell(state: Any, _trial: Any) -> None:
-    state["arch_str"] = OTHER
+def replace_cell(state: Any, _trial: Any) -> None:
+    state["arch_str"] = OTHER_SPEC
 
 
-def nan(_state: Any, trial: Any) -> None:
+def add_nan(_state: Any, trial: Any) -> None:
     trial["net_state_dict"]["stem.0.weight"][0, 0, 0, 0] = float("nan")
 
 
-def wrong_shape(_state: Any, trial: Any) -> None:
+def swap_axes(_state: Any, trial: Any) -> None:
     weight = trial["net_state_dict"]["stem.0.weight"]
     trial["net_state_dict"]["stem.0.weight"] = weight.reshape(weight.shape[1], weight.shape[0], 3, 3)
 
 
-def missing_buffer(_state: Any, trial: Any) -> None:
+def remove_buffer(_state: Any, trial: Any) -> None:
     del trial["net_state_dict"]["stem.1.running_mean"]
 
 
-def wrong_classes(_state: Any, trial: Any) -> None:
+def change_class_count(_state: Any, trial: Any) -> None:
     trial["arch_config"]["class_num"] = 100
 
 
-def absurd_size(_state: Any, trial: Any) -> None:
+def set_absurd_size(_state: Any, trial: Any) -> None:
     trial["arch_config"]["channel"] = 10**9
 
 
 CHANGES = {
-    other_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+: .* another network",
-    other_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
-    nan: r"#3 cifar10 seed 777 in .*expected finite numbers, got 1 NaN or infinite values in stem\.0\.weight",
-    wrong_shape: r"#3 cifar10 seed 777 in .*of another shape: stem\.0\.weight",
-    missing_buffer: r"#3 cifar10 seed 777 in .*missing: stem\.1\.running_mean",
-    wrong_classes: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
-    absurd_size: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
+    replace_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+\. .* another network",
+    replace_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
+    add_nan: r"#3 cifar10 seed 777 in .*stem\.0\.weight has 1 NaN or infinite values",
+    swap_axes: r"#3 cifar10 seed 777 in .*of another shape: stem\.0\.weight",
+    remove_buffer: r"#3 cifar10 seed 777 in .*missing: stem\.1\.running_mean",
+    change_class_count: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
+    set_absurd_size: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
 }
 
 
@@ -148,51 +148,51 @@ def test_import_rejects_a_record_of_another_network(tmp_path: Path, change: Any)
 
 
 def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) -> None:
-    # Two 1x1 convolutions, as in #309, on other edges.
+    # This cell has two 1x1 convolutions like #309, but on other edges.
     spec = "|skip_connect~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
     size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
-    assert nasbench201.parameter_count(spec, **size) == nasbench201.parameter_count(OTHER, **size)
+    assert nasbench201.parameter_count(spec, **size) == nasbench201.parameter_count(OTHER_SPEC, **size)
     twin = nasbench201.resolve(spec).index
 
-    def swap(_state: Any, trial: Any) -> None:
+    def replace_with_twin(_state: Any, trial: Any) -> None:
         trial["net_state_dict"] = random_weights(twin, "cifar10", 777, 200)
 
-    write_changed(tmp_path / "source", 309, swap)
-    with pytest.raises(CheckpointError, match=r"#309 cifar10 seed 777 .*expected the tensors of .*missing: "):
+    write_changed(tmp_path / "source", 309, replace_with_twin)
+    with pytest.raises(CheckpointError, match=r"#309 cifar10 seed 777 .*the tensors are not those of .*missing: "):
         run(tmp_path / "source", tmp_path / "store")
 
 
 def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
-    write_changed(source, 3, other_weights, trials)
+    write_changed(source, 3, replace_weights, trials)
     (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
     (source / "000309.pickle.pbz2").write_bytes((nats / "000309.pickle.pbz2").read_bytes())
     (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
     report = run(source, tmp_path / "store", keep_going=True, indices=[3, 5, 21, 309, 999_999])
-    assert [(row.index, row.dataset, row.seed) for row in report.imported] == [
+    assert [(record.index, record.dataset, record.seed) for record in report.imported] == [
         (3, "cifar100", 777),
         (309, "cifar10", 777),
         (309, "cifar100", 888),
     ]
     assert report.other_seeds == 1
     assert len(report.refused) == 4
-    for message, start in zip(report.refused, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
-        assert start in message
+    for message, expected_text in zip(report.refused, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
+        assert expected_text in message
     assert CheckpointStore(tmp_path / "store").find(3, "cifar100").seed == 777
 
 
-def test_import_keeps_networks_stored_before_an_error(nats: Path, tmp_path: Path) -> None:
+def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    write_changed(source, 309, nan)
+    write_changed(source, 309, add_nan)
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
     with pytest.raises(CheckpointError, match="#309"):
         run(source, tmp_path / "store")
-    assert {row.index for row in CheckpointStore(tmp_path / "store").records()} == {3}
+    assert {record.index for record in CheckpointStore(tmp_path / "store").records()} == {3}
 
 
 def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
-    # NATS-Bench issue 36: the fields beside the weights may belong to another network.
+    # The fields next to the weights may belong to another network (NATS-Bench issue 36).
     def change(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
 
@@ -207,26 +207,35 @@ def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None
     for name, index in (("000003", 3), ("000021", 309)):
         torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
     report = run(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
-    assert [row.index for row in report.imported] == [3]
+    assert [record.index for record in report.imported] == [3]
     assert "#21 cifar10" in report.refused[0]
 
 
-# Data in the folder ROBUST201_DATA
+# --- data in the folder ROBUST201_DATA
 
 README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615_386, 13_714: 1_073_466}
 
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
+def test_import_reads_the_shared_checkpoints(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
     report = run(source, tmp_path)
-    assert {row.index: row.parameters for row in report.imported} == README_PARAMETERS
-    assert {(row.dataset, row.epochs, row.seed, row.channels, row.cells) for row in report.imported} == {
-        ("cifar10", 200, 777, 16, 5)
-    }
+    assert {
+        imported_record.index: imported_record.parameters for imported_record in report.imported
+    } == README_PARAMETERS
+    assert {
+        (
+            imported_record.dataset,
+            imported_record.epochs,
+            imported_record.seed,
+            imported_record.channels,
+            imported_record.cells,
+        )
+        for imported_record in report.imported
+    } == {("cifar10", 200, 777, 16, 5)}
     store = CheckpointStore(tmp_path)
     record = store.find(21, "cifar10")
     network = build_network(record.spec, channels=16, cells=5, n_classes=10)
@@ -236,7 +245,7 @@ def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_shared_checkpoints_equal_those_of_the_official_package(shared_data: Path) -> None:
+def test_shared_checkpoints_equal_the_weights_read_by_the_official_package(shared_data: Path) -> None:
     from nats_bench import api_utils
 
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"

@@ -1,4 +1,4 @@
-"""Manifest lines: errors about invalid types and edited recipes name the file, line and field."""
+"""Errors about invalid types and edited recipes in a manifest contain the file, line and field."""
 
 import json
 import re
@@ -19,9 +19,9 @@ from tests.support.tiny_trainings import make_trainings, training_fields
 
 Edit = Callable[[dict[str, Any]], object]
 
-VALUES = [None, "text", -1, 2.5, True, [], {}, [None], 10**30, {"a": 1}]
-VALID: dict[str, list[Any]] = {
-    "space": ["text"],  # A custom space: its ids cannot be computed from the manifest alone.
+CANDIDATE_VALUES = [None, "text", -1, 2.5, True, [], {}, [None], 10**30, {"a": 1}]
+VALID_VALUES: dict[str, list[Any]] = {
+    "space": ["text"],  # the ids of a custom space cannot be computed from the manifest alone
     "index": [],
     "spec": [None, "text"],
     "dataset": ["text"],
@@ -49,11 +49,11 @@ VALID: dict[str, list[Any]] = {
     "test_accuracy": [None],
     "steps": [None],
 }
-"""The values from `VALUES` that are valid in each field."""
+"""Values from `CANDIDATE_VALUES` that are valid, by field."""
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the manifest of a store written by `train`."""
     config = make_trainings(tmp_path_factory.mktemp("trained"))
     assert run_trainings(config).complete
@@ -61,45 +61,47 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def edit_line(source: Path, target: Path, edit: Edit) -> Path:
-    """Copy a manifest and edit its second line."""
-    header, line, *others = source.read_text().splitlines()
-    fields = json.loads(line)
+    """Copy a manifest, and edit its second line."""
+    header, record_line, *other_lines = source.read_text().splitlines()
+    fields = json.loads(record_line)
     edit(fields)
-    target.write_text("\n".join([header, json.dumps(fields), *others, ""]))
+    target.write_text("\n".join([header, json.dumps(fields), *other_lines, ""]))
     return target
 
 
 def set_field(name: str, value: Any) -> Edit:
     def edit(fields: dict[str, Any]) -> None:
-        *parents, last = name.split(".")
+        *parents, key = name.split(".")
         parent_fields = fields
         for parent in parents:
             parent_fields = parent_fields[parent]
-        parent_fields[last] = value
+        parent_fields[key] = value
 
     return edit
 
 
-@pytest.mark.parametrize("name", VALID)
-def test_manifest_error_names_line_and_field_of_an_invalid_type(tmp_path: Path, trained: Path, name: str) -> None:
-    for value in VALUES:
-        path = edit_line(trained, tmp_path / "manifest.jsonl", set_field(name, value))
-        if any(type(value) is type(valid) and value == valid for valid in VALID[name]):
+@pytest.mark.parametrize("field_name", VALID_VALUES)
+def test_manifest_error_contains_line_and_field_of_an_invalid_type(
+    tmp_path: Path, trained_manifest: Path, field_name: str
+) -> None:
+    for value in CANDIDATE_VALUES:
+        path = edit_line(trained_manifest, tmp_path / "manifest.jsonl", set_field(field_name, value))
+        if any(type(value) is type(valid) and value == valid for valid in VALID_VALUES[field_name]):
             for trials in read_manifest(path).values():
                 for record in trials.values():
                     assert record.label
                     assert record.is_end in {True, False, None}
         else:
-            start = re.escape(f"{path} line 2: expected ")
-            with pytest.raises(CheckpointError, match=f"{start}.*('{name}'|was edited)"):
+            start = re.escape(f"{path} line 2: ")
+            with pytest.raises(CheckpointError, match=f"{start}.*('{field_name}'|was edited)"):
                 read_manifest(path)
 
 
-def test_manifest_with_deep_nesting_is_rejected(tmp_path: Path, trained: Path) -> None:
-    path = edit_line(trained, tmp_path / "manifest.jsonl", set_field("training.inputs.data", "nested"))
-    text = path.read_text()
+def test_manifest_with_deep_nesting_is_rejected(tmp_path: Path, trained_manifest: Path) -> None:
+    path = edit_line(trained_manifest, tmp_path / "manifest.jsonl", set_field("training.inputs.data", "nested"))
+    content = path.read_text()
     for depth in range(0, sys.getrecursionlimit() + 20, 5):
-        path.write_text(text.replace('"nested"', "[" * depth + "1" + "]" * depth))
+        path.write_text(content.replace('"nested"', "[" * depth + "1" + "]" * depth))
         with pytest.raises(CheckpointError, match=r"manifest.jsonl line 2: "):
             read_manifest(path)
 
@@ -107,9 +109,9 @@ def test_manifest_with_deep_nesting_is_rejected(tmp_path: Path, trained: Path) -
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("name", ["training.inputs.recipe.learning_rate", "training.inputs.data", "training.extra"])
 def test_manifest_with_a_number_that_is_not_finite_is_rejected(
-    tmp_path: Path, trained: Path, name: str, number: str
+    tmp_path: Path, trained_manifest: Path, name: str, number: str
 ) -> None:
-    path = edit_line(trained, tmp_path / "manifest.jsonl", set_field(name, "a number"))
+    path = edit_line(trained_manifest, tmp_path / "manifest.jsonl", set_field(name, "a number"))
     path.write_text(path.read_text().replace('"a number"', number))
     with pytest.raises(CheckpointError, match=rf"manifest.jsonl line 2: .*not finite: {re.escape(number)}"):
         read_manifest(path)
@@ -130,9 +132,9 @@ def test_manifest_with_a_number_that_is_not_finite_is_rejected(
         set_field("source_sha256", "0" * 64),
     ],
 )
-def test_manifest_with_an_edited_recipe_is_rejected(tmp_path: Path, trained: Path, edit: Edit) -> None:
-    path = edit_line(trained, tmp_path / "manifest.jsonl", edit)
-    with pytest.raises(CheckpointError, match=r"manifest.jsonl line 2: expected the recipe of .*: the line was edited"):
+def test_manifest_with_an_edited_recipe_is_rejected(tmp_path: Path, trained_manifest: Path, edit: Edit) -> None:
+    path = edit_line(trained_manifest, tmp_path / "manifest.jsonl", edit)
+    with pytest.raises(CheckpointError, match=r"manifest.jsonl line 2: the line was edited"):
         read_manifest(path)
 
 
@@ -149,11 +151,11 @@ def test_manifest_with_an_edited_recipe_is_rejected(tmp_path: Path, trained: Pat
 def test_manifest_with_an_edited_published_recipe_is_rejected(tmp_path: Path, edit: Edit) -> None:
     manifest = bundled("benchmark_data/demo/manifest.jsonl")
     assert len(read_manifest(manifest)) == 16
-    with pytest.raises(CheckpointError, match=r"line 2: .*the line was edited"):
+    with pytest.raises(CheckpointError, match=r"line 2: the line was edited"):
         read_manifest(edit_line(manifest, tmp_path / "manifest.jsonl", edit))
 
 
-SPACE = """
+SPACE_SOURCE = """
 from torch import nn
 
 def build(architecture, n_classes):
@@ -161,8 +163,8 @@ def build(architecture, n_classes):
 """
 
 
-def custom_trainings(folder: Path) -> TrainingConfig:
-    (folder / "models.py").write_text(SPACE)
+def custom_training_config(folder: Path) -> TrainingConfig:
+    (folder / "models.py").write_text(SPACE_SOURCE)
     space = {"file": str(folder / "models.py"), "function": "build"}
     fields = training_fields(folder, space=space, architectures=["flat"])
     del fields["network"]
@@ -170,7 +172,7 @@ def custom_trainings(folder: Path) -> TrainingConfig:
 
 
 def test_training_of_a_custom_space_rejects_an_edited_recipe(tmp_path: Path) -> None:
-    config = custom_trainings(tmp_path)
+    config = custom_training_config(tmp_path)
     assert run_trainings(config).complete
     manifest = config.store / "manifest.jsonl"
     assert run_trainings(config).computed == 0

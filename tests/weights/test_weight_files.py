@@ -1,4 +1,4 @@
-"""Weight files of one network (safetensors and PyTorch): contents, and a clear error for each invalid file."""
+"""Weight files of one network (safetensors and PyTorch) are read, and each invalid file gives a clear error."""
 
 import io
 import re
@@ -31,17 +31,17 @@ def torch_bytes(content: Any, *, zipped: bool = True) -> bytes:
     return stream.getvalue()
 
 
-def add_prefix(prefix: str) -> dict[str, torch.Tensor]:
+def weights_with_prefix(prefix: str) -> dict[str, torch.Tensor]:
     return {prefix + name: tensor for name, tensor in WEIGHTS.items()}
 
 
 def assert_weights(path: Path) -> list[str]:
-    """Check that a file contains `WEIGHTS` and return the notes printed while reading it."""
-    lines: list[str] = []
-    tensors = read_weights(path, lines.append)
+    """Check that a file contains `WEIGHTS`, and return the messages printed while reading it."""
+    messages: list[str] = []
+    tensors = read_weights(path, messages.append)
     assert sorted(tensors) == sorted(WEIGHTS)
     assert all(torch.equal(tensors[name], WEIGHTS[name]) for name in WEIGHTS)
-    return lines
+    return messages
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -51,36 +51,38 @@ def assert_weights(path: Path) -> list[str]:
         (WEIGHTS, None),
         ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
         ({"state_dict": WEIGHTS, "epoch": 3, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}, "state_dict"),
-        ({"model": add_prefix("module.")}, "the entry 'model'; names without 'mo"),
+        ({"model": weights_with_prefix("module.")}, "the entry 'model'; names without 'mo"),
         ({"weights_of_mine": WEIGHTS}, "the entry 'weights_of_mine'."),
-        (add_prefix("module."), "names without 'module.'."),
-        (add_prefix("module._orig_mod."), "names without 'module._orig_mod.'."),
+        (weights_with_prefix("module."), "names without 'module.'."),
+        (weights_with_prefix("module._orig_mod."), "names without 'module._orig_mod.'."),
     ],
 )
-def test_torch_file_yields_its_state_dict(tmp_path: Path, content: Any, note: str | None, zipped: bool) -> None:
+def test_read_weights_returns_the_state_dict_of_a_torch_file(
+    tmp_path: Path, content: Any, note: str | None, zipped: bool
+) -> None:
     path = tmp_path / "w.pth"
     path.write_bytes(torch_bytes(content, zipped=zipped))
     assert is_torch_file(path.read_bytes())
-    lines = assert_weights(path)
-    assert [note is not None and note in line for line in lines] == [True] * (note is not None)
+    messages = assert_weights(path)
+    assert [note is not None and note in message for message in messages] == [True] * (note is not None)
 
 
-def test_torch_file_with_several_state_dicts_warns_which_one_is_used(tmp_path: Path) -> None:
+def test_read_weights_warns_about_several_state_dicts_in_a_torch_file(tmp_path: Path) -> None:
     path = tmp_path / "w.pth"
     path.write_bytes(torch_bytes({"ema": {"other": torch.ones(1)}, "model": WEIGHTS}))
     with pytest.warns(RobustWarning, match=r"w\.pth contains several state_dicts: using 'model', not 'ema'\."):
         assert_weights(path)
 
 
-def test_safetensors_file_is_recognised_whatever_its_name(tmp_path: Path) -> None:
+def test_read_weights_recognises_safetensors_files_with_other_names(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "w.pth")
     assert assert_weights(tmp_path / "w.pth") == []
-    save_file(add_prefix("module."), tmp_path / "wrapped")
+    save_file(weights_with_prefix("module."), tmp_path / "wrapped")
     assert "names without 'module.'" in assert_weights(tmp_path / "wrapped")[0]
 
 
 @pytest.mark.parametrize("length", [640, 0x04034B50])
-def test_safetensors_header_length_is_not_taken_for_a_torch_file(length: int) -> None:
+def test_is_torch_file_rejects_safetensors_with_a_similar_header_length(length: int) -> None:
     beginning = length.to_bytes(8, "little")
     assert beginning.startswith((b"\x80\x02", b"PK\x03\x04"))
     assert not is_torch_file(beginning)
@@ -88,9 +90,12 @@ def test_safetensors_header_length_is_not_taken_for_a_torch_file(length: int) ->
 
 def compress(raw: bytes) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(raw)) as old, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as new:
-        for member in old.infolist():
-            new.writestr(member.filename, old.read(member))
+    with (
+        zipfile.ZipFile(io.BytesIO(raw)) as source_archive,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as compressed_archive,
+    ):
+        for member in source_archive.infolist():
+            compressed_archive.writestr(member.filename, source_archive.read(member))
     return stream.getvalue()
 
 
@@ -103,8 +108,8 @@ def torchscript_bytes() -> bytes:
 
 
 INVALID: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "expected a whole safetensors file, got an empty one"),
-    "text": (b"weights", "expected a whole safetensors file, got a truncated or damaged one"),
+    "empty": (b"", "expected a complete safetensors file, got an empty file"),
+    "text": (b"weights", "expected a complete safetensors file, got a truncated or damaged file"),
     "a pickled network": (
         torch_bytes(TinyNetwork()),
         r"names tests\.support\.tiny_networks\.TinyNetwork, whose code .*torch\.save\(network\.state_dict\(\), ",
@@ -115,31 +120,31 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "TorchScript": (
         torchscript_bytes(),
-        r"got a TorchScript archive, which holds code.*torch\.save\(network\.state_dict\(\), ",
+        r"got a TorchScript archive, which contains code.*torch\.save\(network\.state_dict\(\), ",
     ),
-    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed one"),
-    "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or foreign one"),
+    "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed archive"),
+    "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or unrelated file"),
     "no tensors": (torch_bytes({"epoch": 3}), "expected a state_dict of named tensors, got a dictionary of 'epoch'"),
     "a list": (torch_bytes([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
     "two networks": (
         torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}),
         "expected one state_dict, got 2, such as 'generator', 'critic'",
     ),
-    "no numbers": (
+    "not finite": (
         torch_bytes({"a": torch.tensor([1.0, float("nan")])}),
-        "expected finite numbers, got 1 NaN or infinite",
+        "a has 1 NaN or infinite values",
     ),
     "a sparse tensor": (
         torch_bytes({"a": torch.ones(2, 2).to_sparse()}),
         r"got 'a', which is torch\.float32, torch\.sparse",
     ),
     "a tensor without values": (torch_bytes({"a": torch.ones(2, device="meta")}), "got 'a', .* on meta"),
-    "a view without end": (torch_bytes({"a": torch.ones(1).expand(1 << 40)}), "expected tensors of at most"),
+    "an expanded view": (torch_bytes({"a": torch.ones(1).expand(1 << 40)}), "expected tensors of at most"),
 }
 
 
 @pytest.mark.parametrize("case", INVALID)
-def test_invalid_file_gives_one_clear_error(tmp_path: Path, case: str) -> None:
+def test_read_weights_rejects_invalid_files_with_a_clear_error(tmp_path: Path, case: str) -> None:
     raw, message = INVALID[case]
     path = tmp_path / "w.pth"
     path.write_bytes(raw)
@@ -149,32 +154,32 @@ def test_invalid_file_gives_one_clear_error(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_truncated_torch_file_is_rejected_at_any_length(tmp_path: Path, zipped: bool) -> None:
+def test_read_weights_rejects_torch_files_truncated_to_any_length(tmp_path: Path, zipped: bool) -> None:
     raw, path = torch_bytes(WEIGHTS, zipped=zipped), tmp_path / "w.pth"
     for length in range(8, len(raw), len(raw) // 20):
         path.write_bytes(raw[:length])
-        with pytest.raises(CheckpointError, match="got a truncated, damaged or foreign one"):
+        with pytest.raises(CheckpointError, match="got a truncated, damaged or unrelated file"):
             read_weights(path)
 
 
-def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="got a folder instead of a regular file"):
+def test_read_weights_rejects_folders_and_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="a folder instead of a regular file"):
         read_weights(tmp_path)
-    with pytest.raises(CheckpointError, match="got No such file"):
+    with pytest.raises(CheckpointError, match="No such file or directory"):
         read_weights(tmp_path / "none.pth")
 
 
-def test_fill_network_error_counts_and_names_mismatched_tensors() -> None:
+def test_fill_network_error_counts_and_lists_mismatched_tensors() -> None:
     network = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
     tensors = dict(network.state_dict())
-    for number in range(4):
-        del tensors[f"{number}.bias"]
+    for layer in range(4):
+        del tensors[f"{layer}.bias"]
     tensors |= {"head.weight": torch.ones(1), "4.weight": torch.ones(3, 2)}
     with pytest.raises(CheckpointError) as error:
         fill_network(network, tensors, "w.pth")
     assert str(error.value) == (
-        "Loading weights failed for w.pth: expected the tensors of Sequential, got others (4 of 10 missing: 0.bias, "
-        "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 of another shape: 4.weight (3, 2) instead of (2, 2)). Give "
+        "Loading weights failed for w.pth: the tensors are not those of Sequential (4 of 10 missing: 0.bias, "
+        "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 of another shape: 4.weight (3, 2) instead of (2, 2)). Use "
         "the weights of this network."
     )
 
@@ -189,10 +194,10 @@ def test_sweep_rejects_a_torch_file_and_prints_the_conversion_command(
     weights = {"files": {"lenet5": str(path)}}
     fields = {"space": "zoo", "network": {}, "checkpoints": None, "architectures": ["lenet5"], "keys": {"clean": {}}}
     sweep = write_sweep(**fields, weights=weights)
-    line = robust201(*command, sweep).refusal(2)
-    assert "expected a safetensors file, got a PyTorch file, which is a pickle" in line
+    error_line = robust201(*command, sweep).refusal(2)
+    assert "expected a safetensors file, got a PyTorch file, which is a pickle" in error_line
     assert not (tmp_path / "results").exists()
-    match = re.search(r"python (-c .+)$", line)
+    match = re.search(r"python (-c .+)$", error_line)
     assert match is not None
     subprocess.run([sys.executable, *shlex.split(match[1])], check=True)
     converted = load_file(path.with_suffix(".safetensors"))

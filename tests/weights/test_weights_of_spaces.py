@@ -1,4 +1,4 @@
-"""Weights of several spaces: stored together, imported by name and evaluated; weight files by dataset."""
+"""Weights of several spaces are stored together, imported by name and evaluated; datasets may have their own files."""
 
 import json
 import shutil
@@ -69,10 +69,10 @@ def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:
 
 def test_manifest_of_an_earlier_version_is_read_and_written_unchanged(tmp_path: Path) -> None:
     shutil.copy(OLD_MANIFEST, tmp_path / "manifest.jsonl")
-    old = CheckpointStore(tmp_path)
-    assert old.find(21, "cifar10", recipe="").file == "cifar10/000021-e200-s777.safetensors"
-    assert old.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
-    assert old.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
+    old_store = CheckpointStore(tmp_path)
+    assert old_store.find(21, "cifar10", recipe="").file == "cifar10/000021-e200-s777.safetensors"
+    assert old_store.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
+    assert old_store.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
     with CheckpointStore(tmp_path / "new") as store:
         store.add(index=21, epochs=200, seed=777, **SIZE, **COMMON)
         recipe: dict[str, Any] = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
@@ -85,25 +85,25 @@ def test_manifest_of_an_earlier_version_is_read_and_written_unchanged(tmp_path: 
 def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> None:
     spaces = ("nasbench201", "zoo", "file", "numbers")
     with CheckpointStore(tmp_path) as store:
-        for number, space in enumerate(spaces):
-            state = {"weight": torch.full((4,), float(number))}
+        for value, space in enumerate(spaces):
+            state = {"weight": torch.full((4,), float(value))}
             size = SIZE if space == "nasbench201" else {}
             index = 21 if space in {"nasbench201", "numbers"} else "same"
             store.add(space=space, index=index, epochs=1, seed=0, **size, **COMMON | {"state_dict": state})
     reopened = CheckpointStore(tmp_path)
     assert len({record.file for record in reopened.records()}) == len(reopened.records()) == 4
-    for number, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
+    for value, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
         record = reopened.find(index, "cifar10", space=space)
-        assert reopened.load(record)["weight"][0] == number
+        assert reopened.load(record)["weight"][0] == value
         assert reopened.find_all(index, "cifar10", space=space) == (record,)
         assert reopened.find_hash(index, "cifar10", record.sha256, space=space) == record
     lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
     assert "channels" not in lines[2]
-    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\. Name a"):
+    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\. Use a"):
         reopened.find(21, "cifar10", space="absent")
 
 
-def test_names_and_recipes_with_dashes_get_different_files(tmp_path: Path) -> None:
+def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         for name, recipe in (("a-b", "c"), ("a", "b-c")):
             store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **COMMON)
@@ -115,7 +115,7 @@ def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, changes: dic
     fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON, **changes}
     with (
         CheckpointStore(tmp_path) as store,
-        pytest.raises(CheckpointError, match="expected a name that can name a folder"),
+        pytest.raises(CheckpointError, match="it cannot be the name of a folder"),
     ):
         store.add(**fields)
 
@@ -128,7 +128,7 @@ def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
 
 
 @pytest.mark.parametrize("space", ["zoo", "file"])
-def test_sweep_evaluates_several_trainings_of_another_space(
+def test_sweep_evaluates_several_recipes_of_another_space(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, space: str
 ) -> None:
     models = tmp_path / "my_models.py"
@@ -160,10 +160,10 @@ def test_sweep_evaluates_several_trainings_of_another_space(
     assert "Computed 0 evaluations" in robust201("run", sweep).err
 
 
-def test_equal_names_of_two_files_are_two_networks(
+def test_equal_architecture_names_of_two_files_are_two_networks(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
-    """Their tensors have equal shapes, so only the file's hash distinguishes them."""
+    """The tensors have equal shapes, so only the hash of the file distinguishes the networks."""
     imported = {}
     for seed, name in enumerate(("a", "b")):
         (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
@@ -173,8 +173,8 @@ def test_equal_names_of_two_files_are_two_networks(
     store = CheckpointStore(tmp_path / "store")
     assert len(store.records()) == 2
     for record in store.records():
-        store.load(record)  # The second import must not have overwritten the first one's file.
-    chosen = {}
+        store.load(record)  # checks the hash; the second import must not have overwritten the file of the first
+    evaluated_sha256 = {}
     for name in ("a", "b", "c"):
         (tmp_path / "c.py").write_text(f"{MODELS}\n# c\n")
         sweep = write_sweep(
@@ -191,10 +191,10 @@ def test_equal_names_of_two_files_are_two_networks(
             assert "got only weights of the space build-" in result.refusal(2)
         else:
             assert result.code == 0, result.err
-            facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
-            ((checkpoint,),) = facts["checkpoints"]["digits"].values()
-            chosen[name] = checkpoint["sha256"]
-    assert chosen["a"] == imported["a"][0].sha256 != chosen["b"]
+            plan_facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
+            ((checkpoint,),) = plan_facts["checkpoints"]["digits"].values()
+            evaluated_sha256[name] = checkpoint["sha256"]
+    assert evaluated_sha256["a"] == imported["a"][0].sha256 != evaluated_sha256["b"]
 
 
 def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
@@ -205,9 +205,7 @@ def test_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, 
     assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
 
 
-def test_load_model_and_import_warn_which_of_several_state_dicts_they_use(
-    robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_load_model_and_import_warn_about_several_state_dicts(robust201: RunCommand, tmp_path: Path) -> None:
     state = load_file(write_state(tmp_path / "tiny.safetensors"))
     path = tmp_path / "source/tiny.pth"
     path.parent.mkdir()
@@ -223,11 +221,15 @@ def test_load_model_and_import_warn_which_of_several_state_dicts_they_use(
     ("name", "options", "expected"),
     [
         ("tiny", ["--space", "zo"], "expected nasbench201, zoo or FILE:FUNCTION, got 'zo'. Did you mean 'zoo'"),
-        ("tiny", ["--space", "zoo", "--recipe", "1e3"], "expected a letter, then letters, digits"),
-        ("tiny", ["--space", "zoo", "--format", "nats"], "expected no --format for networks of the space zoo"),
+        ("tiny", ["--space", "zoo", "--recipe", "1e3"], "a name must start with a letter"),
+        ("tiny", ["--space", "zoo", "--format", "nats"], "--format nats is only for the space nasbench201"),
         ("tinny", ["--space", "zoo"], "'tinny': expected a network of the zoo"),
-        ("wide", ["--space", "zoo", "--architectures", "tiny"], "expected a file tiny.safetensors, got wide"),
-        ("000021", ["--space", "zoo"], "expected files such as resnet18.safetensors"),
+        (
+            "wide",
+            ["--space", "zoo", "--architectures", "tiny"],
+            "there is no file tiny.safetensors, only files of wide",
+        ),
+        ("000021", ["--space", "zoo"], "there are no files named after networks, such as resnet18.safetensors"),
     ],
 )
 def test_invalid_import_gives_a_one_line_error(
@@ -242,7 +244,7 @@ def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path
     write_state(tmp_path / "source/tiny.safetensors", width=5)
     message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").refusal(2)
     assert "tiny digits seed 777 in" in message
-    assert "expected the tensors of Small, got others" in message
+    assert "the tensors are not those of Small" in message
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunC
         "--datasets",
         "mine",
     )
-    assert "or its number of classes, got mine" in robust201(*command).refusal(2)
+    assert "the number of classes of the dataset mine is unknown" in robust201(*command).refusal(2)
     assert robust201(*command, "--classes", 10).code == 0
     assert CheckpointStore(tmp_path / "store").find("tiny", "mine", space="zoo").n_classes == 10
 
@@ -268,14 +270,14 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunC
 @pytest.fixture
 def two_datasets(tmp_path: Path) -> dict[str, Any]:
     images = write_parquet(tmp_path / "images.parquet")
-    mine = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
+    custom_dataset = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
     return {"space": "zoo", "architectures": ["tiny"], "network": {}, "checkpoints": None,
-            "datasets": {"digits": {}, "mine": mine}, "keys": {"clean": {}}}  # fmt: skip
+            "datasets": {"digits": {}, "mine": custom_dataset}, "keys": {"clean": {}}}  # fmt: skip
 
 
 def checkpoints_of(results: Path) -> dict[str, str]:
-    by_dataset: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
-    return {dataset: networks["tiny"] for dataset, networks in by_dataset.items()}
+    checkpoints: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
+    return {dataset: networks["tiny"] for dataset, networks in checkpoints.items()}
 
 
 def test_each_dataset_may_have_separate_weight_files(
@@ -286,8 +288,8 @@ def test_each_dataset_may_have_separate_weight_files(
     sweep = write_sweep(**two_datasets, weights={"files": files})
     result = robust201("run", sweep)
     assert result.code == 0, result.err
-    by_dataset = checkpoints_of(tmp_path / "results")
-    assert by_dataset["digits"] != by_dataset["mine"]
+    checkpoints = checkpoints_of(tmp_path / "results")
+    assert checkpoints["digits"] != checkpoints["mine"]
     config = parse_config(yaml.safe_load(sweep.read_text()), "sweep")
     assert portable_fields(config)["weights"]["files"] == {name: {"tiny": "tiny.safetensors"} for name in files}
     assert dict(_paths(config))["weights.files.mine.tiny"] == tmp_path / "mine/tiny.safetensors"

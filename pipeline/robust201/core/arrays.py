@@ -1,7 +1,7 @@
-"""Reader of NumPy's .npy format that raises ValueError for any damaged file.
+"""Reader of NumPy's .npy format that raises ValueError for every damaged file.
 
-`numpy.load` evaluates the header as Python, so a damaged header raises errors of the tokenizer or parser, and a damaged
-shape allocates memory. See numpy.lib.format for the format.
+`numpy.load` evaluates the header as a Python expression, so a damaged header raises errors of Python's tokenizer or
+parser, and a damaged shape allocates memory. The module numpy.lib.format defines the format.
 """
 
 import math
@@ -30,7 +30,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
     Raises:
         OSError: the file cannot be read (FileNotFoundError: it does not exist).
-        ValueError: it is not a complete .npy file of numbers.
+        ValueError: the file is not a complete .npy file of numbers.
     """
     with open_file(path, None) as stream:
         n_bytes = os.fstat(stream.fileno()).st_size
@@ -44,7 +44,11 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 
 def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any]:
-    """Read a numeric array from a stream of `n_bytes`, such as an archive member (ValueError as in `read_npy`)."""
+    """Read a numeric array from a stream of `n_bytes`, such as an archive member.
+
+    Raises:
+        ValueError: the stream is not a complete .npy file of numbers.
+    """
     with open_content() as stream:
         dtype, shape, is_fortran = read_header(stream)
         _check_size(n_bytes - stream.tell(), dtype, shape)
@@ -54,24 +58,28 @@ def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any
 
 
 def read_header(stream: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Return dtype, shape and whether the order is Fortran's; ValueError if it is not a header of a numeric array."""
-    head = stream.read(len(_MAGIC) + 2)
-    length_bytes = _LENGTH_BYTES.get(head[-2]) if len(head) == len(_MAGIC) + 2 else None
-    if not head.startswith(_MAGIC) or length_bytes is None:
+    """Return the dtype, the shape, and whether the array is in Fortran order.
+
+    Raises:
+        ValueError: the stream does not begin with the header of a numeric array.
+    """
+    prefix = stream.read(len(_MAGIC) + 2)
+    length_bytes = _LENGTH_BYTES.get(prefix[-2]) if len(prefix) == len(_MAGIC) + 2 else None
+    if not prefix.startswith(_MAGIC) or length_bytes is None:
         raise ValueError("not a .npy file")
-    length = int.from_bytes(stream.read(length_bytes), "little")
-    if length > _MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {length:,} bytes")
-    text = stream.read(length).decode("latin-1")
-    fields = dict(_FIELD.findall(text))
+    header_bytes = int.from_bytes(stream.read(length_bytes), "little")
+    if header_bytes > _MAX_HEADER_BYTES:
+        raise ValueError(f"an impossible header length of {header_bytes:,} bytes")
+    header = stream.read(header_bytes).decode("latin-1")
+    fields = dict(_FIELD.findall(header))
     dtype = _DTYPE.fullmatch(fields.get("descr", ""))
     if fields.keys() != {"descr", "fortran_order", "shape"} or dtype is None or fields["shape"][0] != "(":
-        raise ValueError(f"the header {text[:100]!r}")
-    shape = tuple(int(number) for number in re.findall(r"\d+", fields["shape"]))
+        raise ValueError(f"an unsupported header {header[:100]!r}")
+    shape = tuple(int(size) for size in re.findall(r"\d+", fields["shape"]))
     return np.dtype(dtype[1]), shape, fields["fortran_order"] == "True"
 
 
 def _check_size(n_bytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     expected = math.prod(shape) * dtype.itemsize
     if n_bytes != expected:
-        raise ValueError(f"{n_bytes:,} bytes, not {expected:,} of {dtype} {shape}")
+        raise ValueError(f"{n_bytes:,} bytes of data instead of {expected:,} for {dtype} {shape}")

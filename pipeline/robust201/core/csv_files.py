@@ -1,4 +1,4 @@
-"""CSV files whose text spreadsheets display but never evaluate."""
+"""CSV files whose text cells spreadsheets display and never evaluate as formulas."""
 
 import re
 from pathlib import Path
@@ -10,24 +10,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)
-"""Start of a formula: at the start of a cell, and after the separators of other locales."""
+"""Start of a formula, at the start of a cell or after a separator of another locale."""
 
 
 def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None:
-    """Write a table with an apostrophe before text that spreadsheets would evaluate as a formula.
+    """Write a CSV file, with an apostrophe before text that spreadsheets would evaluate as a formula.
 
-    Names of keys, recipes and architectures may come from other people's files. Numbers, including negative ones, are
+    Names of keys, recipes and architectures may come from untrusted files. Numbers, including negative ones, are
     written with all digits.
     """
-    safe = frame.rename(columns=_as_text, index=_as_text).rename_axis(index=_as_text)
+    quoted = frame.rename(columns=_quote_formula, index=_quote_formula).rename_axis(index=_quote_formula)
     for position, dtype in enumerate(frame.dtypes):
         if dtype.kind == "O":
-            safe.isetitem(position, [_as_text(value) for value in safe.iloc[:, position]])
-    write_text(path, safe.to_csv(index=index))
+            quoted.isetitem(position, [_quote_formula(cell) for cell in quoted.iloc[:, position]])
+    write_text(path, quoted.to_csv(index=index))
 
 
-def _as_text(value: object) -> object:
-    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) and not _is_number(value) else value
+def _quote_formula(cell: object) -> object:
+    return _FORMULA.sub(r"\1'", cell) if isinstance(cell, str) and not _is_number(cell) else cell
 
 
 def _is_number(text: str) -> bool:

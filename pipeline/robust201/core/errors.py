@@ -22,37 +22,41 @@ The tree::
         ├── StorageFullError      no space left on the disk
         └── StorageLibraryError   the library that the shards' URL scheme needs is not installed (exit 2)
 
-Every message reads `<what failed> for <unit or file>: expected X, got Y. <what to do>`.
+Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>`.
 """
 
 import difflib
 from collections.abc import Iterable
 
 MAX_MESSAGE = 1500
-"""Maximum length of a message in characters: text quoted from a file or a user may be megabytes."""
+"""Maximum length of a message in characters, because it may quote megabytes of text from a file or a user."""
 
-_MESSAGE_END = 400
-_MESSAGE_BEGINNING = 1050
+_MESSAGE_END_CHARACTERS = 400
+_MESSAGE_BEGINNING_CHARACTERS = 1050
 
 _MIN_PREFIX_LENGTH = 3
 """Minimum length of a prefix that identifies a name."""
 
 
 def shorten(message: str) -> str:
-    """Replace the middle of a text that is longer than `MAX_MESSAGE` by the number of characters left out."""
+    """Replace the middle of a message that is longer than `MAX_MESSAGE` by the number of omitted characters."""
     if len(message) <= MAX_MESSAGE:
         return message
-    left_out = len(message) - _MESSAGE_BEGINNING - _MESSAGE_END
-    return f"{message[:_MESSAGE_BEGINNING]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
+    n_omitted = len(message) - _MESSAGE_BEGINNING_CHARACTERS - _MESSAGE_END_CHARACTERS
+    beginning, end = message[:_MESSAGE_BEGINNING_CHARACTERS], message[-_MESSAGE_END_CHARACTERS:]
+    return f"{beginning}… ({n_omitted:,} characters left out) …{end}"
 
 
-def one_line(text: object, max_length: int = 300) -> str:
-    """Return a text as one line of at most `max_length` characters without a full stop; if empty, the object's type."""
-    return " ".join(str(text).split())[:max_length].rstrip(".") or type(text).__name__
+def one_line(value: object, max_length: int = 300) -> str:
+    """Return the text of an object as one line of at most `max_length` characters, without the final full stop.
+
+    For an empty text, return the name of the object's type.
+    """
+    return " ".join(str(value).split())[:max_length].rstrip(".") or type(value).__name__
 
 
 def describe_content(error: Exception) -> str:
-    """Describe in one short line why the content of a file cannot be read."""
+    """Explain in one short line why the content of a file cannot be read."""
     if isinstance(error, UnicodeDecodeError):  # its representation contains the whole file
         return "it is not valid UTF-8"
     return f"it lacks {error}" if isinstance(error, KeyError) else one_line(error)
@@ -92,11 +96,14 @@ class DatasetError(InputError):
 
 
 class ResultsError(InputError, FileNotFoundError):
-    """An exported dataset or a file of it is missing or damaged (also a FileNotFoundError, as published)."""
+    """An exported dataset or a file of it is missing or damaged.
+
+    It is also a FileNotFoundError, which the published helper raises.
+    """
 
 
 class FormatVersionError(InputError):
-    """A results folder or shard was written in a format this version does not know."""
+    """A results folder or shard has a format that this version of robust201 does not know."""
 
 
 class EvaluationError(RobustError):
@@ -106,7 +113,10 @@ class EvaluationError(RobustError):
 
 
 class NetworkError(InputError, EvaluationError):
-    """A network cannot be evaluated as it is (also an EvaluationError, since a worker of a sweep may find it)."""
+    """A network cannot be evaluated as it is.
+
+    It is also an EvaluationError, since a worker of a sweep may detect the problem.
+    """
 
 
 class PerturbationError(EvaluationError):
@@ -144,36 +154,40 @@ class StorageFullError(StorageError):
 
 
 class StorageLibraryError(StorageError):
-    """The library for the shards' URL is not installed; a StorageError, so that the run stops if a worker lacks it."""
+    """The library for the shards' URL is not installed.
+
+    It is a StorageError, so that the run stops if a worker lacks the library.
+    """
 
     exit_code = 2
 
 
 class RobustWarning(UserWarning):
-    """Base of every warning that robust201 gives on purpose; the command line prints each as one line."""
+    """Base of every warning that robust201 issues on purpose; the command line prints each as one line."""
 
 
-_MAX_NAME = 100
+_MAX_COMPARED_CHARACTERS = 100
 """Number of leading characters by which names are compared."""
 
 
 def closest(name: str, candidates: Iterable[str]) -> str:
     """Suggest the candidate closest to an unknown name, as a sentence to append to an error message.
 
-    Returns ``" Did you mean 'pgd'?"`` (with the leading space), or up to 25 known names if no candidate is close.
-    Case is ignored, and a candidate that begins with the name (`eps`) is preferred to a similar one (`steps`).
+    The sentence is, for example, ``" Did you mean 'pgd'?"`` (with the leading space). If no candidate is close, it
+    lists up to 25 known names. Case is ignored. A candidate that begins with the name is preferred to a similar one:
+    for ``eps``, ``epsilons`` is preferred to ``steps``.
     """
-    known = [str(candidate) for candidate in candidates]
-    if not known:
+    known_names = [str(candidate) for candidate in candidates]
+    if not known_names:
         return ""
-    folded = {candidate.casefold(): candidate for candidate in reversed(known)}
-    query = name[:_MAX_NAME].casefold()
+    names_by_folded = {candidate.casefold(): candidate for candidate in reversed(known_names)}
+    query = name[:_MAX_COMPARED_CHARACTERS].casefold()
     with_prefix = [
-        candidate for candidate in folded if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
+        candidate for candidate in names_by_folded if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
     ]
-    matches = [query] if query in folded else sorted(with_prefix, key=len)
-    best = matches or difflib.get_close_matches(query, folded, n=1, cutoff=0.6)
-    if best:
-        return f" Did you mean {folded[best[0]]!r}?"
-    names = ", ".join(known[:25])
-    return f" Known: {names}{', …' if len(known) > 25 else ''}."
+    matches = [query] if query in names_by_folded else sorted(with_prefix, key=len)
+    matches_or_similar = matches or difflib.get_close_matches(query, names_by_folded, n=1, cutoff=0.6)
+    if matches_or_similar:
+        return f" Did you mean {names_by_folded[matches_or_similar[0]]!r}?"
+    name_list = ", ".join(known_names[:25])
+    return f" Known: {name_list}{', …' if len(known_names) > 25 else ''}."

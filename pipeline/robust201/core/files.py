@@ -1,4 +1,4 @@
-"""Files on disk: non-blocking reads of regular files, atomic writes (a file is complete or absent), and locks."""
+"""Files on disk: non-blocking reads of regular files, atomic writes (a file is complete or absent), and file locks."""
 
 import contextlib
 import errno
@@ -22,27 +22,27 @@ from robust201.core.errors import InputError, StorageError, StorageFullError
 
 _MAX_AMOUNT = 1e30
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+_SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
 """Message of `numpy.save` if the disk is full; its error has no errno."""
 
 
 def show_bytes(count: float) -> str:
-    """Render a number of bytes as ``1.23 GB``, below 1 GB as ``12.3 MB``."""
+    """Render a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 class IrregularFileError(OSError, ValueError):
-    """A path is not a regular file, or the file exceeds its size limit; `str` is the reason.
+    """A path is not a regular file, or the file exceeds its size limit; `str(error)` is the reason.
 
-    Also a ValueError, since readers treat both cases like invalid content.
+    It is also a ValueError, since readers treat both cases like invalid content.
     """
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
-_KINDS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "a folder",
     stat.S_IFREG: "a file",
     stat.S_IFIFO: "a named pipe",
@@ -51,31 +51,32 @@ _KINDS = {
 
 
 def describe_kind(mode: int) -> str:
-    """Return the kind of file of a mode (`st_mode`), such as ``a named pipe``."""
-    return _KINDS.get(stat.S_IFMT(mode), "a device")
+    """Return the file type in a mode (`st_mode`), such as ``a named pipe``."""
+    return _FILE_TYPES.get(stat.S_IFMT(mode), "a device")
 
 
 def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file of at most `max_bytes`; use it for every file that this process did not write itself.
+    """Open a regular file of at most `max_bytes`.
+
+    Use it for every file that this process did not write itself.
 
     A plain `open` of a named pipe blocks until its other end is opened, and signals cannot interrupt that in a thread;
-    reading a device may never end. `max_bytes` is None if a file may have any size, because it is read in pieces.
+    reading a device may never end. `max_bytes` is None if the file may have any size, because it is read in chunks.
 
     Raises:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist; IsADirectoryError: it is a folder).
-        IrregularFileError: it is a pipe, a socket or a device, or too large.
+        IrregularFileError: the path is a pipe, a socket or a device, or the file is too large.
     """
 
     def open_regular(_path: str, flags: int) -> int:
         try:
             descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
-        except (
-            BlockingIOError
-        ):  # another NFS client has a delegation on this regular file, and the server is recalling it
+        except BlockingIOError:
+            # Another NFS client has a delegation on this regular file, and the server is recalling it.
             descriptor = os.open(path, flags | os.O_NOCTTY, 0o666)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket, or a pipe opened for writing that has no reader
-                raise _irregular(path, describe_kind(path.stat().st_mode)) from error
+                raise _irregular_file_error(path, describe_kind(path.stat().st_mode)) from error
             raise
         try:
             _check_regular(path, os.fstat(descriptor), max_bytes)
@@ -91,52 +92,55 @@ def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) ->
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a folder instead of a regular file", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise _irregular(path, describe_kind(status.st_mode))
+        raise _irregular_file_error(path, describe_kind(status.st_mode))
     if max_bytes is not None and status.st_size > max_bytes:
         reason = f"{show_bytes(status.st_size)}, more than {show_bytes(max_bytes)}"
         raise IrregularFileError(errno.EFBIG, reason, str(path))
 
 
-def _irregular(path: Path, kind: str) -> IrregularFileError:
-    return IrregularFileError(errno.ENXIO, f"{kind} instead of a regular file", str(path))
+def _irregular_file_error(path: Path, file_type: str) -> IrregularFileError:
+    return IrregularFileError(errno.ENXIO, f"{file_type} instead of a regular file", str(path))
 
 
 def check_file(path: Path, max_bytes: int | None = None) -> None:
-    """Raise the errors of `open_file`, for a path that a library opens itself."""
+    """Check a path that a library opens itself; raise the same errors as `open_file`."""
     open_file(path, max_bytes).close()
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read a whole file of at most `max_bytes` (raises as `open_file`)."""
+    """Read a whole file of at most `max_bytes`; raise the same errors as `open_file`."""
     with open_file(path, max_bytes) as stream:
         # A read reserves memory for all requested bytes at once, so request the size of the file and not the limit.
         return stream.read(os.fstat(stream.fileno()).st_size)
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read a UTF-8 file of at most `max_bytes` (raises as `open_file`; UnicodeDecodeError: not valid UTF-8)."""
+    """Read a UTF-8 file of at most `max_bytes`.
+
+    It raises the same errors as `open_file`, and UnicodeDecodeError if the content is not valid UTF-8.
+    """
     return read_file(path, max_bytes).decode()
 
 
 def sha256_of(path: Path, max_bytes: int | None = None) -> str:
-    """Return the SHA-256 of a file: 64 lower-case hex digits (raises as `open_file`)."""
+    """Return the SHA-256 of a file (64 lower-case hex digits); raise the same errors as `open_file`."""
     return digest_of(path, hashlib.sha256, max_bytes)
 
 
 def digest_of(path: Path, hasher: "Callable[[], hashlib._Hash]", max_bytes: int | None = None) -> str:
-    """Return the digest of a file by a new `hasher`: lower-case hex digits (raises as `open_file`)."""
+    """Hash a file with a new `hasher` and return lower-case hex digits; raise the same errors as `open_file`."""
     with open_file(path, max_bytes) as stream:
         return hashlib.file_digest(cast(BufferedReader, stream), hasher).hexdigest()
 
 
 MAX_JSON_BYTES = 1 << 30
-"""Maximum size of a JSON file of robust201: the hashes of all networks' weights take some megabytes."""
+"""Maximum size of a JSON file of robust201; the largest, with the hashes of all networks' weights, takes megabytes."""
 
 MAX_STATE_BYTES = 1 << 20
-"""Maximum size of a state file of a process or folder: lease, heartbeat, progress, format."""
+"""Maximum size of a state file: lease, heartbeat, progress, format."""
 
 MAX_LISTED_BYTES = 16 << 30
-"""Maximum size of a file of an exported dataset, which is read in pieces."""
+"""Maximum size of a file of an exported dataset; such files are read in chunks."""
 
 
 def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -144,12 +148,12 @@ def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
     Raises:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist).
-        ValueError: it is not JSON, not a regular file, or too large.
+        ValueError: the file is not JSON, not a regular file, or too large.
     """
     try:
         return json.loads(read_text(path, max_bytes))
     except IsADirectoryError as error:
-        raise _irregular(path, "a folder") from error
+        raise _irregular_file_error(path, "a folder") from error
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
 
@@ -173,12 +177,11 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in _FULL:
-            raise _full(path, error) from error
-        got = "a file" if path.is_file() else error.strerror
+        if error.errno in _DISK_FULL_ERRNOS:
+            raise _disk_full_error(path, error) from error
+        reason = "a file with this name exists" if path.is_file() else error.strerror
         raise InputError(
-            f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
-            "permissions."
+            f"Creating a folder failed for {path}: {reason}. Choose another path, or correct the permissions."
         ) from error
 
 
@@ -188,88 +191,90 @@ def is_amount(value: object) -> bool:
 
 
 def visible_entries(folder: Path) -> list[str]:
-    """Return the sorted names in a folder that do not begin with a dot; none if the folder does not exist."""
+    """Return the sorted names in a folder without hidden ones; an empty list if the folder does not exist."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
 
 
 def check_output_file(path: Path) -> None:
-    """Check that a file can be written at a user's path, before anything is computed for it.
+    """Check that a file can be written to a user's path, before its content is computed.
 
     Raises:
-        InputError: the path is a folder or another kind of file, lies below a file, or no file can be created there.
+        InputError: the path is a folder, a device or a pipe, lies below a file, or no file can be created there.
         StorageFullError: the disk is full.
     """
     ancestor = next((folder for folder in path.parents if folder.exists()), path.parent)
     if path.is_dir():
-        got = "a folder"
+        obstacle = "a folder"
     elif path.exists() and not path.is_file():
-        got = "something that is neither a file nor a folder"
+        obstacle = "something that is neither a file nor a folder"
     elif not ancestor.is_dir():
-        got = f"a path below {ancestor}, which is not a folder"
+        obstacle = f"a path below {ancestor}, which is not a folder"
     else:
         _check_writable(ancestor, path)
         return
-    raise InputError(f"Writing failed for {path}: expected the path of a file, got {got}. Choose another path.")
+    raise InputError(f"Writing failed for {path}: expected the path of a file, got {obstacle}. Choose another path.")
 
 
 def _check_writable(folder: Path, path: Path) -> None:
-    """Make a temporary file in the folder: permissions alone do not tell, such as on a read-only device."""
+    """Create a temporary file in the folder, because permissions do not reveal a read-only device."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        if _is_full(error):
-            raise _full(path, error) from error
+        if _is_disk_full(error):
+            raise _disk_full_error(path, error) from error
         raise InputError(
-            f"Writing failed for {path}: expected a folder to make files in, got {error.strerror or error} for "
-            f"{folder}. Correct its permissions, or choose another name."
+            f"Writing failed for {path}: no file can be created in {folder} ({error.strerror or error}). "
+            "Correct the permissions of the folder, or choose another path."
         ) from error
 
 
-def _full(path: Path, error: OSError) -> StorageFullError:
+def _disk_full_error(path: Path, error: OSError) -> StorageFullError:
     return StorageFullError(
-        f"Writing failed for {path}: expected free space on the disk, got none ({error.strerror or error}). "
+        f"Writing failed for {path}: the disk is full ({error.strerror or error}). "
         "Free some space and run the same command again; finished work is not lost."
     )
 
 
-def _is_full(error: OSError) -> bool:
-    return error.errno in _FULL or (error.errno is None and _SHORT_WRITE.search(str(error)) is not None)
+def _is_disk_full(error: OSError) -> bool:
+    return error.errno in _DISK_FULL_ERRNOS or (
+        error.errno is None and _SHORT_WRITE_MESSAGE.search(str(error)) is not None
+    )
 
 
-def _failed_to_write(path: Path | str, error: OSError) -> StorageError:
-    if _is_full(error):
-        return _full(Path(path), error)
+def _write_error(path: Path | str, error: OSError) -> StorageError:
+    if _is_disk_full(error):
+        return _disk_full_error(Path(path), error)
     return StorageError(
-        f"Writing failed for {path}: expected read and write access, got {error.strerror or error}. "
+        f"Writing failed for {path}: {error.strerror or error}. "
         "Check the path and its permissions, and run the same command again."
     )
 
 
 LEFTOVER_SECONDS = 24 * 3600.0
-"""Age from which a temporary file is considered abandoned by a killed process: no write takes that long."""
+"""Age at which a temporary file is considered abandoned by a killed process, since no write takes that long."""
 
 
 def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
-    """Delete temporary files and lease claims that killed processes left below a folder, and return their number.
+    """Delete temporary files and lease claims of killed processes below a folder, and return the number of files.
 
     If a clock jump makes an unfinished file look old, its writer fails with a `StorageError` and nothing is lost.
-    `clock` returns seconds since the epoch, which are compared with the modification times of files.
+    `clock` returns seconds since the epoch, to be compared with the modification times of files.
     """
-    removed = 0
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.startswith(".") and name.endswith((".tmp", ".successor")):
-                path = Path(folder, name)
+    n_removed = 0
+    for folder, _, file_names in os.walk(root):
+        for file_name in file_names:
+            if file_name.startswith(".") and file_name.endswith((".tmp", ".successor")):
+                path = Path(folder, file_name)
                 with contextlib.suppress(FileNotFoundError):  # its writer has just finished
                     if clock() - path.stat().st_mtime >= LEFTOVER_SECONDS:
                         path.unlink()
-                        removed += 1
-    return removed
+                        n_removed += 1
+    return n_removed
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")
-"""Steps of an atomic write, in order; `on_step` is called after each, where crash tests kill the process."""
+"""Steps of an atomic write, in order; `on_step` is called after each, and crash tests kill the process in it."""
 
 
 def _ignore_step(_step: str) -> None:
@@ -282,7 +287,7 @@ class NewFile:
 
     Attributes:
         stream: destination of the bytes.
-        name: final name; it may be set at the end, for files that are named by their content.
+        name: final name; files that are named after their content set it at the end.
     """
 
     stream: BinaryIO
@@ -291,47 +296,47 @@ class NewFile:
 
 @contextmanager
 def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _ignore_step) -> Iterator[NewFile]:
-    """Open a file for writing that appears under its name only when the block ends without an error.
+    """Open a new file for writing; it appears under its name only when the block ends without an error.
 
     The bytes are written to a hidden temporary file in the same folder (ending in ``.tmp``), which is flushed to disk
-    and renamed; then the folder is flushed. Readers see the old file or the complete new one. Missing folders are
-    created, and an existing file is replaced. If `name` is empty, the block sets `NewFile.name`. `on_step` is called
-    with each of `WRITE_STEPS`.
+    and renamed; then the folder is flushed. Readers see either the old file or the complete new one. Missing folders
+    are created, and an existing file is replaced. If `name` is empty, the block must set `NewFile.name`. `on_step` is
+    called with each of `WRITE_STEPS`.
 
     Raises:
         StorageFullError: no space is left on the disk; the temporary file is removed.
         StorageError: the folder is not writable; the temporary file is removed.
     """
-    temporary = folder / f".{name}.{secrets.token_hex(6)}.tmp"
+    temporary_path = folder / f".{name}.{secrets.token_hex(6)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as stream:
+        with temporary_path.open("wb") as stream:
             on_step("opened")
-            new = NewFile(stream, name)
-            yield new
+            file = NewFile(stream, name)
+            yield file
             stream.flush()
             on_step("written")
             os.fsync(stream.fileno())
         on_step("flushed")
-        temporary.replace(folder / new.name)
+        temporary_path.replace(folder / file.name)
         on_step("renamed")
         fsync_folder(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
         # The error may concern another file, such as one that the block copies from.
-        concerns_this_file = _is_full(error) or error.filename in {None, str(temporary)}
-        raise _failed_to_write(folder / name if concerns_this_file else error.filename, error) from error
+        concerns_this_file = _is_disk_full(error) or error.filename in {None, str(temporary_path)}
+        raise _write_error(folder / name if concerns_this_file else error.filename, error) from error
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def atomic_write(path: Path, *, on_step: Callable[[str], None] = _ignore_step) -> Iterator[BinaryIO]:
-    """Open a file for writing whose name is known in advance (see `new_file`)."""
-    with new_file(path.parent, path.name, on_step=on_step) as new:
-        yield new.stream
+    """Open a new file with a known name for writing (see `new_file`)."""
+    with new_file(path.parent, path.name, on_step=on_step) as file:
+        yield file.stream
 
 
 def write_text(path: Path, text: str) -> None:
@@ -342,16 +347,17 @@ def write_text(path: Path, text: str) -> None:
 
 LOCK_FILE = ".lock"
 
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCK_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of a file system without locks."""
 
 
 @contextmanager
-def sole_writer(folder: Path, doing: str) -> Iterator[None]:
+def sole_writer(folder: Path, operation: str) -> Iterator[None]:
     """Keep other processes of this machine from writing into a folder during a block; create the folder if missing.
 
     The lock is `fcntl.flock` on a file in the folder. It ends with its process; the file is removed after the block.
-    On a file system without such locks, nothing is locked. `doing` begins the message, such as ``"Exporting"``.
+    On a file system without such locks, nothing is locked. `operation` begins the error message, such as
+    ``"Exporting"``.
 
     Raises:
         StorageError: another process has the lock, or the folder is not writable.
@@ -365,18 +371,18 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
             try:
                 lock = stack.enter_context(open_file(path, None, "wb"))
             except OSError as error:
-                raise _failed_to_write(path, error) from error
+                raise _write_error(path, error) from error
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StorageError(
-                    f"{doing} failed for {folder}: another process is writing there. "
+                    f"{operation} failed for {folder}: another process is writing there. "
                     "Wait until it ends, or choose another folder."
                 ) from error
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in _NO_LOCK_ERRNOS:
                     raise
-            # The previous owner may have removed the file after it was opened here; then the lock is on a deleted file.
+            # The previous owner may have removed the file after this process opened it; the lock is then useless.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                     break
@@ -385,23 +391,23 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
 
 
 BUNDLED_FOLDERS = ("jobs", "benchmark_data")
-"""Folders that ship with robust201 beside its code; a checkout has other folders there, too."""
+"""Folders that ship next to the code of robust201; in a checkout, there are other folders too."""
 
 
 def bundled(name: str) -> Path:
     """Return the path of a file that ships with robust201, such as ``jobs/demo.yaml``, in a checkout or a wheel."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError(
-            f"Looking up a bundled file failed for {name}: expected a name below the package, such as jobs/demo.yaml, "
-            "got a path outside it. Write the path without bundled:"
+            f"Looking up a bundled file failed for {name}: bundled: needs a relative path such as jobs/demo.yaml. "
+            "For a file of your own, write its path without bundled:"
         )
     for root in _bundled_roots():
         candidate = root / name
         if candidate.exists():
             return candidate
     raise InputError(
-        f"Looking up a bundled file failed for {name}: expected it next to the package, got none. "
-        "Install robust201 again."
+        f"Looking up a bundled file failed for {name}: robust201 contains no such file. "
+        "Correct the name, or install robust201 again."
     )
 
 
@@ -415,6 +421,6 @@ def portable_name(path: Path) -> str:
 
 
 def _bundled_roots() -> tuple[Path, ...]:
-    """Return the roots of bundled files: in a wheel, in a job's archive, and in a checkout."""
+    """Return the folders that may contain bundled files: of a wheel, of a job's archive, and of a checkout."""
     package = Path(__file__).resolve().parent.parent
     return package / "_bundled", package.parent, package.parent.parent

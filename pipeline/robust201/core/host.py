@@ -1,4 +1,4 @@
-"""Identity of the host, its boot and a process: a process id is meaningful only together with them."""
+"""Identity of a process: its id is unique only together with the host, the boot and the process's start time."""
 
 import os
 import socket
@@ -8,10 +8,10 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 MAX_THREADS = 1024
-"""Maximum number of threads of one operation: with tens of thousands, torch crashes the process."""
+"""Maximum number of threads of one operation; with tens of thousands, torch crashes the process."""
 
 _DEAD_STATES = frozenset("ZX")
-"""Zombie and dead (third field of ``/proc/<pid>/stat``, see proc(5))."""
+"""Letters of the states zombie and dead (third field of ``/proc/<pid>/stat``, see proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _read_link(path: Path) -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """Return the start time of a process of this host; None if it is gone, hidden or a zombie.
+    """Return the start time of a process of this host; None if the process is gone, hidden or a zombie.
 
     The time is in clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)).
     """
@@ -79,13 +79,16 @@ def has_ended(pid: int, start: int | None) -> bool | None:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return None  # the process of another user
+        return None  # the process belongs to another user
     return None
 
 
 def _read_stat(pid: int) -> list[str] | None:
-    """Return the fields of ``/proc/<pid>/stat`` from the third (the state) on; None if it is gone or hidden."""
-    text = _read_line(_PROC / str(pid) / "stat")
+    """Return the fields of ``/proc/<pid>/stat`` from the third (the state) on.
+
+    The result is None if the process is gone or hidden.
+    """
+    stat_line = _read_line(_PROC / str(pid) / "stat")
     # The second field, the command in parentheses, may contain spaces and parentheses itself.
-    fields = text.rpartition(")")[2].split()
+    fields = stat_line.rpartition(")")[2].split()
     return fields if len(fields) >= 20 else None

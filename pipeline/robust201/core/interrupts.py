@@ -1,10 +1,11 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1: a run drains; every other command ends as on Ctrl-C.
+"""Handling of Ctrl-C, SIGTERM and SIGUSR1: a run drains, and every other command ends as on Ctrl-C.
 
-A batch system sends SIGUSR1 some time before a job's time limit (`sbatch --signal`).
+A batch system sends SIGUSR1 shortly before a job's time limit (`sbatch --signal`).
 
 Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
 printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
-the interrupt is raised outside imports only, raised again if it was dropped, and replaces errors that it causes.
+this module raises an interrupt only outside imports, raises it again if Python dropped it, and replaces the errors that
+it causes by the interrupt.
 """
 
 import signal
@@ -18,14 +19,14 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-_ENDING = (signal.SIGTERM, signal.SIGUSR1)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _RETRY_SECONDS = 0.02
 _MAX_IMPORT_SECONDS = 10.0
 """Time after which a signal interrupts even an import, which may hang."""
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal requested an immediate stop; in a worker, a plain KeyboardInterrupt comes from user code."""
+    """A signal requested an immediate stop. In a worker, any other KeyboardInterrupt comes from user code."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"signal {signum}")
@@ -35,7 +36,7 @@ class SignalInterrupt(KeyboardInterrupt):
 class DrainDeadlineError(BaseException):
     """Draining took too long, so the evaluations in progress are abandoned.
 
-    Not an `Exception`, so that evaluation code does not catch it.
+    It is not an `Exception`, so that evaluation code does not catch it.
     """
 
 
@@ -44,7 +45,7 @@ class DrainRequest:
     """State of a request to drain a run.
 
     Attributes:
-        signal: number of the signal that requested it; None if there is no request yet.
+        signal: number of the signal that requested draining; None if there is no request yet.
         is_expired: whether the deadline for draining has passed.
     """
 
@@ -57,15 +58,15 @@ class DrainRequest:
 
     @property
     def is_time_limit(self) -> bool:
-        """Whether the signal announced a time limit, and no person asked the run to stop."""
+        """Whether the signal announced a time limit, so that nobody asked the run to stop."""
         return self.signal == signal.SIGUSR1
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the deadline interrupt a block; after the deadline, the block is not entered.
+        """Let the deadline interrupt a block.
 
         Raises:
-            DrainDeadlineError: the deadline has passed before or during the block.
+            DrainDeadlineError: the deadline passed during the block, or before it, so that the block is not entered.
         """
         self._is_interruptible = True
         try:
@@ -82,68 +83,73 @@ class DrainRequest:
             raise DrainDeadlineError
 
 
-def _stop(signum: int) -> None:
+def _raise_interrupt(signum: int) -> None:
     raise SignalInterrupt(signum)
 
 
 @contextmanager
 def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
-    """Yield a function with which signal handlers raise an interrupt in the block.
+    """Yield a function for signal handlers that raises an interrupt in the block.
 
-    Its first argument raises the interrupt; it is called outside imports, and again if the interrupt was dropped. Its
-    second argument is the frame that the signal interrupted.
+    Its first argument is a function that raises the interrupt; it is called outside imports, and again if Python
+    dropped the interrupt. Its second argument is the frame that the signal interrupted.
 
     Raises:
         SignalInterrupt: an interrupt was raised; it also replaces all later exceptions.
     """
-    stopped: SignalInterrupt | None = None
-    latest: Callable[[], None] | None = None
-    unraisable = sys.unraisablehook
-    previous_alarm: Any = None
+    raised_interrupt: SignalInterrupt | None = None
+    latest_raise: Callable[[], None] | None = None
+    original_hook = sys.unraisablehook
+    previous_alarm_handler: Any = None
 
-    def interrupt(raise_interrupt: Callable[[], None], frame: FrameType | None, since: float | None = None) -> None:
-        nonlocal stopped, latest
-        since = since or time.monotonic()
-        if _is_importing(frame) and time.monotonic() - since < _MAX_IMPORT_SECONDS:
-            interrupt_later(raise_interrupt, since)
+    def interrupt(raise_interrupt: Callable[[], None], frame: FrameType | None, start: float | None = None) -> None:
+        nonlocal raised_interrupt, latest_raise
+        start = start or time.monotonic()
+        if _is_importing(frame) and time.monotonic() - start < _MAX_IMPORT_SECONDS:
+            interrupt_later(raise_interrupt, start)
             return
-        latest = raise_interrupt
+        latest_raise = raise_interrupt
         try:
             raise_interrupt()
         except SignalInterrupt as error:
-            stopped = error
+            raised_interrupt = error
             raise
 
-    def interrupt_later(raise_interrupt: Callable[[], None], since: float | None = None) -> None:
-        # A system timer and not a thread, because the main thread may own any lock here.
-        nonlocal previous_alarm
-        replaced = signal.signal(signal.SIGALRM, lambda _signum, frame: interrupt(raise_interrupt, frame, since))
-        if previous_alarm is None:  # SIG_DFL is falsy
-            previous_alarm = replaced
+    def interrupt_later(raise_interrupt: Callable[[], None], start: float | None = None) -> None:
+        # This uses a system timer instead of a thread, because the main thread may own any lock here.
+        nonlocal previous_alarm_handler
+        replaced_handler = signal.signal(
+            signal.SIGALRM, lambda _signum, frame: interrupt(raise_interrupt, frame, start)
+        )
+        if previous_alarm_handler is None:  # SIG_DFL is falsy
+            previous_alarm_handler = replaced_handler
         signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
     def retry_dropped(dropped: Any) -> None:
-        if isinstance(dropped.exc_value, SignalInterrupt | DrainDeadlineError) and latest is not None:
-            interrupt_later(latest)
+        if isinstance(dropped.exc_value, SignalInterrupt | DrainDeadlineError) and latest_raise is not None:
+            interrupt_later(latest_raise)
         else:
-            unraisable(dropped)
+            original_hook(dropped)
 
     sys.unraisablehook = retry_dropped
     try:
         yield interrupt
     except Exception as error:
-        if stopped is None:
+        if raised_interrupt is None:
             raise
-        raise SignalInterrupt(stopped.signal) from error
+        raise SignalInterrupt(raised_interrupt.signal) from error
     finally:
-        sys.unraisablehook = unraisable
-        if previous_alarm is not None:
+        sys.unraisablehook = original_hook
+        if previous_alarm_handler is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, previous_alarm)
+            signal.signal(signal.SIGALRM, previous_alarm_handler)
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import statement is being executed; executing a user's file does not count as one."""
+    """Return whether an import statement is being executed, directly or by a caller of the frame.
+
+    Executing a user's file with `core.user_code` does not count as an import.
+    """
     while frame is not None:
         if frame.f_code.co_name == "_find_and_load" and frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -152,19 +158,22 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
-    """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
+def draining_on_signals(
+    print_line: Callable[[str], None], drain_seconds: float | None = None
+) -> Iterator[DrainRequest]:
+    """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; a second one interrupts immediately.
 
-    `say` receives a line about the request. The deadline (see `DrainRequest.interruptible`) is `drain_seconds` later.
+    `print_line` is called with a message about the request. The deadline (see `DrainRequest.interruptible`) is
+    `drain_seconds` after the request.
     """
     request = DrainRequest()
     timer: threading.Timer | None = None
     deadline_passed, is_over = threading.Event(), threading.Event()
-    ending = threading.Lock()
+    ending_lock = threading.Lock()
 
     def on_deadline() -> None:
-        # Only a signal interrupts a wait of the main thread; after our handler is removed, it would end the process.
-        with ending:
+        # Only a signal interrupts a wait of the main thread. Without our handler, that signal would end the process.
+        with ending_lock:
             if not is_over.is_set():
                 deadline_passed.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
@@ -177,32 +186,32 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
             return
         if request():
             is_over.set()  # the deadline must not replace this interrupt, which may be delayed
-            interrupt(partial(_stop, signum), frame)
+            interrupt(partial(_raise_interrupt, signum), frame)
             return
         request.signal = signum
         if drain_seconds is not None:
             timer = threading.Timer(drain_seconds, on_deadline)
             timer.daemon = True
             timer.start()
-        # In a thread, because the signal may have interrupted the output of another line.
+        # The line is printed in a thread, because the signal may have interrupted the output of another line.
         limit = "" if drain_seconds is None else f", or in {drain_seconds:g} s"
-        line = f"Stopping after the evaluations in progress{limit}; a second signal stops immediately."
-        threading.Thread(target=say, args=(line,), daemon=True).start()
+        message = f"Stopping after the evaluations in progress{limit}; a second signal stops immediately."
+        threading.Thread(target=print_line, args=(message,), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals reach the main thread only
         return
     with _interrupting() as interrupt:
-        previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, *_ENDING)}
+        previous_handlers = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, *_STOP_SIGNALS)}
         try:
             yield request
         finally:
             if timer is not None:
                 timer.cancel()
-            with ending:
+            with ending_lock:
                 is_over.set()
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for signum, handler in previous_handlers.items():
+                signal.signal(signum, handler)
 
 
 @contextmanager
@@ -211,17 +220,17 @@ def ending_signals_as_interrupt() -> Iterator[None]:
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.
     """
-    ending = list(_ENDING)
+    stop_signals = list(_STOP_SIGNALS)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        ending.append(signal.SIGINT)
+        stop_signals.append(signal.SIGINT)
     with _interrupting() as interrupt:
 
         def handle(signum: int, frame: FrameType | None) -> None:
-            interrupt(partial(_stop, signum), frame)
+            interrupt(partial(_raise_interrupt, signum), frame)
 
-        previous = {number: signal.signal(number, handle) for number in ending}
+        previous_handlers = {signum: signal.signal(signum, handle) for signum in stop_signals}
         try:
             yield
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            for signum, handler in previous_handlers.items():
+                signal.signal(signum, handler)

@@ -1,4 +1,4 @@
-"""Memory of this process: garbage collection, and whether freed memory is kept or returned to the system."""
+"""Memory of this process: when garbage is collected, and whether freed memory is returned to the operating system."""
 
 import ctypes
 import gc
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 _DEFAULT_THRESHOLDS: Final = gc.get_threshold()
 _RARE_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
-"""Thresholds of Python's three generations: the number of new objects that triggers a collection of the youngest, then
-the number of collections of a generation that triggers one of the next."""
+"""Thresholds of Python's three generations. The first is the number of new objects that triggers a collection of the
+youngest generation; each other one is the number of collections of a generation that triggers one of the next."""
 
 # Parameters of glibc's mallopt (malloc.h). M_MMAP_THRESHOLD is capped at 32 MiB on 64-bit machines.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -27,9 +27,9 @@ def collect_rarely() -> None:
 
 
 def collect_as_usual() -> None:
-    """Restore the thresholds if `collect_rarely` has changed them, because computations can create large garbage.
+    """Undo `collect_rarely` before computations, which can create large garbage.
 
-    Objects created before are not scanned again.
+    Objects that already exist are never scanned again. Thresholds set by other code stay.
     """
     if gc.get_threshold() == _RARE_THRESHOLDS:
         gc.freeze()
@@ -39,15 +39,15 @@ def collect_as_usual() -> None:
 def give_back_freed_memory() -> None:
     """Return memory cached by Arrow and glibc to the operating system.
 
-    Arrow's allocator (mimalloc) never shrinks on its own and can keep several times what reading row groups needs;
-    glibc keeps freed blocks below the last one in use. Both assume that the program soon allocates as much again.
+    Arrow's allocator (mimalloc) never shrinks on its own, and can keep several times the memory that reading row groups
+    needs. glibc keeps freed blocks below the last block in use. Both assume that the program will soon need them again.
     """
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    trim = _glibc_function("malloc_trim")
-    if trim is not None:
-        trim(0)
+    malloc_trim = _glibc_function("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @cache
@@ -55,8 +55,8 @@ def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the system.
 
     Feature maps of a few MiB are allocated and freed with every batch. By default glibc returns them to the kernel,
-    which must map and zero every page again: up to a third of a gradient's time. The setting is process-wide, so
-    the reference engine benefits from it, too. It does not affect results.
+    which must map and zero every page again; that takes up to a third of a gradient's time. The setting is
+    process-wide, so the reference engine benefits from it, too. It does not affect results.
     """
     mallopt = _glibc_function("mallopt")
     if mallopt is None:
@@ -66,6 +66,6 @@ def keep_freed_memory() -> bool:
 
 
 @cache
-def _glibc_function(name: str) -> Any:
-    """Return a function of malloc.h; None without glibc."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
+def _glibc_function(function_name: str) -> Any:
+    """Return a function of malloc.h; None if there is no glibc."""
+    return getattr(ctypes.CDLL(None), function_name, None) if sys.platform.startswith("linux") else None

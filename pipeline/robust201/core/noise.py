@@ -1,7 +1,8 @@
-"""Counter-based random numbers that are named by their purpose, so they do not depend on order, batch or worker.
+"""Counter-based random numbers, whose streams are named by their purpose.
 
-A stream is named by a seed and a tuple of names (key, iteration, image index, …). They are hashed to the 128-bit key
-of a Philox 4x64 counter generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+They do not depend on the order of computation, the batch or the worker. A seed and a tuple of names (key, iteration,
+image index, …) define a stream: they are hashed to the 128-bit key of a Philox 4x64 counter generator (Salmon et al.,
+"Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import hashlib
@@ -18,12 +19,12 @@ def _digest(seed: int, names: tuple[str | int | float, ...]) -> bytes:
 def generator(seed: int, *names: str | int | float) -> np.random.Generator:
     """Return the generator of the stream named by `names`, such as ``("snow", 3, image_index)``.
 
-    It is NumPy's Philox generator; equal arguments give equal streams on every platform.
+    Equal arguments give equal streams on every platform.
     """
     key = np.frombuffer(_digest(seed, names)[:16], dtype="<u8")
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def derived_seed(seed: int, *names: str | int | float) -> int:
-    """Derive a seed in [0, 2**31), which every library accepts, from a seed and the names of its purpose."""
+    """Derive a seed from another seed and names of its purpose; it is in [0, 2**31), which every library accepts."""
     return int.from_bytes(_digest(seed, names)[:4], "little") >> 1

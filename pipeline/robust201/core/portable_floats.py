@@ -1,8 +1,8 @@
-"""Float64 arithmetic that is bit-identical on every processor: the exponential function and fused multiply-adds.
+"""The exponential function and fused multiply-adds in float64, bit-identical on every processor.
 
 Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` uses Intel's SVML on
-processors with AVX-512, whose last bit is wrong for 4% of arguments, and elsewhere the C library, whose last bit is
-wrong for 0.1%. That bit is visible in images truncated to 8 bits: a blurred grey area is 254 or 255.
+processors with AVX-512 and the C library elsewhere. The last bit of SVML is wrong for 4% of arguments, and that of the
+C library for 0.1%. The last bit is visible in images truncated to 8 bits: a blurred grey area becomes 254 or 255.
 """
 
 from decimal import Context, Decimal
@@ -27,41 +27,42 @@ _MIN_ARGUMENT = -745.2
 def exp(x: _Floats) -> _Floats:
     """Compute the exponential function, rounded to the nearest float64.
 
-    exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed with about 80 bits. A few results in a hundred million are
-    so close to the midpoint of two floats that they may be rounded to the wrong one; it is the same one everywhere.
+    It uses exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed with about 80 bits. A few results in a hundred
+    million are so close to the midpoint of two floats that they may be rounded to the wrong one. The wrong result is
+    the same on every processor.
 
     Args:
-        x: any shape, at most 709.
+        x: values of at most 709, in an array of any shape.
 
     Returns:
-        An array of that shape; 0 below -745.2.
+        An array of the same shape, with 0 for values below -745.2.
     """
-    step, table, low_table = _tables()
+    log_step, table, low_table = _tables()
     is_zero = x < _MIN_ARGUMENT
     x = np.where(is_zero, 0.0, x)
-    number = np.rint(x * (1 / step[0]))
-    # Exact: the first part of the step has 32 bits, `number` at most 19.
-    reduced = x - number * step[0]
-    remainder, error = _two_sum(reduced, -(number * step[1]))
-    error -= number * step[2]
-    whole = number.astype(np.int64)
-    factor, low_factor = table[whole % _STEPS], low_table[whole % _STEPS]
+    n_steps = np.rint(x * (1 / log_step[0]))
+    # The product is exact, because the first part of the step has 32 bits and `n_steps` at most 19.
+    reduced = x - n_steps * log_step[0]
+    remainder, error = _two_sum(reduced, -(n_steps * log_step[1]))
+    error -= n_steps * log_step[2]
+    table_steps = n_steps.astype(np.int64)
+    factor, low_factor = table[table_steps % _STEPS], low_table[table_steps % _STEPS]
 
     square, square_error = _two_product(remainder, remainder)
-    rest = remainder * square * (1 / 6 + remainder * (1 / 24 + remainder * (1 / 120 + remainder * (1 / 720))))
+    series_tail = remainder * square * (1 / 6 + remainder * (1 / 24 + remainder * (1 / 120 + remainder * (1 / 720))))
     power, power_error = _two_sum(remainder, square / 2)
-    power_error += error + square_error / 2 + remainder * error + rest
+    power_error += error + square_error / 2 + remainder * error + series_tail
     product, product_error = _two_product(factor, power)
     product_error += factor * power_error + low_factor * power + low_factor
     result, result_error = _two_sum(factor, product)
-    scaled: _Floats = np.ldexp(result + (result_error + product_error), whole // _STEPS)
+    scaled: _Floats = np.ldexp(result + (result_error + product_error), table_steps // _STEPS)
     return np.where(is_zero, 0.0, scaled)
 
 
 def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
-    """Compute a * b + c (with broadcasting), adding the errors of product and sum at the end.
+    """Compute a * b + c (with broadcasting), and add the errors of the product and the sum at the end.
 
-    Nearly all results are rounded once; a few in a billion are rounded to the wrong neighbouring float.
+    Nearly all results are correctly rounded; a few in a billion are rounded to the wrong neighbouring float.
     """
     product, product_error = _two_product(a, b)
     total, total_error = _two_sum(product, c)
@@ -70,23 +71,26 @@ def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
 
 @cache
 def _tables() -> tuple[tuple[float, float, float], _Floats, _Floats]:
-    """Compute log(2) / 256 in three parts and the powers 2^(i/256) in two, with decimal arithmetic."""
+    """Compute log(2) / 256 as a sum of three floats, and each power 2^(i/256) as a sum of two.
+
+    The computation uses decimal arithmetic.
+    """
     context = Context(prec=50)
-    step = context.divide(context.ln(Decimal(2)), Decimal(_STEPS))
-    first = float(np.ldexp(np.rint(np.ldexp(float(step), 40)), -40))
-    second = float(np.ldexp(np.rint(np.ldexp(float(context.subtract(step, Decimal(first))), 74)), -74))
-    third = float(context.subtract(context.subtract(step, Decimal(first)), Decimal(second)))
-    powers = [context.exp(context.multiply(step, Decimal(i))) for i in range(_STEPS)]
+    log_step = context.divide(context.ln(Decimal(2)), Decimal(_STEPS))
+    high_part = float(np.ldexp(np.rint(np.ldexp(float(log_step), 40)), -40))
+    middle_part = float(np.ldexp(np.rint(np.ldexp(float(context.subtract(log_step, Decimal(high_part))), 74)), -74))
+    low_part = float(context.subtract(context.subtract(log_step, Decimal(high_part)), Decimal(middle_part)))
+    powers = [context.exp(context.multiply(log_step, Decimal(i))) for i in range(_STEPS)]
     high = [float(power) for power in powers]
-    low = [float(context.subtract(power, Decimal(part))) for power, part in zip(powers, high, strict=True)]
-    return (first, second, third), np.array(high), np.array(low)
+    low = [float(context.subtract(power, Decimal(high_power))) for power, high_power in zip(powers, high, strict=True)]
+    return (high_part, middle_part, low_part), np.array(high), np.array(low)
 
 
 def _two_sum(a: _Floats, b: _Floats) -> tuple[_Floats, _Floats]:
     """Return the rounded sum and its exact error (Knuth)."""
     total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
+    b_rounded = total - a
+    return total, (a - (total - b_rounded)) + (b - b_rounded)
 
 
 def _two_product(a: _Floats, b: _Floats) -> tuple[_Floats, _Floats]:

@@ -33,7 +33,7 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 
 def check_precision(name: str, device: "torch.device | None" = None) -> None:
-    """Check that a precision exists, and that the device, if given, supports it.
+    """Check that a precision exists, and that the device, if there is one, supports it.
 
     Raises:
         ConfigError: there is no such precision (the message suggests the closest), or the device does not support it.
@@ -44,12 +44,12 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
         )
     if name != "tf32" or device is None:
         return
-    # A device without TF32 ignores the switches and computes in float32: correct numbers with a wrong label.
+    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so the label would be wrong.
     unsupported = _describe_device_without_tf32(device)
     if unsupported:
         raise ConfigError(
             "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {unsupported}. Set precision to fp32 or bf16, or compute on such a GPU."
+            f"higher, got {unsupported}. Set precision to fp32 or bf16, or use such a device."
         )
 
 
@@ -70,24 +70,23 @@ def has_avx512() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def check_gradients(name: Precision, device: "torch.device") -> None:
+def check_gradients(precision: Precision, device: "torch.device") -> None:
     """Check that a device computes gradients correctly in a precision.
 
-    Without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
+    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
 
     Raises:
-        ConfigError: its gradients are wrong.
+        ConfigError: the gradients would be wrong.
     """
-    if name == "bf16" and device.type == "cpu" and not has_avx512():
+    if precision == "bf16" and device.type == "cpu" and not has_avx512():
         raise ConfigError(
-            "Choosing the arithmetic failed for precision bf16: expected a GPU or a CPU with AVX-512, got a CPU "
-            "without it, on which PyTorch computes wrong gradients in bfloat16. Set precision to fp32, or compute on a "
-            "GPU."
+            "Choosing the arithmetic failed for precision bf16: this CPU has no AVX-512, and without it PyTorch "
+            "computes wrong gradients in bfloat16. Set precision to fp32, or compute on a GPU or a CPU with AVX-512."
         )
 
 
-def map_dtype(name: Precision) -> "torch.dtype":
+def map_dtype(precision: Precision) -> "torch.dtype":
     """Return the dtype of feature maps and convolution weights: bfloat16 or float32."""
     import torch
 
-    return torch.bfloat16 if name == "bf16" else torch.float32
+    return torch.bfloat16 if precision == "bf16" else torch.float32

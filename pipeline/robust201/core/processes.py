@@ -1,7 +1,7 @@
-"""Worker processes: they are started by a fork server and end with the process that started them.
+"""Worker processes, which a fork server starts and which end with the process that requested them.
 
-The fork server has imported the libraries once, so a worker adds only the memory it allocates itself. Workers end with
-the process that started them, however it ends: an orphan could read on, or write into a folder that is in use again.
+The fork server imports the libraries once, so a worker adds only the memory that it allocates itself. Workers end with
+the requesting process even if it is killed, because an orphan could write into a folder that another run uses by then.
 """
 
 import multiprocessing
@@ -15,11 +15,14 @@ from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
-    """Return a context whose processes start with modules imported; only the first call of a process sets them."""
+    """Return a context that starts processes with `modules` already imported.
+
+    Only the first call in a process has an effect on the modules.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules])
     return context
@@ -29,29 +32,31 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 def holding_interrupts() -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGUSR1 until the block has ended, for the start of a process.
 
-    Nobody waits for a partly started process, and it prints errors when its parent is gone. The fork server that the
-    block starts, and so its workers, never receive Ctrl-C, which a terminal sends to all of them.
+    Nobody waits for a partly started process, and it prints errors when its parent is gone. A terminal sends Ctrl-C to
+    all processes, but the fork server that the block starts, and therefore its workers, never receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
         return
-    pending: list[int] = []
-    previous = {number: signal.signal(number, lambda number, _frame: pending.append(number)) for number in _ENDING}
+    pending_signals: list[int] = []
+    previous_handlers = {
+        signum: signal.signal(signum, lambda signum, _frame: pending_signals.append(signum)) for signum in _STOP_SIGNALS
+    }
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        if pending:
-            signal.raise_signal(pending[0])
+        for signum, handler in previous_handlers.items():
+            signal.signal(signum, handler)
+        if pending_signals:
+            signal.raise_signal(pending_signals[0])
 
 
 def end_with_parent(stopped: Connection | None = None) -> None:
     """Make this worker process end when its parent dies, and leave Ctrl-C to the parent, which also receives it.
 
-    It also ends as soon as the other end of the pipe `stopped` is closed.
+    The process also ends as soon as the other end of the pipe `stopped` is closed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_wait_and_end, args=(stopped,), daemon=True).start()
@@ -59,8 +64,8 @@ def end_with_parent(stopped: Connection | None = None) -> None:
 
 def _wait_and_end(stopped: Connection | None) -> None:
     parent = multiprocessing.parent_process()
-    watched: list[Any] = [] if parent is None else [parent.sentinel]
-    watched += [] if stopped is None else [stopped]
-    if watched:
-        wait_for(watched)
+    awaited: list[Any] = [] if parent is None else [parent.sentinel]
+    awaited += [] if stopped is None else [stopped]
+    if awaited:
+        wait_for(awaited)
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Plain records shared by all folders, without torch, Ray or disk access.
+"""Dataclasses shared by all folders; this module needs neither torch nor Ray and does not access the disk.
 
 ARCHITECTURE.md defines the words: architecture, key, strength, evaluation, unit, part, bundle, protocol, shard.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:  # `robust201 doctor` imports the records even if a package is missing, to report it
+if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is missing, and reports that
     import numpy as np
     from numpy.typing import NDArray
 
@@ -54,7 +54,7 @@ class Normalisation:
     std: tuple[float, ...]
 
     def of_channels(self, channels: int) -> Normalisation:
-        """Return the normalisation of the first channels."""
+        """Return the normalisation of the first `channels` channels."""
         return Normalisation(self.mean[:channels], self.std[:channels])
 
     @property
@@ -65,10 +65,10 @@ class Normalisation:
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
                 expected = "numbers from 0 to 1" if name == "mean" else "numbers above 0 and up to 1"
                 shown = ", ".join(f"{value:g}" for value in values)
-                divide = (
+                remedy = (
                     " If they are for pixels from 0 to 255, divide by 255." if max(values) > 1 else " Correct them."
                 )
-                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{divide}")
+                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{remedy}")
         return None
 
 
@@ -93,15 +93,15 @@ class ImageSet:
     """Images of one dataset's test split, or a selection of them.
 
     Attributes:
-        images: (N, C, H, W) uint8, C 3 (RGB) or 1 (grey). Images that a user passes as arrays may also be float32
-            in [0, 1] (see `images.user_arrays`).
+        images: (N, C, H, W) uint8 with C = 3 (RGB) or 1 (grey). Images that a user passes as arrays may also be
+            float32 in [0, 1] (see `images.user_arrays`).
         labels: (N,) int64 in [0, n_classes).
-        indices: (N,) int64, each image's row in the dataset's full split, ascending.
-        normalisation: that of the training of this dataset's networks.
+        indices: (N,) int64, ascending position of each image in the dataset's full split.
+        normalisation: normalisation with which this dataset's networks were trained.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
-        class_names: names of the class folders of the images, by label; empty if there are none.
-        decoder: libraries and versions that produced the pixels, by step (see `images.decoding`).
-        n_split: images in the full split; 0 if this is the full split.
+        class_names: names of the class folders, in the order of labels; empty if there are none.
+        decoder: for each decoding step, the library and version that produced the pixels (see `images.decoding`).
+        n_split: number of images in the full split; 0 if this is the full split.
     """
 
     dataset: str
@@ -129,11 +129,11 @@ def image_hash(images: NDArray[Any], labels: NDArray[np.int64], indices: NDArray
 
 @dataclass(frozen=True, slots=True)
 class EvaluationProtocol:
-    """Everything that decides a number except architecture, checkpoint and strength.
+    """Everything that determines a result except architecture, weights and strength.
 
     Attributes:
-        payload: JSON value: dataset and its hash, image selection, key, attack parameters without their strengths,
-            semantics version, engine, precision, seed, draw batch.
+        payload: JSON object with the dataset and its hash, image selection, key, attack parameters without strengths,
+            semantics version, engine, precision, seed and draw batch.
         digest: `content_digest` of the payload.
     """
 
@@ -153,7 +153,7 @@ def show_architecture(architecture: ArchitectureId) -> str:
 def unit_id(space: str, architecture: ArchitectureId, checkpoint_sha256: str, protocol_digest: str) -> str:
     """Return the id of a unit, a digest of its content: 32 hex digits.
 
-    Strengths are not included: an evaluation is identified by (unit id, strength), so that another epsilon adds an
+    The id does not depend on strengths: an evaluation is identified by (unit id, strength), and a new epsilon adds an
     evaluation to the same unit.
     """
     text = f"{space}\n{architecture}\n{checkpoint_sha256}\n{protocol_digest}"
@@ -167,8 +167,8 @@ class Weights:
     Attributes:
         sha256: 64 hex digits of the weights file, or of the recipe of random weights.
         recipe: name of the training recipe; empty if it has none.
-        epochs: length of the training, or epoch of the snapshot; None if unknown, or within an epoch.
-        seed: seed of the training, or of random weights; None if unknown.
+        epochs: length of the training, or epoch of the snapshot; None if unknown or not a whole number of epochs.
+        seed: seed of the training or of random weights; None if unknown.
         is_random: whether the weights are untrained.
         steps: training iterations so far; None if unknown.
     """
@@ -183,33 +183,33 @@ class Weights:
     @property
     def name(self) -> str:
         """Short name that distinguishes a network's weights, such as ``e200-s777``, ``i1500-s0`` or ``random-s0``."""
-        parts = [self.recipe or ("random" if self.is_random else "")]
+        components = [self.recipe or ("random" if self.is_random else "")]
         if self.epochs is not None:
-            parts += [f"e{self.epochs}"]
+            components += [f"e{self.epochs}"]
         elif self.steps is not None:
-            parts += [f"i{self.steps}"]
-        parts += [f"s{self.seed}"] if self.seed is not None else []
-        return "-".join(filter(None, parts))
+            components += [f"i{self.steps}"]
+        components += [f"s{self.seed}"] if self.seed is not None else []
+        return "-".join(filter(None, components))
 
     def to_payload(self) -> dict[str, Any]:
-        """Return the fields as JSON, without `steps` if unknown: older payloads do not have it."""
+        """Return the fields as JSON; `steps` is omitted if it is unknown, as in older payloads."""
         return {name: value for name, value in asdict(self).items() if name != "steps" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The evaluations of one (architecture, dataset, key): one row of JSON.
+    """The evaluations of one (architecture, dataset, key).
 
     Attributes:
-        id: 32 hex digits, see `unit_id`.
-        key: the task.
-        strengths: ascending, on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1] (L2),
-            severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+        id: 32 hex digits (see `unit_id`).
+        key: key of the task.
+        strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
+            (L2), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
-        columns: columns of a measure; empty if predictions are measured.
-        makes_images: whether it produces no results, but the images of a transfer attack (`runtime.sweep`).
-        images: hash of the images of a sample that it is shown; empty if these are all images of its key.
+        columns: columns of a measure; empty for tasks that measure predictions.
+        makes_images: whether the unit produces the images of a transfer attack (`runtime.sweep`) instead of results.
+        images: hash of the image sample that the unit evaluates; empty if it evaluates all images of its key.
     """
 
     id: str
@@ -232,14 +232,17 @@ class Unit:
 
     @property
     def network_label(self) -> str:
-        """Display name of the network alone, such as ``#21 cifar10``, for faults reported once per network."""
+        """Display name of the network, such as ``#21 cifar10``, for problems reported once per network."""
         weights = f" {self.weights}" if self.weights else ""
         return f"{show_architecture(self.architecture)}{weights} {self.dataset}"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A slice of a unit: some of its strengths on the image positions [start, stop). A whole unit is one part."""
+    """A slice of a unit: some of its strengths, on the image positions [start, stop).
+
+    A part may also be the whole unit.
+    """
 
     unit: Unit
     strengths: tuple[float, ...]
@@ -268,28 +271,30 @@ class Bundle:
 
     @property
     def network(self) -> tuple[str, ArchitectureId]:
-        """Dataset and architecture that a worker loads for the bundle, whatever the weights."""
+        """Dataset and architecture that a worker loads for the bundle; the weights may vary."""
         return self.dataset, self.architecture
 
     def keep(self, parts: Sequence[Part]) -> Bundle:
-        """Return a bundle of the remaining parts, with the time in proportion to their images and strengths."""
-        total, remaining = (sum(len(p.strengths) * (p.stop - p.start) for p in group) for group in (self.parts, parts))
+        """Return a bundle of only `parts`; its estimated time is proportional to their images and strengths."""
+        total, remaining = (
+            sum(len(part.strengths) * (part.stop - part.start) for part in group) for group in (self.parts, parts)
+        )
         return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * remaining / total)
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationResult:
-    """The measurements of one strength of a part: one row of a shard.
+    """The measurements for one strength of a part, which are one row of a shard.
 
     Attributes:
         strength: one of the part's strengths.
-        values: columns (see `tasks.columns`). For predictions: `accuracy` () float64; `cm` (C, C) int32 or, with more
-            than 256 classes and no matrix requested, `outcome_counts` (2,) int32; if requested, `confidence_label`
-            (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or
-            uint16. For a measure: its own columns, () or (n,) float64.
-        seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, the strength that
-            finishes first has the time of all of them, and only their sum is meaningful.
-        provenance: versions, host and device that computed it; never part of identity.
+        values: arrays by column name (see `tasks.columns`). Tasks that measure predictions have `accuracy` () float64;
+            `cm` (C, C) int32 or, with more than 256 classes and no matrix requested, `outcome_counts` (2,) int32; if
+            requested, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
+            `predictions` (n,) uint8 or uint16. A measure has its own columns, () or (n,) float64.
+        seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, the time of all of
+            them is assigned to the strength that finishes first, and only the sum is meaningful.
+        provenance: versions, host and device that computed the result; never part of an id.
     """
 
     part: Part
@@ -300,13 +305,14 @@ class EvaluationResult:
 
 
 class Receipt(NamedTuple):
-    """A worker's report to the driver about one committed shard: a few hundred bytes.
+    """A worker's report to the driver about one committed shard, of a few hundred bytes.
 
     Attributes:
-        unit_id: unit of the shard's evaluations.
+        unit_id: id of the unit that the shard belongs to.
         strengths: strengths in the shard.
         start: first image position.
-        stop: one past the last image position.
+        stop: image position after the last.
+        shard: name of the shard.
         seconds: wall time of the shard's work.
     """
 
@@ -323,7 +329,8 @@ class UnitFailure:
     """A part that could not be evaluated.
 
     Attributes:
-        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died every time), ``"memory"``.
+        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died in every attempt) or
+            ``"memory"`` (too little memory).
         traceback: the worker's traceback, or ``""``.
         attempt: number of the failed attempt, from 1.
     """

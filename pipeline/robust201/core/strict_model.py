@@ -5,12 +5,12 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_COUNT = 1_000_000
-"""Upper limit of fields that multiply the work, such as steps: a larger value is more likely a typing error."""
+"""Upper limit of fields that multiply the work, such as steps; a larger value is more likely a typing error."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Channels = Annotated[int, Field(ge=1, le=1_024)]
 Cells = Annotated[int, Field(ge=1, le=100)]
-"""Sizes of a skeleton; the limits are far above any published size."""
+"""Number of cells per stage of a network; the limits of channels and cells are far above any published size."""
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -27,6 +27,6 @@ class StrictModel(BaseModel):
         items = value if isinstance(value, list | tuple) else (value,)
         booleans = [item for item in items if isinstance(item, bool)]
         if booleans and cls.model_fields[str(info.field_name)].annotation is not bool:
-            among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected a value other than true or false, got {booleans[0]}{among}.")
+            within = " in the list" if isinstance(value, list | tuple) else ""
+            raise ValueError(f"expected a value other than true or false, got {booleans[0]}{within}.")
         return value

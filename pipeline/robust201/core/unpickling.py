@@ -1,11 +1,11 @@
-"""Reader of third-party pickles with an allow list of globals, so that their code is never executed.
+"""Reader of third-party pickles that never executes their code, because only allow-listed globals are accepted.
 
-A pickle is a program; every global that it names is an import. `load_pickle` looks each name up in a table of safe
+A pickle is a program that imports every global it names. `load_pickle` looks each name up in a table of safe
 constructors and rejects all others, so a file cannot import anything. The constructors check their arguments, because
-even harmless types can be requested with huge sizes.
+a file may request a harmless type with a huge size.
 
-Formats: NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors carry whole `torch.save`
-files inside them, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files likewise.
+It reads NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors contain whole
+`torch.save` files, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files like this.
 """
 
 import io
@@ -29,13 +29,13 @@ from robust201.core.errors import CheckpointError, InputError
 
 # Placeholder for numpy.ndarray in pickles; unlike the class, it is immutable and not callable.
 _NDARRAY = "numpy.ndarray"
-_ARRAY_KINDS = "biuf"
+_ALLOWED_DTYPE_KINDS = "biuf"
 
 # A function's __call__ is an immutable object, while a pickle's BUILD opcode could change the attributes of a function.
 _sealed: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
 
 # Errors that the unpickler, NumPy and torch raise on a damaged or malicious file.
-_DAMAGE = (
+_DAMAGED_FILE_ERRORS = (
     pickle.UnpicklingError,
     EOFError,
     OSError,
@@ -62,19 +62,22 @@ class _TooLargeError(Exception):
 
 
 class _Dtype:
-    """A numeric dtype under construction; real dtypes accept layouts that point outside their arrays."""
+    """A numeric dtype under construction.
+
+    NumPy's own dtypes are not used, because they accept layouts that point outside the array.
+    """
 
     __slots__ = ("_dtype",)
 
     def __init__(self, spec: str | bytes) -> None:
         dtype = np.dtype(spec.decode("ascii") if isinstance(spec, bytes) else spec)
-        if dtype.kind not in _ARRAY_KINDS:
+        if dtype.kind not in _ALLOWED_DTYPE_KINDS:
             raise ValueError(f"arrays of dtype {dtype} are not supported")
         self._dtype = dtype
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        order, *layout = state[1:5]
-        if any(part is not None for part in layout):
+        order, *layout_fields = state[1:5]
+        if any(field is not None for field in layout_fields):
             raise ValueError("structured dtypes are not supported")
         if order in {">", b">"}:
             self._dtype = self._dtype.newbyteorder(">")
@@ -84,10 +87,10 @@ class _Dtype:
         return self._dtype
 
 
-def _dtype_of(value: object) -> np.dtype[Any]:
-    if not isinstance(value, _Dtype):
+def _dtype_of(dtype: object) -> np.dtype[Any]:
+    if not isinstance(dtype, _Dtype):
         raise TypeError("an array without a numeric dtype")
-    return value.dtype
+    return dtype.dtype
 
 
 class _Array(np.ndarray[Any, np.dtype[Any]]):
@@ -99,9 +102,9 @@ class _Array(np.ndarray[Any, np.dtype[Any]]):
         super().__setstate__((1, shape, _dtype_of(dtype), int(fortran), raw))  # type: ignore[arg-type]
 
 
-def _reconstruct_array(kind: object, shape: object, _typecode: object) -> _Array:
-    if kind != _NDARRAY or shape != (0,):
-        raise ValueError(f"an array of kind {kind} and initial shape {shape}")
+def _reconstruct_array(array_type: object, shape: object, _typecode: object) -> _Array:
+    if array_type != _NDARRAY or shape != (0,):
+        raise ValueError(f"an array of unsupported type {array_type} or initial shape {shape}")
     return _Array((0,), dtype=np.uint8)
 
 
@@ -119,7 +122,7 @@ def _numpy_scalar(dtype: object, raw: bytes | str) -> Any:
 
 def _encode_latin1(text: str, encoding: str) -> bytes:
     if encoding not in {"latin1", "latin-1"}:
-        raise ValueError(f"bytes in the encoding {encoding}")
+        raise ValueError(f"bytes in the unsupported encoding {encoding}")
     return text.encode("latin1")
 
 
@@ -148,13 +151,13 @@ def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, *_ignored
 
 
 def _forbidden_torch_global(error: BaseException) -> str | None:
-    """Return the global because of which `torch.load(…, weights_only=True)` rejected a file, or None."""
+    """Return the name of the global that made `torch.load(…, weights_only=True)` fail; None for other errors."""
     match = re.search(r"GLOBAL ([\w.]+)", str(error))
     return None if match is None else match.group(1).rstrip(".")
 
 
 def _in_numpy_1_and_2(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
-    # NumPy 2 renamed numpy.core to numpy._core; files contain the name of the version that wrote them.
+    # NumPy 2 renamed numpy.core to numpy._core; a file contains the name used by the NumPy that wrote it.
     return {(f"numpy.{package}.{module}", name): constructor for package in ("core", "_core")}
 
 
@@ -168,7 +171,7 @@ NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
         **_in_numpy_1_and_2("numeric", "_frombuffer", _sealed(_array_from_buffer)),
     }
 )
-"""Arrays and scalars of numbers: CIFAR's python version and ImageNet16 (with ``encoding="latin1"``)."""
+"""Globals of numeric arrays and scalars, for CIFAR's Python version and ImageNet16 (with ``encoding="latin1"``)."""
 
 NATS_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
     {
@@ -183,7 +186,7 @@ NATS_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
 
 
 class _AllowListUnpickler(pickle._Unpickler):
-    """Unpickler in Python: a file of nine bytes makes the C implementation allocate 64 GB for its memo."""
+    """Unpickler in Python, because nine bytes can make the C implementation allocate 64 GB for its memo."""
 
     def __init__(self, stream: BinaryIO, allowed: Mapping[tuple[str, str], Any], encoding: str) -> None:
         super().__init__(stream, encoding=encoding)
@@ -197,7 +200,7 @@ class _AllowListUnpickler(pickle._Unpickler):
 
 
 class _BoundedStream(io.RawIOBase):
-    """Stream with a limit on the bytes read, so that a small compressed file cannot exhaust the memory."""
+    """Stream that limits the number of bytes read, because a small compressed file could exhaust the memory."""
 
     def __init__(self, stream: BinaryIO, limit: int) -> None:
         super().__init__()
@@ -216,11 +219,11 @@ class _BoundedStream(io.RawIOBase):
         return len(chunk)
 
 
-def _plain(value: Any) -> Any:
+def _without_subclasses(value: Any) -> Any:
     if isinstance(value, _Array):
         return value.view(np.ndarray)
     if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _without_subclasses(item) for key, item in value.items()}
     return value
 
 
@@ -237,27 +240,27 @@ def load_pickle(
 
     `allowed` maps ``(module, name)`` to the object that the pickle receives for it: `NATS_GLOBALS` or `NUMPY_GLOBALS`.
     `encoding` is for Python 2 strings: ``"latin1"`` for CIFAR and ImageNet16. `max_bytes` limits the decompressed
-    size. Numeric arrays at the top level and in nested dictionaries are returned as plain `numpy.ndarray`.
+    size. Numeric arrays at the top level and in nested dictionaries are returned as `numpy.ndarray`, not a subclass.
 
     Raises:
-        InputError: of the type `error`: the pickle, or a tensor nested in it, names a global that is not allowed; or
-            it is truncated, damaged or larger than `max_bytes`.
+        InputError (its subclass `error`): the pickle, or a tensor nested in it, names a global that is not allowed; or
+            the pickle is truncated, damaged or larger than `max_bytes`.
     """
     bounded = io.BufferedReader(_BoundedStream(stream, max_bytes), buffer_size=1 << 16)
     try:
-        return _plain(_AllowListUnpickler(bounded, allowed, encoding).load())
+        return _without_subclasses(_AllowListUnpickler(bounded, allowed, encoding).load())
     except _ForbiddenGlobalError as forbidden:
-        known = ", ".join(sorted({".".join(key) for key in allowed}))
+        allowed_names = ", ".join(sorted({".".join(key) for key in allowed}))
         raise error(
-            f"Unpickling failed for {name}: expected only the globals {known}, got {forbidden}. "
-            "Loaded without an allow list, the file could execute its own code; get it again from its publisher."
+            f"Unpickling failed for {name}: it names {forbidden}, but only these globals are allowed: {allowed_names}. "
+            "Other globals could execute code of the file. Get the file again from its publisher."
         ) from None
     except _TooLargeError:
         raise error(
-            f"Unpickling failed for {name}: expected at most {max_bytes:,} bytes after decompression, got more. "
+            f"Unpickling failed for {name}: it has more than {max_bytes:,} bytes after decompression. "
             "Get the file again from its publisher."
         ) from None
-    except _DAMAGE as damage:
+    except _DAMAGED_FILE_ERRORS as damage:
         reason = (str(damage).splitlines() or [""])[0] or type(damage).__name__
         raise error(
             f"Unpickling failed for {name}: the pickle is truncated or damaged ({reason}). Get the file again."
@@ -271,16 +274,17 @@ TORCH_MAGIC_BYTES = 8
 
 
 def is_torch_file(head: bytes) -> bool:
-    """Return whether the first bytes look like a `torch.save` file: a zip archive, or a pickle before PyTorch 1.6.
+    """Return whether a file that begins with `head` looks like a `torch.save` file.
 
-    A safetensors file begins with an eight-byte length. Its lower half may look like either, but its upper half is 0.
+    Such a file is a zip archive or, before PyTorch 1.6, a pickle. A safetensors file begins with an eight-byte length,
+    whose lower half may look like either, but whose upper half is 0.
     """
     is_pickle = head[:1] == pickle.PROTO and head[1] in _PICKLE_PROTOCOLS
     return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))
 
 
 def _check_torch_archive(stream: BinaryIO) -> str | None:
-    """Return why an archive is rejected (TorchScript, or members larger than the archive), or None."""
+    """Return the reason to reject an archive (TorchScript, or members larger than the archive), or None."""
     if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
         return None
     with zipfile.ZipFile(stream) as archive:
@@ -289,30 +293,31 @@ def _check_torch_archive(stream: BinaryIO) -> str | None:
         return _TORCHSCRIPT
     # torch.save never compresses.
     if sum(member.file_size for member in members) > stream.seek(0, io.SEEK_END):
-        return "a compressed one"
+        return "a compressed archive"
     return None
 
 
-_TORCHSCRIPT = "a TorchScript archive, which holds code"
+_TORCHSCRIPT = "a TorchScript archive, which contains code"
 _SAVE_TENSORS = (
-    "In a program that has its code, save the tensors alone (of a network: torch.save(network.state_dict(), "
-    "'weights.pth')), and use that file"
+    "In a program that can load the file, save only its tensors (for a network: torch.save(network.state_dict(), "
+    "'weights.pth')), and use the new file"
 )
 
 
 def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
     """Read a `torch.save` file of containers, tensors (loaded to the CPU) and NumPy float64 scalars only.
 
-    The scalars occur in NAS-Bench-201's records (`params`); NumPy 2 renamed the module of their constructor, and the
-    published files contain the old name. The stream must be seekable and at the beginning of the file.
+    The scalars occur in NAS-Bench-201's records (`params`). NumPy 2 renamed the module of their constructor, but the
+    published files contain the old name. The stream must be seekable and at the beginning of the file. `what` names
+    the content in error messages.
 
     Raises:
-        InputError: of the type `error`: the file names another global, is TorchScript, or is compressed, truncated or
-            damaged.
+        InputError (its subclass `error`): the file names another global, is TorchScript, or is compressed, truncated
+            or damaged.
     """
     import torch
 
-    failed = f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got"
+    message_start = f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got"
     scalar = np.float64(0).__reduce__()[0]
     numpy_names: list[Any] = [
         (scalar, "numpy.core.multiarray.scalar"),
@@ -328,13 +333,15 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
                 # torch warns about pickle protocols newer than its own; it raises an error for files it cannot read.
                 warnings.simplefilter("ignore", UserWarning)
                 return torch.load(stream, map_location="cpu", weights_only=True)
-    except (*_DAMAGE, zipfile.BadZipFile) as damage:
+    except (*_DAMAGED_FILE_ERRORS, zipfile.BadZipFile) as damage:
         forbidden = _forbidden_torch_global(damage)
         if forbidden is None:
-            raise error(f"{failed} a truncated, damaged or foreign one. Get or save the file again.") from damage
+            raise error(
+                f"{message_start} a truncated, damaged or unrelated file. Get or save the file again."
+            ) from damage
         raise error(
-            f"{failed} one that names {forbidden}, whose code would be executed. {_SAVE_TENSORS}; never open "
-            "other people's files without weights_only."
+            f"{message_start} a file that names {forbidden}, whose code would be executed. {_SAVE_TENSORS}. Never load "
+            "other people's files without weights_only=True."
         ) from damage
     advice = f"{_SAVE_TENSORS}." if problem == _TORCHSCRIPT else "Get the file again from its publisher."
-    raise error(f"{failed} {problem}. {advice}")
+    raise error(f"{message_start} {problem}. {advice}")

@@ -1,4 +1,4 @@
-"""User functions in Python files: identified by hash, executed in workers, with one-line error messages."""
+"""User functions in Python files, which are identified by a hash, executed in workers and fail with one-line errors."""
 
 import hashlib
 import importlib.abc
@@ -25,10 +25,7 @@ def read_code(path: Path) -> bytes:
     try:
         return read_file(path, _MAX_CODE_BYTES)
     except OSError as error:
-        raise ConfigError(
-            f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
-            "Correct the path."
-        ) from error
+        raise ConfigError(f"Reading a Python file failed for {path}: {error.strerror}. Correct the path.") from error
 
 
 def hash_file(path: Path) -> str:
@@ -37,7 +34,7 @@ def hash_file(path: Path) -> str:
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of several files, by field."""
+    """Return the SHA-256 of each file, by field."""
     return {field: hash_file(path) for field, path in files.items()}
 
 
@@ -70,10 +67,10 @@ class UserFunction:
         return {"function": self.name, "file_sha256": self.sha256} | origin
 
     def load(self) -> Callable[..., Any]:
-        """Execute the file, once per process and content, and return the function.
+        """Execute the file unless this process has executed the same content, and return the function.
 
         Raises:
-            ConfigError: the file differs from the hash, cannot be executed, or has no such function.
+            ConfigError: the file no longer has the hash, cannot be executed, or does not define the function.
         """
         source = read_code(self.path)
         digest = hashlib.sha256(source).hexdigest()
@@ -88,19 +85,19 @@ class UserFunction:
         module = sys.modules[module_name]
         function = getattr(module, self.name, None)
         if not callable(function):
-            functions = [
+            function_names = [
                 name for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name
             ]
             raise ConfigError(
-                f"Loading {self.label} failed: expected a function of that name, got none. Define it, or name another "
-                f"one.{closest(self.name, functions) if functions else ''}"
+                f"Loading {self.label} failed: the file does not define this function. Define it, or use the name of "
+                f"another function.{closest(self.name, function_names) if function_names else ''}"
             )
-        loaded: Callable[..., Any] = function
-        return loaded
+        loaded_function: Callable[..., Any] = function
+        return loaded_function
 
 
 class _SourceLoader(importlib.abc.SourceLoader):
-    """Loads the hashed source, even if the file or its compiled copy has changed since."""
+    """Loader of the hashed source, even if the file or its compiled copy has changed since then."""
 
     def __init__(self, path: Path, source: bytes) -> None:
         self._path = path
@@ -135,7 +132,8 @@ def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
 
 def describe_failure(error: BaseException) -> str:
     """Describe an error raised by user code in one line."""
-    # Workers execute a copy, and the protocol has only its hash: changes to a file beside it would go unnoticed.
-    import_hint = " (a user's file can import installed packages, but not the files beside it)"
-    text = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
-    return text + import_hint if isinstance(error, ModuleNotFoundError) else text
+    # Workers execute a copy of the file. The protocol contains only its hash, so changes to other files would go
+    # unnoticed.
+    import_hint = " (a user's file can import installed packages, but no files from its own folder)"
+    description = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
+    return description + import_hint if isinstance(error, ModuleNotFoundError) else description

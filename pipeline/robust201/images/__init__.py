@@ -1,9 +1,10 @@
-"""Images of every dataset: the table of datasets, the table of file forms, and selections of images.
+"""Images of every dataset: the table of datasets, the table of file formats (forms), and selections of images.
 
-To add a dataset: a row in `images.specs`. If its files have a new form, also a module with a `find` and a `load`
-function, and a row of `FORMS`. The table-wide tests then cover it.
+A new dataset needs a row in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
+`load` function, and a row of `FORMS`. The table-wide tests then cover it.
 
-Nothing here imports torch; pyarrow, Pillow and scikit-learn are imported by the loader that needs them.
+No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
+pyarrow, Pillow or scikit-learn import them.
 """
 
 from collections.abc import Callable
@@ -57,13 +58,13 @@ class Form:
 
     Attributes:
         name: name in the YAML and on the command line.
-        looks_like: takes a row of the table of datasets; returns a description of the files, for messages.
+        describe_files: takes a row of the table of datasets; returns a description of the files, for messages.
         find: takes a row of the table of datasets, a file or folder and the split; returns a path for `load`, or None.
         load: reads a split.
     """
 
     name: str
-    looks_like: Callable[[DatasetSpec], str]
+    describe_files: Callable[[DatasetSpec], str]
     find: Callable[[DatasetSpec, Path, Split], Path | None]
     load: Loader
 
@@ -85,13 +86,13 @@ FORMS: dict[str, Form] = {
         ),
         Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
-        Form("idx", lambda _spec: "train-images-idx3-ubyte.gz and the like", find_idx, load_idx),
+        Form("idx", lambda _spec: "the IDX files (train-images-idx3-ubyte.gz, …)", find_idx, load_idx),
         Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
         Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
         Form("folders", lambda _spec: "a folder of JPEG or PNG files per class", find_folders, load_folders),
     )
 }
-"""Name to row."""
+"""Table of file forms, by name."""
 
 
 def load_images(
@@ -106,41 +107,42 @@ def load_images(
     image_size: int | None = None,
     resize: Resize | None = None,
 ) -> ImageSet:
-    """Load a split of a dataset of `DATASETS`, of a custom dataset (`images.specs.own_dataset`), or of a path.
+    """Load a split of a dataset in `DATASETS`, of a custom dataset (`images.specs.own_dataset`), or of files at a path.
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
-    `image_size` is given. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `count` selects a class-stratified subset (see `select`); in class folders, only its images are decoded.
+    `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
+    contain. `count` selects a class-stratified subset (see `select`); of class folders, only the subset is decoded.
 
-    `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images, or the
-    parent of this folder or of one named after the dataset; None searches the data folder (`ROBUST201_DATA`). `verify`
-    checks published checksums, sizes and image counts, if the form has them.
+    `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
+    parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image
+    counts, if the form has them.
 
     Returns:
-        Images (N, C, H, W) uint8, C-contiguous; indices are rows of the full split.
+        Images (N, C, H, W) uint8, C-contiguous; `indices` are their positions in the full split.
 
     Raises:
-        ConfigError: no such dataset or form, the dataset has no such form, or the resize rule is wrong.
+        ConfigError: there is no such dataset, the dataset has no such form, or the resize rule is invalid.
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     path = None if path is None else Path(path)
     spec = _spec_of(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
         raise ConfigError(
-            f"Looking up a form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
+            f"Looking up a file form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
             f"{closest(form, spec.forms)}"
         )
-    forms = [FORMS[name] for name in (spec.forms if form is None else [form])]
+    candidates = [FORMS[form_name] for form_name in (spec.forms if form is None else [form])]
     root = data_folder() if path is None else path
-    for candidate in forms:
+    for candidate in candidates:
         for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             source = candidate.find(spec, folder, split)
             if source is not None:
                 return _image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
-    expected = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
+    expected = "; or ".join(f"{candidate.describe_files(spec)} ({candidate.name})" for candidate in candidates)
     got = "none of these" if root.exists() else "no such file or folder"
-    fetching = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
-    advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
+    fetch_advice = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
+    path_advice = f"set {DATA_VARIABLE} to their folder." if path is None else "correct the path."
+    advice = fetch_advice + path_advice
     raise DatasetError(
         f"Loading the {split} images of {spec.name} failed for {root}: expected {expected}, got {got}. "
         f"{advice[0].upper()}{advice[1:]}"
@@ -153,7 +155,7 @@ def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None,
     if name in DATASETS or path is None:
         if (image_size, resize) != (None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: image_size and resize are for custom images. Leave them out."
+                f"Loading images failed for {name!r}: image_size and resize are only for custom images. Remove them."
             )
         return dataset(name)
     return own_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
@@ -184,30 +186,31 @@ def _image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: in
 
 
 def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
-    """Select a class-stratified subset with ascending indices, the same for equal arguments on every platform.
+    """Select a class-stratified subset with ascending indices.
 
-    Class counts differ by at most one, unless a class has too few images. With the same seed, a larger subset contains
-    the smaller one. The seed determines the images of each class, and the classes that contribute an extra image.
+    The numbers of images per class differ by at most one, unless a class has too few images. The seed determines the
+    images of each class, and the classes that contribute an extra image. Equal arguments give the same subset on every
+    platform, and with the same seed a larger subset contains the smaller one.
 
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """
     rows = select_rows(images.labels, images.n_classes, count=count, seed=seed, name=images.dataset)
-    parts = (images.images[rows], images.labels[rows], images.indices[rows])
-    return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
+    pixels, labels, indices = images.images[rows], images.labels[rows], images.indices[rows]
+    return replace(images, images=pixels, labels=labels, indices=indices, sha256=image_hash(pixels, labels, indices))
 
 
 def select_rows(labels: NDArray[np.int64], n_classes: int, *, count: int, seed: int, name: str) -> NDArray[np.int64]:
-    """Return the ascending rows of a class-stratified subset, given only the labels (see `select`)."""
+    """Return the ascending rows of the class-stratified subset of images with these labels (see `select`)."""
     check_selection(count, len(labels), name)
     class_order = _shuffled(seed, n_classes, "image selection", "classes")
-    # Rank images by their position within their class, then by class: the first `count` ranks are stratified.
-    rank = np.empty(len(labels), np.int64)
+    # Images are ranked by their position within their class, then by class, so the first `count` ranks are stratified.
+    ranks = np.empty(len(labels), np.int64)
     for class_position, label in enumerate(class_order):
         members = np.flatnonzero(labels == label)
         members = members[_shuffled(seed, len(members), "image selection", int(label))]
-        rank[members] = np.arange(len(members)) * n_classes + class_position
-    return np.sort(np.argsort(rank, kind="stable")[:count])
+        ranks[members] = np.arange(len(members)) * n_classes + class_position
+    return np.sort(np.argsort(ranks, kind="stable")[:count])
 
 
 def check_selection(count: int, n_images: int, name: str) -> None:
@@ -220,6 +223,9 @@ def check_selection(count: int, n_images: int, name: str) -> None:
 
 
 def _shuffled(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
-    # Raw numbers and not `permutation`: NumPy guarantees the stream of a bit generator, but not of a distribution.
+    """Return a permutation of `range(count)` that is the same for every version of NumPy.
+
+    NumPy guarantees the raw stream of a bit generator, but not the results of `permutation`.
+    """
     random_numbers = generator(seed, *names).bit_generator.random_raw(count)
     return np.argsort(random_numbers, kind="stable")

@@ -1,8 +1,8 @@
-"""Blocks of adversarial images of a source network on disk, created once and shown to every other network.
+"""Adversarial images of a source network on disk, created once and used to evaluate every other network.
 
-Layout: `<folder>/<strength>-<first position>-<one past the last>-<16 hex digits of its SHA-256>.npy`, each
-(n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and files are immutable, so an interrupted run resumes by
-writing the missing blocks.
+The images are stored in blocks: `<folder>/<strength>-<start>-<stop>-<16 hex digits of the file's SHA-256>.npy` has the
+images at the positions [start, stop) of the selection, (n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and
+files are immutable, so an interrupted run resumes by writing the missing blocks.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from robust201.core.files import atomic_write, sha256_of
 BLOCK_IMAGES = 250
 """Images per block, rounded up to whole batches."""
 
-_DIGITS = 16
+_HASH_DIGITS = 16
 
 
 class AdversarialStore:
@@ -38,53 +38,53 @@ class AdversarialStore:
     ) -> None:
         self.folder = folder
         self._indices = indices
-        self._step = batch_size * -(-block_images // batch_size)
+        self._images_per_block = batch_size * -(-block_images // batch_size)
         self._blocks: dict[tuple[float, int], NDArray[np.float32]] = {}
 
     def missing(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
-        """Yield the missing blocks: strengths, first position, one past the last."""
+        """Yield the strengths, start and stop of each range of positions with missing blocks."""
         existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
-        for start in range(0, len(self._indices), self._step):
+        for start in range(0, len(self._indices), self._images_per_block):
             stop = self._stop(start)
             missing_strengths = tuple(
-                strength for strength in strengths if _stem(strength, start, stop) not in existing
+                strength for strength in strengths if _block_name(strength, start, stop) not in existing
             )
             if missing_strengths:
                 yield missing_strengths, start, stop
 
     def write(self, strength: float, start: int, pixels: NDArray[np.float32]) -> None:
-        """Write the block that starts at a position: (n, 3, H, W) float32."""
+        """Write the block of images that starts at position `start`; `pixels` is (n, 3, H, W) float32."""
         stream = io.BytesIO()
         np.save(stream, np.ascontiguousarray(pixels), allow_pickle=False)
         content = stream.getvalue()
-        digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
-        with atomic_write(self.folder / f"{_stem(strength, start, start + len(pixels))}-{digest}.npy") as file:
+        digest = hashlib.sha256(content).hexdigest()[:_HASH_DIGITS]
+        with atomic_write(self.folder / f"{_block_name(strength, start, start + len(pixels))}-{digest}.npy") as file:
             file.write(content)
 
     def __call__(self, strength: float, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the images of rows of the full test split, (n,) int64, all of them in the selection.
+        """Return the adversarial images of `rows`, which are rows (n,) int64 of the full test split in the selection.
 
         Raises:
             DatasetError: a block is missing or damaged.
         """
         positions = np.searchsorted(self._indices, rows)
-        starts = positions // self._step * self._step
+        starts = positions // self._images_per_block * self._images_per_block
         images = np.empty((len(rows), *self._block(strength, int(starts[0])).shape[1:]), np.float32)
         for start in np.unique(starts).tolist():
             images[starts == start] = self._block(strength, start)[positions[starts == start] - start]
         return images
 
     def _stop(self, start: int) -> int:
-        return min(start + self._step, len(self._indices))
+        return min(start + self._images_per_block, len(self._indices))
 
     def _block(self, strength: float, start: int) -> NDArray[np.float32]:
-        """Memory-map a block; its hash is checked once per process."""
+        """Memory-map a block, and check its hash once per process."""
         if (strength, start) not in self._blocks:
-            stem = _stem(strength, start, self._stop(start))
-            paths = sorted(self.folder.glob(f"{stem}-*.npy"))
+            block_name = _block_name(strength, start, self._stop(start))
+            paths = sorted(self.folder.glob(f"{block_name}-*.npy"))
             if not paths:
                 raise DatasetError(
-                    f"Reading adversarial images failed for {self.folder / stem}: expected a file, got none. "
+                    f"Reading adversarial images failed for {self.folder / block_name}: the block is missing. "
                     "Start the run again to create it."
                 )
             self._blocks[strength, start] = _read_block(paths[0], self._stop(start) - start)
@@ -92,9 +92,9 @@ class AdversarialStore:
 
 
 def _read_block(path: Path, count: int) -> NDArray[np.float32]:
-    """Memory-map a block of `count` images; raise DatasetError if it is damaged."""
+    """Memory-map a block of `count` images, or raise a DatasetError if it is damaged."""
     try:
-        digest = sha256_of(path)[:_DIGITS]
+        digest = sha256_of(path)[:_HASH_DIGITS]
         array = read_npy(path, mapped=True)
         is_valid = path.stem.endswith(f"-{digest}") and array.dtype == np.float32 and array.ndim == 4
         got = f"{digest} and {array.dtype} {array.shape}"
@@ -103,10 +103,10 @@ def _read_block(path: Path, count: int) -> NDArray[np.float32]:
     if not is_valid or len(array) != count:
         raise DatasetError(
             f"Reading adversarial images failed for {path}: expected the SHA-256 in its name and {count} "
-            f"float32 images, got {got}. The file is damaged: delete it, and the next run creates it again."
+            f"float32 images, got {got}. The file is damaged. Delete it; the next run creates it again."
         )
     return array
 
 
-def _stem(strength: float, start: int, stop: int) -> str:
+def _block_name(strength: float, start: int, stop: int) -> str:
     return f"{strength!r}-{start:06d}-{stop:06d}"

@@ -18,7 +18,10 @@ _MAX_IMAGE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
-    """Images (N, C, H, W) uint8 and labels (N,) int64 in file order, and the libraries that decoded them."""
+    """Images (N, C, H, W) uint8 and labels (N,) int64 in file order.
+
+    `decoder` has the libraries that decoded the images (see `images.decoding`).
+    """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -28,18 +31,17 @@ class LabelledImages(NamedTuple):
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
     """Read a whole file and check it against its published checksum, if there is one.
 
-    If no digest of the single file is published (CIFAR's binary version), the one recorded when its verified archive
-    was unpacked is used.
+    For CIFAR's binary version, only the checksum of the whole archive is published. The file is then compared with the
+    hash that was recorded when the verified archive was unpacked.
 
     Raises:
-        DatasetError: the file is missing, unreadable, or not the published one.
+        DatasetError: the file is missing, unreadable, or differs from the published file.
     """
     try:
         content = read_file(path, _MAX_IMAGE_BYTES)
     except OSError as error:
         raise DatasetError(
-            f"Reading images failed for {path}: expected a readable file, got {error.strerror}. "
-            "Check the path, or fetch the dataset again."
+            f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
         ) from error
     if checksum is not None:
         if checksum.digest is None:
@@ -51,37 +53,37 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
 
 
 def _recorded_sha256(path: Path) -> str | None:
-    sums = path.parent / SUMS_FILE
+    sums_path = path.parent / SUMS_FILE
     try:
-        text = read_text(sums, MAX_STATE_BYTES)
+        sums = read_text(sums_path, MAX_STATE_BYTES)
     except FileNotFoundError:
         return None
-    lines = (line.split(maxsplit=1) for line in text.splitlines())
-    return {fields[1]: fields[0] for fields in lines if len(fields) == 2}.get(path.name)
+    digests_and_names = (line.split(maxsplit=1) for line in sums.splitlines())
+    return {fields[1]: fields[0] for fields in digests_and_names if len(fields) == 2}.get(path.name)
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
-    """Check the number of images against that of the full split, if known."""
+    """Check that the number of images is the size of the full split, if that size is known."""
     expected = spec.n_test if split == "test" else spec.n_train
     if expected not in {UNKNOWN_COUNT, count}:
         raise DatasetError(
             f"Verifying failed for {path}: expected the {expected:,} {split} images of {spec.name}, got {count:,}. "
-            "The files are incomplete or another dataset's; fetch them again."
+            "The files are incomplete or belong to another dataset; fetch them again."
         )
 
 
 def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label in a file is a class; `first` is the lowest label.
+    """Check that every label in a file is the number of a class; `first` is the number of the first class.
 
     Raises:
-        DatasetError: a label is out of range; the message names the first such row.
+        DatasetError: a label is out of range; the message contains the first row with an invalid label.
     """
-    wrong = np.flatnonzero((labels < first) | (labels >= first + n_classes))
-    if len(wrong):
+    invalid_rows = np.flatnonzero((labels < first) | (labels >= first + n_classes))
+    if len(invalid_rows):
         raise DatasetError(
             f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
-            f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
-            "The file is damaged or another dataset's; check the dataset's name, or the number of classes."
+            f"{int(labels[invalid_rows[0]])} in row {invalid_rows[0]} ({len(invalid_rows):,} such rows). The file is "
+            "damaged or belongs to another dataset; check the name of the dataset, or the number of classes."
         )
 
 
@@ -89,13 +91,17 @@ def read_files(
     spec: DatasetSpec,
     folder: Path,
     split: Split,
-    names: Iterable[str],
+    file_names: Iterable[str],
     published: Mapping[str, Checksum] | None,
     read: Callable[[Path, Checksum | None], LabelledImages],
 ) -> LabelledImages:
-    """Read and concatenate the files of a split; with published checksums, also check the number of images."""
-    parts = [read(folder / name, published[name] if published else None) for name in names]
-    images, labels = (np.concatenate(arrays) for arrays in zip(*(part[:2] for part in parts), strict=True))
+    """Read and concatenate the files of a split.
+
+    `read` loads one file. With published checksums, the number of images is checked, too.
+    """
+    batches = [read(folder / name, published[name] if published else None) for name in file_names]
+    images = np.concatenate([batch.images for batch in batches])
+    labels = np.concatenate([batch.labels for batch in batches])
     if published:
         check_count(folder, len(labels), spec, split)
     return LabelledImages(images, labels)

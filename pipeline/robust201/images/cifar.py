@@ -1,8 +1,8 @@
 """Reader of the official CIFAR-10 and CIFAR-100, binary and Python versions.
 
-Binary (CIFAR page of A. Krizhevsky): records of the label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of
-pixels, channel first. Python: pickles of {data: (N, 3072) uint8, labels or fine_labels: list}, pixels in the same
-order.
+The binary version (defined on A. Krizhevsky's CIFAR page) has records of the label byte (CIFAR-100: the coarse, then
+the fine label) and 3,072 bytes of pixels, channels first. The Python version has pickles of
+{data: (N, 3072) uint8, labels or fine_labels: list}, with pixels in the same order.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ from robust201.images.specs import DatasetSpec
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Files and fields of one version of one dataset.
+    """Files and fields of a dataset's binary or Python version.
 
     Attributes:
-        download: name in the registry, which has the folder's name and the members' checksums.
-        files: split to its files, in order.
+        download: name in the registry of downloads, which has the folder's name and the checksums of the files.
+        files: file names of each split, in order.
         label: position of the label byte in a binary record, or key of the labels in a pickle.
         label_bytes: number of label bytes before the pixels of a binary record.
     """
@@ -58,7 +58,7 @@ PYTHON = {
 
 
 def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return the folder of a version: the official folder below `root`, or `root` itself."""
+    """Return the folder with the files of a split: the official folder below `root`, or `root` itself."""
     layout = layouts[spec.name]
     official_folder = root / registry.download(layout.download).folder
     if official_folder.is_dir():
@@ -67,29 +67,29 @@ def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, s
 
 
 def folder_name(layouts: Mapping[str, _Layout], spec: DatasetSpec) -> str:
-    """Return the name of a version's official folder, for messages."""
+    """Return the name of the official folder of a dataset's binary or Python version, for messages."""
     return registry.download(layouts[spec.name].download).folder
 
 
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the binary version, (N, 3, 32, 32) uint8, in the order of the files.
+    """Load the images of a split from the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    `verify` checks sizes (checksums of single files are not published) and the number of images.
+    `verify` checks the number of images, and the files' sizes, since their checksums are not published.
 
     Raises:
         DatasetError: a file is missing or has the wrong size or a label out of range.
     """
     layout = BINARY[spec.name]
-    record = layout.label_bytes + 3 * spec.image_size**2
+    record_bytes = layout.label_bytes + 3 * spec.image_size**2
 
     def read(file: Path, checksum: Checksum | None) -> LabelledImages:
         content = read_verified(file, checksum)
-        if not content or len(content) % record:
+        if not content or len(content) % record_bytes:
             raise DatasetError(
-                f"Reading images failed for {file}: expected records of {record:,} bytes, got {len(content):,} bytes. "
-                f"The file is truncated or not of {spec.name}; fetch it again."
+                f"Reading images failed for {file}: expected records of {record_bytes:,} bytes, got "
+                f"{len(content):,} bytes. The file is truncated or does not belong to {spec.name}; fetch it again."
             )
-        records = np.frombuffer(content, np.uint8).reshape(-1, record)
+        records = np.frombuffer(content, np.uint8).reshape(-1, record_bytes)
         labels = records[:, int(layout.label)].astype(np.int64)
         check_labels(file, labels, spec.n_classes)
         images = records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size)
@@ -100,7 +100,7 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
 
 
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the Python version through the allow-list unpickler, in the order of the files.
+    """Load the images of a split from the Python version, in the order of the files, with the allow-list unpickler.
 
     `verify` checks every file against its published MD5, and the number of images.
 

@@ -1,9 +1,9 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
-Classes are numbered by the sorted names of their folders, unless a file `labels.json` next to them numbers them: a JSON
-object that maps each folder's name to its label. Thus ten classes of ImageNet can keep their labels among a thousand.
-Files whose names are not those of images are ignored. Images other than JPEG and PNG are rejected and not ignored,
-because torchvision reads them.
+Classes are numbered in the order of their folders' names, unless a file `labels.json` next to the folders numbers them.
+It is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet can
+keep their labels among a thousand. Files without the suffix of an image are ignored. Images other than JPEG and PNG are
+rejected instead of ignored, because torchvision reads them.
 """
 
 import json
@@ -39,7 +39,7 @@ class ImageFiles:
     """Labelled image files, decoded on demand.
 
     Attributes:
-        files: (N,) in torchvision's order.
+        files: N paths in torchvision's order.
         labels: (N,) int64.
         class_names: class names by label; empty if `labels.json` gives the labels.
     """
@@ -50,14 +50,17 @@ class ImageFiles:
     decoder: ImageDecoder
 
     def decode(self, rows: NDArray[np.int64] | None) -> NDArray[np.uint8]:
-        """Decode the images of the given rows, or all, to (n, C, H, H) uint8."""
+        """Decode the images of some rows (None: all) to (n, C, H, H) uint8."""
         files = self.files if rows is None else [self.files[row] for row in rows]
-        return self.decoder.decode_all(((str(file), partial(_read, file)) for file in files), len(files))
+        return self.decoder.decode_all(((str(file), partial(_read_image, file)) for file in files), len(files))
 
 
 def find_folders(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Return the parent of the class folders: `test`, `val` or `train` in `root`, or for the test split `root`."""
-    candidates = [root / name for name in _SPLIT_FOLDERS[split]] + ([root] if split == "test" else [])
+    """Return the folder that contains the class folders, or None.
+
+    It is `test` or `val` in `root` or `root` itself for the test split, and `train` in `root` for the training split.
+    """
+    candidates = [root / folder_name for folder_name in _SPLIT_FOLDERS[split]] + ([root] if split == "test" else [])
     return next((folder for folder in candidates if _has_classes(folder)), None)
 
 
@@ -67,27 +70,28 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     `verify` checks the number of images.
 
     Raises:
-        DatasetError: a class folder is empty or has images of another kind, the number of classes differs from the
-            dataset's, or `labels.json` does not number every class.
+        DatasetError: a class folder has no images or images of another format, the number of class folders is not the
+            dataset's number of classes, or `labels.json` does not number every class.
     """
-    names = _class_names(path)
-    numbers = _read_numbers(path, names)
-    if numbers is None and spec.n_classes not in {0, len(names)}:
+    class_names = _class_names(path)
+    labels_by_name = _read_labels(path, class_names)
+    if labels_by_name is None and spec.n_classes not in {0, len(class_names)}:
         raise DatasetError(
             f"Reading images failed for {path}: expected {spec.n_classes:,} class folders, one per class, got "
-            f"{len(names):,}. Correct the number of classes, or number the folders in {path / CLASS_NUMBERS_FILE}."
+            f"{len(class_names):,}. Correct the number of classes, or number the folders in "
+            f"{path / CLASS_NUMBERS_FILE}."
         )
     files: list[Path] = []
     labels: list[int] = []
-    for label, name in enumerate(names):
-        images = _list_images(path / name)
-        files += images
-        labels += [label if numbers is None else numbers[name]] * len(images)
+    for label, name in enumerate(class_names):
+        class_files = _list_images(path / name)
+        files += class_files
+        labels += [label if labels_by_name is None else labels_by_name[name]] * len(class_files)
     if verify:
         check_count(path, len(files), spec, split)
-    array = np.array(labels, np.int64)
-    check_labels(path, array, spec.n_classes or MAX_CLASSES)
-    return ImageFiles(tuple(files), array, names if numbers is None else (), ImageDecoder(spec))
+    label_array = np.array(labels, np.int64)
+    check_labels(path, label_array, spec.n_classes or MAX_CLASSES)
+    return ImageFiles(tuple(files), label_array, class_names if labels_by_name is None else (), ImageDecoder(spec))
 
 
 def _has_classes(folder: Path) -> bool:
@@ -101,63 +105,65 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def _list_images(folder: Path) -> list[Path]:
-    images = list(_walk(folder))
-    if not images:
+    files = list(_walk(folder))
+    if not files:
         raise DatasetError(
             f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Fill or remove it."
         )
-    other = next((file for file in images if file.suffix.lower() in _OTHER_IMAGES), None)
-    if other is not None:
-        raise DatasetError(f"Reading images failed for {other}: it is neither JPEG nor PNG. Convert or remove it.")
-    return images
+    unsupported_file = next((file for file in files if file.suffix.lower() in _OTHER_IMAGES), None)
+    if unsupported_file is not None:
+        raise DatasetError(
+            f"Reading images failed for {unsupported_file}: it is neither JPEG nor PNG. Convert or remove it."
+        )
+    return files
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the images of a folder and its subfolders in torchvision's order."""
-    for parent, _, names in sorted(os.walk(folder, followlinks=True)):
-        for name in sorted(names):
-            if name.lower().endswith(_SUFFIXES + _OTHER_IMAGES):
-                yield Path(parent, name)
+    """Yield the image files of a folder and its subfolders in torchvision's order."""
+    for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
+        for file_name in sorted(file_names):
+            if file_name.lower().endswith(_SUFFIXES + _OTHER_IMAGES):
+                yield Path(parent, file_name)
 
 
-def _read_numbers(folder: Path, names: tuple[str, ...]) -> dict[str, int] | None:
-    """Read the label of each class folder from `labels.json`; None without that file."""
+def _read_labels(folder: Path, class_names: tuple[str, ...]) -> dict[str, int] | None:
+    """Read the label of each class folder from `labels.json`; return None if there is no such file."""
     path = folder / CLASS_NUMBERS_FILE
     if not path.exists():
         return None
     try:
-        numbers = json.loads(read_text(path, MAX_JSON_BYTES), object_pairs_hook=_unique)
-        if not isinstance(numbers, dict):
-            raise TypeError(f"a {type(numbers).__name__}")  # noqa: TRY301 - worded below
+        labels_by_name = json.loads(read_text(path, MAX_JSON_BYTES), object_pairs_hook=_dict_with_unique_keys)
+        if not isinstance(labels_by_name, dict):
+            raise TypeError(f"a {type(labels_by_name).__name__}")  # noqa: TRY301 - the except clause writes the message
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(
             f"Reading labels failed for {path}: the file is not a JSON object ({one_line(error)}). Correct "
             "or remove it."
         ) from error
-    for name in names:
-        number = numbers.get(name)
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MAX_CLASSES:
+    for name in class_names:
+        label = labels_by_name.get(name)
+        if not isinstance(label, int) or isinstance(label, bool) or not 0 <= label < MAX_CLASSES:
             raise DatasetError(
                 f"Reading labels failed for {path}: expected a whole number from 0 to {MAX_CLASSES - 1} for the "
-                f"class folder {name!r}, got {'none' if number is None else reprlib.repr(number)}. Number every class "
+                f"class folder {name!r}, got {'none' if label is None else reprlib.repr(label)}. Number every class "
                 "folder, or remove the file."
             )
-    return {name: numbers[name] for name in names}
+    return {name: labels_by_name[name] for name in class_names}
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict; raise ValueError on duplicate keys, of which JSON readers would keep only the last."""
-    numbers = dict(pairs)
-    if len(numbers) != len(pairs):
+def _dict_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict, or raise ValueError for duplicate keys, because JSON readers would keep only the last value."""
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         duplicate = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"{duplicate!r} twice")
-    return numbers
+        raise ValueError(f"{duplicate!r} occurs twice")
+    return unique
 
 
-def _read(file: Path) -> bytes:
+def _read_image(file: Path) -> bytes:
     try:
         return read_file(file, _MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         raise DatasetError(
-            f"Reading images failed for {file}: expected a readable file, got {one_line(error)}. Correct or remove it."
+            f"Reading images failed for {file}: {one_line(error)}. Correct the file or remove it."
         ) from error

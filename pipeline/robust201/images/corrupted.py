@@ -1,8 +1,9 @@
 """Reader of corrupted images on disk, published or generated: `<folder>/<corruption>.npy`.
 
-Layout (CIFAR-10-C and CIFAR-100-C, Hendrycks and Dietterich, 2019): each file is (5 N, H, W, 3) uint8 with the N images
-at severity 1, then at severity 2, …; `labels.npy` (5 N,), uint8 or (beyond 256 classes) uint16, repeats the test labels
-five times. A generated folder (`images.generated_folder`) has a manifest; neither kind can be opened as the other.
+The layout is that of CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3) uint8
+with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
+classes) uint16, repeats the test labels five times. A folder of generated images also has a manifest
+(`images.generated_folder`), so it cannot be opened as a published folder by mistake, or vice versa.
 """
 
 import hashlib
@@ -40,9 +41,9 @@ class CorruptedStore:
     """Corrupted versions of a selection of test images, read from disk on demand.
 
     Args:
-        rows: (n,) int64, rows of the selected images in each severity's block.
-        n_rows: images in each severity's block.
-        manifest: manifest of generated images; None for published ones.
+        rows: (n,) int64, rows of the selected images within the images of each severity.
+        n_rows: number of images per severity.
+        manifest: manifest of generated images; None for published images.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class CorruptedStore:
     def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Return corrupted images, (n, 3, H, W) uint8 and C-contiguous.
 
-        `indices` are rows of the full test split, (n,) int64, all of them in the selection.
+        `indices` are rows (n,) int64 of the full test split; all must be in the selection.
 
         Raises:
             DatasetError: the file is missing or has the wrong shape, or a severity or row is out of range.
@@ -80,19 +81,20 @@ class CorruptedStore:
             )
         positions = np.searchsorted(self.indices, indices)
         positions_in_range = np.minimum(positions, len(self.indices) - 1)
-        missing = np.flatnonzero(self.indices[positions_in_range] != indices)
-        if len(missing):
+        unselected = np.flatnonzero(self.indices[positions_in_range] != indices)
+        if len(unselected):
             raise DatasetError(
-                f"Reading corrupted images failed for {self._path(key)}: expected rows of the selection of "
-                f"{len(self.indices):,} images, got row {int(indices[missing[0]])}. Open the store with these images."
+                f"Reading corrupted images failed for {self._path(key)}: row {int(indices[unselected[0]])} of the test "
+                f"split is not among the {len(self.indices):,} selected images. Open the store with this image."
             )
         pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
     def digest(self, key: str) -> str:
-        """Return the hash of the selected images of a corruption at all five severities, read once per process.
+        """Return the hash of the selected images of a corruption at all five severities.
 
-        It is the SHA-256 of the shape, the selected rows of the test split and the pixels.
+        It is the SHA-256 of the shape, the selected rows of the test split and the pixels, and is computed once per
+        process.
 
         Raises:
             DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
@@ -111,10 +113,10 @@ class CorruptedStore:
         return self._digests[key]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Return the protocol fields that identify the pixels of a corruption, as JSON.
+        """Return the protocol fields (JSON) that identify the pixels of a corruption.
 
-        They are `source` and `sha256` (see `digest`), and for generated images `generator_version`, `seed` and, for the
-        corruption frost, `frost` (name and hash).
+        They are `source` and `sha256` (see `digest`). Generated images also have `generator_version`, `seed` and, for
+        the corruption frost, `frost` (name and hash of the textures).
         """
         identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
         if self._manifest is not None:
@@ -122,15 +124,15 @@ class CorruptedStore:
         return identity
 
     def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
-        """Check that a corruption's `identity` equals the planned one; the pixels are read once per process."""
-        got = self.identity(key)
-        if canonical_json(got) == canonical_json(dict(expected)):
+        """Check that a corruption's `identity` equals the planned one; the pixels are hashed once per process."""
+        identity = self.identity(key)
+        if canonical_json(identity) == canonical_json(dict(expected)):
             return
-        name = next(name for name in sorted({*got, *expected}) if got.get(name) != expected.get(name))
+        field = next(field for field in sorted({*identity, *expected}) if identity.get(field) != expected.get(field))
         raise DatasetError(
-            f"Verifying corrupted images failed for {self._path(key)}: expected {name} {expected.get(name)}, got "
-            f"{got.get(name)}. The file has changed or is damaged since planning, or differs between machines; "
-            "restore it and run the same command again."
+            f"Verifying corrupted images failed for {self._path(key)}: expected {field} {expected.get(field)}, got "
+            f"{identity.get(field)}. The file changed or was damaged after planning, or it differs between machines. "
+            "Restore it and run the same command again."
         )
 
     def check(self, key: str) -> None:
@@ -144,14 +146,14 @@ class CorruptedStore:
         if got != expected:
             raise DatasetError(
                 f"Verifying corrupted images failed for {path}: expected sha256 {expected}, got {got}. The file is "
-                "damaged or incomplete; delete it, and the next run or `robust201 corrupt` creates it again."
+                "damaged or incomplete. Delete it; the next run or `robust201 corrupt` creates it again."
             )
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.npy"
 
     def _open(self, key: str) -> NDArray[np.uint8]:
-        """Memory-map a file: (5, N, H, W, 3) uint8."""
+        """Memory-map the images of a corruption, (5, N, H, W, 3) uint8."""
         if key not in self._files:
             array = _map_npy(self._path(key), (N_SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
             self._files[key] = array.reshape(N_SEVERITIES, self._n_rows, *array.shape[1:])
@@ -166,37 +168,40 @@ def open_published(
     verify: Literal["shape", "full"] = "shape",
     keys: Sequence[str] | None = None,
 ) -> CorruptedStore:
-    """Open published corrupted images: the `.npy` files in a folder, or in the published archive's folder below it.
+    """Open published corrupted images: `.npy` files in a folder, or in the published archive's folder below it.
 
     `n_images` is the size of the full test split. With `verify` ``"full"``, each file is checked against its published
-    MD5. `keys` are the corruptions to check now; None checks all that exist.
+    MD5. `keys` are the corruptions to check immediately; None checks all existing files.
 
     Raises:
-        DatasetError: the dataset has no published corruptions, the folder contains generated ones, or a file is missing
-            or has the wrong shape, labels or MD5.
+        DatasetError: the dataset has no published corruptions, the folder contains generated images, or a file is
+            missing or has the wrong shape, labels or MD5.
     """
     archive = dataset(images.dataset).corruptions
     if archive is None:
         raise DatasetError(
-            f"Opening published corruptions failed for {images.dataset}: none are published for "
-            "this dataset. Set `source: generated`."
+            f"Opening published corruptions failed for {images.dataset}: this dataset has no published corruptions. "
+            "Set `source: generated`."
         )
     entry = download(archive)
     if not (folder / LABELS).exists() and (folder / entry.folder / LABELS).exists():
         folder = folder / entry.folder
     if not (folder / LABELS).exists() and not is_generated(folder):
         raise DatasetError(
-            f"Opening published corruptions failed for {folder}: neither it nor {folder / entry.folder} has the "
-            f"{LABELS} of {archive}. Fetch the files with `robust201 fetch {archive}`, or name their folder."
+            f"Opening published corruptions failed for {folder}: {LABELS} of {archive} is neither in this folder nor "
+            f"in {folder / entry.folder}. Fetch the files with `robust201 fetch {archive}`, or correct the folder."
         )
     if is_generated(folder):
         raise DatasetError(
             f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
-            "robust201 generated. Set `source: generated`, or name the folder of the published files."
+            "robust201 generated. Set `source: generated`, or choose the folder of the published files."
         )
     _check_labels(folder, images, images.indices, n_images, "published")
     store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
-    names = [f"{key}.npy" for key in keys] if keys is not None else [n for n in entry.members if (folder / n).exists()]
+    if keys is None:
+        names = [name for name in entry.members if (folder / name).exists()]
+    else:
+        names = [f"{key}.npy" for key in keys]
     for name in names:
         if name != LABELS:
             store.check(name.removesuffix(".npy"))
@@ -206,18 +211,18 @@ def open_published(
 
 
 def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> CorruptedStore:
-    """Open corrupted images that were generated with a recipe from these images or from a superset of them.
+    """Open corrupted images that were generated with a recipe from `images` or from a superset of them.
 
     Raises:
-        DatasetError: there is no manifest, or the corruptions have other clean images or another recipe.
-        FormatVersionError: the folder has another version's format.
+        DatasetError: there is no manifest, or the folder was generated from other images or with another recipe.
+        FormatVersionError: the folder has the format of another version of robust201.
     """
     manifest = read_folder_manifest(folder)
     check_recipe(folder, manifest, recipe)
     if manifest.dataset != images.dataset:
         raise DatasetError(
             f"Opening generated corruptions failed for {folder}: expected images of {images.dataset}, got images of "
-            f"{manifest.dataset}. Name another folder."
+            f"{manifest.dataset}. Choose another folder."
         )
     rows = _find_rows(folder, images, manifest.n_images)
     _check_labels(folder, images, rows, manifest.n_images, "generated")
@@ -225,17 +230,19 @@ def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> C
 
 
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
-    """Return the rows of the selected images among the corrupted ones, checked by index and by content."""
+    """Return the rows of the selected images among the corrupted images, after comparing indices and pixels."""
     corrupted_indices: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
-    base = _load_npy(folder / BASE, (n_images, 32), "uint8", "generated")
+    clean_digests = _load_npy(folder / BASE, (n_images, 32), "uint8", "generated")
     rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), n_images - 1)
-    same = (corrupted_indices[rows] == images.indices) & (base[rows] == image_digests(images.images)).all(axis=1)
-    if not same.all():
+    is_same = (corrupted_indices[rows] == images.indices) & (clean_digests[rows] == image_digests(images.images)).all(
+        axis=1
+    )
+    if not is_same.all():
         raise DatasetError(
             f"Opening generated corruptions failed for {folder}: expected corruptions of all {len(images):,} selected "
-            f"images of {images.dataset}, got none of the current row {int(images.indices[~same][0])} "
-            f"({int((~same).sum()):,} such rows). The clean images differ; generate in another folder, or "
-            "delete this one."
+            f"images of {images.dataset}, but test image {int(images.indices[~is_same][0])} is missing or has changed "
+            f"since they were generated ({int((~is_same).sum()):,} such images). Generate them in another folder, or "
+            "delete this folder."
         )
     return rows
 
@@ -244,13 +251,14 @@ def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_row
     path = folder / LABELS
     dtype = label_dtype(images.n_classes)
     labels = _load_npy(path, (N_SEVERITIES * n_rows,), dtype, source).reshape(N_SEVERITIES, n_rows)[:, rows]
-    wrong = np.argwhere(labels != images.labels)
-    if len(wrong):
-        severity, position = wrong[0]
+    mismatches = np.argwhere(labels != images.labels)
+    if len(mismatches):
+        severity, position = mismatches[0]
         raise DatasetError(
             f"Opening {source} corruptions failed for {path}: expected the test labels repeated five times, got label "
             f"{labels[severity, position]} instead of {images.labels[position]} for row {images.indices[position]} at "
-            f"severity {severity + 1}. The files belong to other images, or to the same images in another order."
+            f"severity {severity + 1}. The files belong to other images, or to the same images in another order. "
+            "Choose the folder of this dataset's corruptions."
         )
 
 
@@ -264,8 +272,8 @@ def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint
         array = read_npy(path, mapped=True)
     except FileNotFoundError as error:
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got no such file. "
-            f"{remedy}, or leave the key out."
+            f"Opening {source} corruptions failed for {path}: there is no such file (an array of shape {shape}). "
+            f"{remedy}, or remove the key from the sweep."
         ) from error
     except (OSError, ValueError) as error:
         raise DatasetError(
@@ -285,5 +293,5 @@ def _check_md5(path: Path, expected: str) -> None:
     if got != expected:
         raise DatasetError(
             f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "
-            "The file is damaged or not the published one; fetch it again."
+            "The file is damaged or not the published file; fetch it again."
         )

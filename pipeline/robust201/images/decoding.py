@@ -1,8 +1,8 @@
-"""Decoding of JPEG and PNG files to arrays of one size.
+"""Decoding of JPEG and PNG files to arrays of one image size.
 
-Pixels of a JPEG depend on the JPEG library inside Pillow, and pixels of a resized image on Pillow. The hash of an image
-set covers its pixels, so libraries that give different pixels give different identities; `ImageDecoder.decoder` records
-the libraries.
+The pixels of a JPEG depend on the JPEG library inside Pillow, and the pixels of a resized image on Pillow. The hash of
+an image set includes its pixels, so libraries that give different pixels give different hashes. `ImageDecoder.decoder`
+records the libraries.
 """
 
 import io
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _MODES = {3: "RGB", 1: "L"}
-"""Pillow's mode by number of channels."""
+"""Pillow's mode for each number of channels."""
 
 _GREY_MODES = ("1", "L", "LA")
 _BIT_DEPTH_OFFSET = 24
@@ -29,12 +29,12 @@ _BIT_DEPTH_OFFSET = 24
 
 @dataclass
 class ImageDecoder:
-    """Decodes the images of a dataset to arrays of one size, and records the libraries that affect the pixels.
+    """Decoder of a dataset's images to arrays of one size, which records the libraries that affect the pixels.
 
     Attributes:
         spec: the dataset, with its channels, image size and resize rule.
-        image_size: height and width of every image; by default those of the first image.
-        decoder: step, ``"jpeg"`` or ``"resize"``, to the name and version of its library.
+        image_size: height and width of every image; if the dataset does not define them, those of the first image.
+        decoder: name and version of the library that performed a step, by step (``"jpeg"`` or ``"resize"``).
     """
 
     spec: DatasetSpec
@@ -45,10 +45,13 @@ class ImageDecoder:
         self.image_size = self.spec.image_size
 
     def decode_all(self, images: Iterable[tuple[str, Callable[[], bytes]]], count: int) -> NDArray[np.uint8]:
-        """Decode images, each a label for messages and a function that reads it, to (count, C, H, H) uint8."""
+        """Decode `count` images to (count, C, H, H) uint8.
+
+        Each image is a label for messages and a function that reads the encoded bytes.
+        """
         pixels = np.empty((0, 0, 0, 0), np.uint8)
-        for position, (label, read) in enumerate(images):
-            image = self.decode(label, read())
+        for position, (label, read_bytes) in enumerate(images):
+            image = self.decode(label, read_bytes())
             if position == 0:
                 pixels = np.empty((count, *image.shape), np.uint8)
             pixels[position] = image
@@ -58,21 +61,21 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: it is not a JPEG or PNG of 8 bits, has the wrong size, or is coloured in a grey dataset.
+            DatasetError: the image is not a JPEG or 8-bit PNG, has the wrong size, or is coloured in a grey dataset.
         """
         from PIL import Image, UnidentifiedImageError
 
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
-                # Sizes are checked before decoding, so that a wrong image cannot exhaust the memory.
-                self._check_form(label, image)
+                # The size is checked before decoding, so that a huge image cannot exhaust the memory.
+                self._check_mode_and_size(label, image)
                 if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
-                    # Pillow would truncate these to 8 bits, and its modes RGB and LA do not show it.
+                    # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not show the bit depth.
                     raise DatasetError(
                         f"Decoding an image failed for {label}: expected 8 bits per channel, got a PNG of "
-                        f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert it."
+                        f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
-                jpeg = image.format == "JPEG"
+                is_jpeg = image.format == "JPEG"
                 pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             # Pillow's message for unknown bytes names only the object in memory.
@@ -81,33 +84,34 @@ class ImageDecoder:
             raise DatasetError(
                 f"Decoding an image failed for {label}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
-        if jpeg and "jpeg" not in self.decoder:
+        if is_jpeg and "jpeg" not in self.decoder:
             self.decoder["jpeg"] = _jpeg_library()
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])
 
-    def _check_form(self, label: str, image: "Image") -> None:
+    def _check_mode_and_size(self, label: str, image: "Image") -> None:
         width, height = image.size
         if self.spec.resize is None:
             if self.image_size == UNKNOWN_COUNT and width == height:
                 self.image_size = height
             if image.size != (self.image_size, self.image_size):
-                expected = f"{self.image_size}x{self.image_size}" if self.image_size else "as many rows as columns of"
+                expected = f"{self.image_size}x{self.image_size} pixels" if self.image_size else "a square image"
                 raise DatasetError(
-                    f"Decoding an image failed for {label}: expected {expected} pixels, got {width}x{height}. Give "
-                    "every image this size, or a resize rule (--resize, `resize`), or check the dataset's name."
+                    f"Decoding an image failed for {label}: expected {expected}, got {width}x{height} pixels. Resize "
+                    "the images, add a resize rule (--resize, `resize`), or check the name of the dataset."
                 )
         if image.mode.startswith(("I", "F")):
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected 8 bits per channel, got mode {image.mode}. Convert it."
+                f"Decoding an image failed for {label}: expected 8 bits per channel, got Pillow mode {image.mode}. "
+                "Convert the image."
             )
         if self.spec.channels == 1 and image.mode not in _GREY_MODES:
             raise DatasetError(
                 f"Decoding an image failed for {label}: expected a grey image, since the dataset has one channel, got "
-                f"mode {image.mode}. Convert it, or state 3 channels."
+                f"Pillow mode {image.mode}. Convert the image, or set the number of channels to 3."
             )
 
     def _resized(self, image: "Image") -> "Image":
-        """Apply the resize rule with torchvision's rounding: the longer side down, the offsets half to even."""
+        """Apply the resize rule and round like torchvision: the longer side down, the offsets half to even."""
         rule = self.spec.resize
         if rule is None:
             return image
@@ -115,8 +119,8 @@ class ImageDecoder:
 
         width, height = image.size
         if min(width, height) != rule.shorter_side:
-            longer = int(rule.shorter_side * max(width, height) / min(width, height))
-            size = (rule.shorter_side, longer) if width <= height else (longer, rule.shorter_side)
+            longer_side = int(rule.shorter_side * max(width, height) / min(width, height))
+            size = (rule.shorter_side, longer_side) if width <= height else (longer_side, rule.shorter_side)
             image = image.resize(size, Image.Resampling[rule.resampling.upper()])
             self.decoder["resize"] = f"Pillow {__version__}"
         left, top = (round((length - self.image_size) / 2) for length in image.size)
@@ -126,5 +130,5 @@ class ImageDecoder:
 def _jpeg_library() -> str:
     from PIL import features
 
-    turbo = features.version("libjpeg_turbo")
-    return f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    turbo_version = features.version("libjpeg_turbo")
+    return f"libjpeg-turbo {turbo_version}" if turbo_version else f"libjpeg {features.version('jpg')}"

@@ -23,31 +23,31 @@ from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 
 _SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
-"""Hash of the pixels (1797, 8, 8) uint8 followed by the labels (1797,) uint8 of scikit-learn's copy."""
+"""SHA-256 of scikit-learn's pixels (1797, 8, 8) uint8 followed by its labels (1797,) uint8."""
 
 _SOURCE_FILE = "datasets/data/digits.csv.gz"
-"""File in scikit-learn's package: one row per image, its pixels followed by its label."""
+"""File in scikit-learn's package with one row per image: the pixels, then the label."""
 
 _SPLIT_SEED = 201
-_BRIGHTEST = 16
+_MAX_PIXEL = 16
 """Largest pixel value of the source."""
 
 
 def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
-    """Return `root`: the digits are part of scikit-learn, so they exist whatever the folder contains."""
+    """Return `root`; the digits are part of scikit-learn, so they do not depend on the folder."""
     return root
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
-    """Return the ascending rows of the fixed test split: a quarter of each class, chosen with a fixed seed."""
-    classes, counts = np.unique(labels, return_counts=True)
-    quotas = counts * n_test / len(labels)
-    n_chosen = np.floor(quotas).astype(np.int64)
-    # The largest remainders get the images left over by rounding down; ties go to the lower class.
-    order = np.argsort(n_chosen - quotas, kind="stable")
-    n_chosen[order[: n_test - n_chosen.sum()]] += 1
+    """Return the ascending rows of the fixed test split, which has the same fraction of every class."""
+    classes, class_sizes = np.unique(labels, return_counts=True)
+    quotas = class_sizes * n_test / len(labels)
+    test_counts = np.floor(quotas).astype(np.int64)
+    # Rounding down leaves some images over. They go to the classes with the largest remainders, in ties to the lower.
+    by_remainder = np.argsort(test_counts - quotas, kind="stable")
+    test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []
-    for label, count in zip(classes, n_chosen, strict=True):
+    for label, count in zip(classes, test_counts, strict=True):
         members = np.flatnonzero(labels == label)
         random_numbers = generator(_SPLIT_SEED, "digits", "split", int(label)).bit_generator.random_raw(len(members))
         rows.append(members[np.argsort(random_numbers, kind="stable")[:count]])
@@ -56,7 +56,7 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
 
 @functools.cache
 def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read scikit-learn's copy without importing scikit-learn, which takes a second and imports SciPy and pandas."""
+    """Read scikit-learn's file without importing scikit-learn, because the import takes a second."""
     package = importlib.util.find_spec("sklearn")
     file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
     if file is not None and file.is_file():
@@ -88,5 +88,5 @@ def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
         )
     in_test = np.zeros(len(labels), np.bool_)
     in_test[choose_test_rows(labels, spec.n_test)] = True
-    chosen = in_test if split == "test" else ~in_test
-    return LabelledImages(upscale(pixels[chosen], spec.image_size, _BRIGHTEST), labels[chosen])
+    in_split = in_test if split == "test" else ~in_test
+    return LabelledImages(upscale(pixels[in_split], spec.image_size, _MAX_PIXEL), labels[in_split])

@@ -1,4 +1,4 @@
-"""Images blended from two datasets, as in Kunhardt, Deza and Poggio (2021), with the label of one of them."""
+"""Blends of images of two datasets with the label of one of them, as in Kunhardt, Deza and Poggio (2021)."""
 
 from fractions import Fraction
 from functools import cache
@@ -15,18 +15,18 @@ from robust201.images.checks import LabelledImages
 from robust201.images.image_folder import find_split, write_split
 
 LabelFrom: TypeAlias = Literal["first", "second"]
-"""Dataset that gives the label of a blend."""
+"""Which of the two datasets provides the label of a blend."""
 
 
 def exact_fraction(alpha: float) -> Fraction:
-    """Convert a fraction from 0 to 1 to the exact decimal number that it prints as: 0.1 is 1/10, unlike the float.
+    """Convert a float from 0 to 1 to the decimal number that Python prints for it: 0.1 becomes exactly 1/10.
 
     Raises:
         ConfigError: alpha is out of range.
     """
     # NaN compares as false.
     if not 0 <= alpha <= 1:
-        raise ConfigError(f"Reading alpha failed: expected 0 to 1, got {alpha}. Correct alpha.")
+        raise ConfigError(f"Reading alpha failed: expected a number from 0 to 1, got {alpha}. Correct alpha.")
     return Fraction(repr(float(alpha)))
 
 
@@ -38,46 +38,52 @@ def check_same_size(first: ImageSet, second: ImageSet) -> None:
     """
     if first.images.shape[1:] != second.images.shape[1:]:
         raise DatasetError(
-            f"Blending {first.dataset} with {second.dataset} failed: expected images of one size, got "
+            f"Blending {first.dataset} with {second.dataset} failed: expected images of equal size, got "
             f"{first.images.shape[1:]} and {second.images.shape[1:]}. Resize one of them."
         )
 
 
 def blend(first: NDArray[np.uint8], second: NDArray[np.uint8], alpha: float) -> NDArray[np.uint8]:
-    """Return alpha x first + (1 - alpha) x second for images of one shape, computed exactly and rounded half up."""
+    """Return alpha * first + (1 - alpha) * second, computed exactly and rounded half up.
+
+    `first` and `second` are images of equal shape.
+    """
     blended: NDArray[np.uint8] = _blended_values(float(alpha))[first, second]
     return blended
 
 
 @cache
 def _blended_values(alpha: float) -> NDArray[np.uint8]:
-    """Return the blend of every pair of pixel values, (256, 256) uint8, in Python's exact integers."""
+    """Return the blend of every pair of pixel values, (256, 256) uint8, computed with Python's exact integers."""
     fraction = exact_fraction(alpha)
     numerator, denominator = fraction.numerator, fraction.denominator
-    values = range(256)
+    pixel_values = range(256)
     return np.array(
         [
-            [(2 * (numerator * a + (denominator - numerator) * b) + denominator) // (2 * denominator) for b in values]
-            for a in values
+            [
+                (2 * (numerator * a + (denominator - numerator) * b) + denominator) // (2 * denominator)
+                for b in pixel_values
+            ]
+            for a in pixel_values
         ],
         np.uint8,
     )
 
 
 class Pairs(NamedTuple):
-    """Pairing of images to blend: rows (n,) int64 of the first set, ascending, and of the second."""
+    """Images to blend: ascending rows (n,) int64 of the first set, and the rows (n,) int64 of their partners."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
 
 
 def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Draw a fixed pairing of two sets: each image is in at most one pair, and all of the smaller set are paired."""
-    count = min(n_first, n_second)
-    # Raw numbers and not `permutation`: NumPy guarantees the stream of a bit generator, but not of a distribution.
+    """Pair the images of two sets at random; each image is in at most one pair, and the smaller set is used up."""
+    n_pairs = min(n_first, n_second)
+    # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.
     rows = [
-        np.argsort(generator(seed, "fusion", name).bit_generator.random_raw(length), kind="stable")[:count]
-        for name, length in (("first", n_first), ("second", n_second))
+        np.argsort(generator(seed, "fusion", set_name).bit_generator.random_raw(n_images), kind="stable")[:n_pairs]
+        for set_name, n_images in (("first", n_first), ("second", n_second))
     ]
     return Pairs(np.sort(rows[0]), rows[1])
 
@@ -85,7 +91,7 @@ def pair(n_first: int, n_second: int, seed: int) -> Pairs:
 def write_fusion(
     folder: Path, first: ImageSet, second: ImageSet, *, split: Split, alpha: float, label: LabelFrom, seed: int
 ) -> str:
-    """Write the blends of two splits with a fixed pairing, and return their hash.
+    """Write the blends of two splits, and return their hash.
 
     The pairing depends only on the seed and the numbers of images, so both choices of `label` give the same images.
 
@@ -93,7 +99,7 @@ def write_fusion(
         DatasetError: the images differ in size, or the folder contains other images.
         ConfigError: alpha is out of range.
     """
-    exact_fraction(alpha)
+    exact_fraction(alpha)  # checks the range
     check_same_size(first, second)
     recipe: dict[str, Any] = {
         "kind": "fusion",
@@ -107,14 +113,14 @@ def write_fusion(
     }
     find_split(folder, split, recipe)
     pairs = pair(len(first), len(second), seed)
-    labelled, rows = (first, pairs.first) if label == "first" else (second, pairs.second)
+    label_source, label_rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
     return write_split(
         folder,
         split,
-        LabelledImages(images, labelled.labels[rows]),
+        LabelledImages(images, label_source.labels[label_rows]),
         recipe=recipe,
-        n_classes=labelled.n_classes,
+        n_classes=label_source.n_classes,
         first_rows=pairs.first,
         second_rows=pairs.second,
     )

@@ -1,7 +1,7 @@
-"""Folders of images written by robust201: an .npz file per split, in the format of custom images, and its manifest.
+"""Folders of images that robust201 writes: for each split, an .npz file in the format of custom images and a manifest.
 
-Layout: `test.npz` or `train.npz` (see `images.npz`; further arrays give the origin of each image) and `test.json` or
-`train.json`. A sweep reads such a folder like custom images (`path`, `classes`, `image_size`).
+The files are `test.npz` or `train.npz` (see `images.npz`), where further arrays may have the origin of each image, and
+`test.json` or `train.json`. A sweep reads such a folder like custom images (`path`, `classes`, `image_size`).
 """
 
 import io
@@ -22,7 +22,7 @@ from robust201.images.checks import LabelledImages
 _FORMAT = 1
 
 Rounding: TypeAlias = Literal["half-up", "down"]
-"""Rounding of pixels to 8 bits: to the nearest, or down, like torchvision's `ToPILImage` before augmentation."""
+"""Rounding of pixels to 8 bits: half up, or down like torchvision's `ToPILImage` before augmentation."""
 
 
 def to_8_bits(pixels: NDArray[Any], rounding: Rounding = "half-up") -> NDArray[np.uint8]:
@@ -35,34 +35,37 @@ def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | N
     """Check that a split may be written to a folder, and return the split's hash if it already exists.
 
     Raises:
-        DatasetError: the folder contains images of this split without a manifest, or of another recipe.
+        DatasetError: the folder contains images of this split without a manifest, or with another recipe.
     """
-    images, manifest = folder / f"{split}.npz", folder / f"{split}.json"
-    if not manifest.exists():
-        if images.exists():
+    images_path, manifest_path = folder / f"{split}.npz", folder / f"{split}.json"
+    if not manifest_path.exists():
+        if images_path.exists():
             raise DatasetError(
-                f"Making images failed for {images}: expected no such file, got one without {manifest.name}, which was "
-                "not made by this command. Choose another folder."
+                f"Creating images failed for {images_path}: the file exists without its manifest "
+                f"{manifest_path.name}, so this command did not write it. Choose another folder."
             )
         return None
     try:
-        fields = load_json(manifest)
+        fields = load_json(manifest_path)
         folder_recipe, digest = dict(fields["made"]), str(fields["images_sha256"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DatasetError(
-            f"Making images failed for {manifest}: the file is not a manifest of images "
-            f"({one_line(error)}). Choose another folder, or delete this one."
+            f"Creating images failed for {manifest_path}: the file is not a manifest of images "
+            f"({one_line(error)}). Choose another folder, or delete this folder."
         ) from error
-    requested = json.loads(canonical_json(recipe))
-    if folder_recipe != requested:
-        differing = next(
-            name for name in sorted({*folder_recipe, *requested}) if folder_recipe.get(name) != requested.get(name)
+    requested_recipe = json.loads(canonical_json(recipe))
+    if folder_recipe != requested_recipe:
+        differing_field = next(
+            name
+            for name in sorted({*folder_recipe, *requested_recipe})
+            if folder_recipe.get(name) != requested_recipe.get(name)
         )
         raise DatasetError(
-            f"Making images failed for {folder}: expected {differing} {requested.get(differing)!r}, got "
-            f"images made with {folder_recipe.get(differing)!r}. Choose another folder, or delete this one."
+            f"Creating images failed for {folder}: expected images with {differing_field} "
+            f"{requested_recipe.get(differing_field)!r}, got images with {folder_recipe.get(differing_field)!r}. "
+            "Choose another folder, or delete this folder."
         )
-    return digest if images.is_file() else None
+    return digest if images_path.is_file() else None
 
 
 def write_split(
@@ -75,10 +78,11 @@ def write_split(
     fields: Mapping[str, Any] | None = None,
     **arrays: NDArray[Any],
 ) -> str:
-    """Write the manifest of a split, and then its images; equal arguments give equal bytes.
+    """Write the manifest and the images of a split; equal arguments give equal bytes.
 
-    `recipe` is everything that determines the images, and `fields` are further fields of the manifest, both as JSON.
-    `arrays` are further arrays of the .npz file. Returns the hash that sweeps use (see `core.records.image_hash`).
+    `recipe` is everything that determines the images, and `fields` are further fields of the manifest; both are JSON.
+    `arrays` are further arrays of the .npz file. Returns the hash of the images that sweeps use (see
+    `core.records.image_hash`).
     """
     make_folder(folder)
     digest = image_hash(images.images, images.labels, np.arange(len(images.labels)))
@@ -93,8 +97,8 @@ def write_split(
     }
     write_text(folder / f"{split}.json", json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n")
     content = io.BytesIO()
-    columns: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
-    np.savez(content, **columns)
+    all_arrays: dict[str, Any] = {"images": images.images, "labels": images.labels, **arrays}
+    np.savez(content, **all_arrays)
     with atomic_write(folder / f"{split}.npz") as stream:
         stream.write(content.getbuffer())
     return digest

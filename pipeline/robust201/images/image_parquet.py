@@ -1,6 +1,6 @@
-"""Parquet files of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row per image.
+"""Parquet files with one row per image, in the columns `image` (JPEG or PNG bytes) and `label` (integers).
 
-Besides `shards`, only this module imports pyarrow. `images.decoding` decodes the images.
+Only this module and `shards` import pyarrow. `images.decoding` decodes the images.
 """
 
 from pathlib import Path
@@ -27,11 +27,11 @@ def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load images from a Parquet file in row order, and decode them.
 
-    A custom Parquet file has no published checksum to verify; every image and label is checked.
+    Custom Parquet files have no published checksum, so `verify` has no effect. Every image and label is checked.
 
     Raises:
         DatasetError: the file is not Parquet, a column is missing or has the wrong type, an image cannot be decoded or
-            has the wrong size, or a label is out of range; the message names the first such row.
+            has the wrong size, or a label is out of range; the message contains the first such row.
     """
     table = _read_columns(path)
     labels = np.asarray(table["label"].to_numpy(), dtype=np.int64)
@@ -60,27 +60,29 @@ def _read_columns(path: Path) -> Any:
             "Check the path, or copy the file again."
         ) from error
     if not table.num_rows:
-        raise DatasetError(f"Reading images failed for {path}: expected images, got no rows. Check the file.")
+        raise DatasetError(f"Reading images failed for {path}: the file has no rows. Check the path.")
     for name in ("image", "label"):
-        nulls = table[name].is_null().to_numpy(zero_copy_only=False)
-        if nulls.any():
+        is_null = table[name].is_null().to_numpy(zero_copy_only=False)
+        if is_null.any():
             raise DatasetError(
-                f"Reading images failed for {path}: expected a value in every row of column {name!r}, got none in row "
-                f"{int(nulls.argmax())} ({int(nulls.sum()):,} such rows). Write the file again without them."
+                f"Reading images failed for {path}: column {name!r} has no value in row {int(is_null.argmax())} "
+                f"({int(is_null.sum()):,} such rows). Write the file again without these rows."
             )
     return table
 
 
-def _check_columns(path: Path, types: dict[str, Any]) -> None:
+def _check_columns(path: Path, arrow_types: dict[str, Any]) -> None:
     import pyarrow as pa
 
     expected = {
-        "image": ("bytes", lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind)),
+        "image": ("bytes", lambda arrow_type: pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)),
         "label": ("integers", pa.types.is_integer),
     }
-    for name, (type_name, accepts) in expected.items():
-        if name not in types or not accepts(types[name]):
-            got = f"{name}: {types[name]}" if name in types else f"columns {', '.join(types) or 'none'}"
+    for name, (type_name, is_accepted) in expected.items():
+        if name not in arrow_types or not is_accepted(arrow_types[name]):
+            got = (
+                f"{name}: {arrow_types[name]}" if name in arrow_types else f"columns {', '.join(arrow_types) or 'none'}"
+            )
             raise DatasetError(
                 f"Reading images failed for {path}: expected a column {name!r} of {type_name}, got {got}. "
                 "Write the file with columns 'image' (JPEG or PNG bytes) and 'label' (integers)."

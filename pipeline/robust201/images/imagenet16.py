@@ -1,8 +1,8 @@
 """ImageNet16-120: the first 120 classes of ImageNet at 16x16 pixels (Chrabaszcz et al., 2017; NAS-Bench-201).
 
-The published pickles contain {data: (N, 768) uint8, channel first; labels: list of 1 to 1000}. NAS-Bench-201 keeps
-labels 1 to 120 in file order and counts classes from 0 (AutoDL-Projects, DownsampledImageNet.py): 151,700 training
-images from ten batches, 6,000 test images from `val_data`.
+The published pickles contain {data: (N, 768) uint8, channels first; labels: list of numbers from 1 to 1000}.
+NAS-Bench-201 selects the labels 1 to 120 in file order and numbers the classes from 0 (AutoDL-Projects,
+DownsampledImageNet.py). That gives 151,700 training images from ten batches and 6,000 test images from `val_data`.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of ImageNet16, (N, 3, 16, 16) uint8, and keep its first 120 classes, labelled 0 to 119.
+    """Load the images of ImageNet16's first 120 classes from a split, (N, 3, 16, 16) uint8, with labels 0 to 119.
 
     `verify` checks every file against its published MD5, and the number of images.
 
@@ -47,10 +47,10 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
         return LabelledImages(batch.images[in_subset], batch.labels[in_subset] - 1)
 
     published = registry.download(spec.name).members if verify else None
-    joined = read_files(spec, path, split, _FILES[split], published, read)
-    if not len(joined.labels):
+    selected = read_files(spec, path, split, _FILES[split], published, read)
+    if not len(selected.labels):
         raise DatasetError(
-            f"Reading images failed for {path}: expected images with labels 1 to {spec.n_classes}, got none. "
+            f"Reading images failed for {path}: the files have no images with labels 1 to {spec.n_classes}. "
             "Fetch the files again."
         )
-    return joined
+    return selected

@@ -1,7 +1,7 @@
-"""MNIST (LeCun, Cortes and Burges, 1998): IDX files of 28x28 grey digits, unchanged or upscaled to 3x32x32.
+"""MNIST (LeCun, Cortes and Burges, 1998): grey digits of 28x28 pixels in IDX files, unchanged or upscaled to 3x32x32.
 
-An IDX file begins with two zero bytes, a byte for the type (8: unsigned bytes), a byte for the number of axes, and the
-length of each axis as a big-endian 32-bit integer; the values follow.
+An IDX file begins with two zero bytes, the type code (one byte; 8 means unsigned bytes), the number of axes (one byte),
+and the length of each axis (a big-endian 32-bit integer); then the values follow.
 """
 
 import math
@@ -20,16 +20,16 @@ from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 
 _SIZE = 28
-_BRIGHTEST = 255
+_MAX_PIXEL = 255
 _UNSIGNED_BYTES = 8
 _MAX_BYTES = 1 << 30
-"""Maximum size of an unpacked file: twenty times that of the training images."""
+"""Maximum size of an unpacked file, twenty times the size of the training images."""
 
 _FILES: dict[Split, tuple[str, str]] = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
 }
-"""Files of images and of labels, each with or without .gz."""
+"""Names of the files of images and of labels; the files may also have the suffix .gz."""
 
 
 def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
@@ -41,29 +41,29 @@ def find_idx(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of MNIST in the order of its files; with three channels, upscaled (see `images.upscaling`).
+    """Load a split of MNIST in the order of the files; with three channels, upscale it (see `images.upscaling`).
 
-    `verify` checks packed files against their published MD5, and the number of images.
+    `verify` checks gzip files against their published MD5, and the number of images.
 
     Raises:
-        DatasetError: a file is missing, damaged or not the published one.
+        DatasetError: a file is missing, is damaged or differs from the published file.
     """
-    pixels, labels = (_read(path, name, verify=verify) for name in _FILES[split])
-    files = [path / name for name in _FILES[split]]
+    pixels, labels = (_read_array(path, file_name, verify=verify) for file_name in _FILES[split])
+    paths = [path / file_name for file_name in _FILES[split]]
     if pixels.shape[1:] != (_SIZE, _SIZE):
         raise DatasetError(
-            f"Reading images failed for {files[0]}: expected images of {_SIZE}x{_SIZE} pixels, got an array "
-            f"{pixels.shape}. Check the dataset's name."
+            f"Reading images failed for {paths[0]}: expected images of {_SIZE}x{_SIZE} pixels, got an array "
+            f"of shape {pixels.shape}. Check the name of the dataset."
         )
     if labels.shape != pixels.shape[:1]:
         raise DatasetError(
-            f"Reading labels failed for {files[1]}: expected one for each of the {len(pixels):,} images, got an array "
-            f"{labels.shape}. Take images and labels of the same split."
+            f"Reading labels failed for {paths[1]}: expected {len(pixels):,} labels, one per image, got an array of "
+            f"shape {labels.shape}. Use the images and labels of the same split."
         )
     if verify:
         check_count(path, len(pixels), spec, split)
-    check_labels(files[1], labels, spec.n_classes)
-    images = pixels[:, None] if spec.channels == 1 else upscale(pixels, spec.image_size, _BRIGHTEST)
+    check_labels(paths[1], labels, spec.n_classes)
+    images = pixels[:, None] if spec.channels == 1 else upscale(pixels, spec.image_size, _MAX_PIXEL)
     return LabelledImages(images, labels.astype(np.int64))
 
 
@@ -71,7 +71,7 @@ def _find_file(folder: Path, name: str) -> Path | None:
     return next((file for file in (folder / f"{name}.gz", folder / name) if file.is_file()), None)
 
 
-def _read(folder: Path, name: str, *, verify: bool) -> NDArray[np.uint8]:
+def _read_array(folder: Path, name: str, *, verify: bool) -> NDArray[np.uint8]:
     file = _find_file(folder, name) or folder / name
     published = registry.download("mnist").members if verify else {}
     content = read_verified(file, published.get(file.name))
@@ -83,28 +83,29 @@ def _unpack(file: Path, content: bytes) -> bytes:
     try:
         unpacked = unpacker.decompress(content, _MAX_BYTES)
     except zlib.error as error:
-        raise _damaged(file, f"a damaged one ({one_line(error)})") from error
+        raise _damaged_file_error(file, f"a damaged gzip file ({one_line(error)})") from error
     if not unpacker.eof:
-        raise _damaged(
-            file, "a truncated one" if not unpacker.unconsumed_tail else f"more than {show_bytes(_MAX_BYTES)}"
-        )
+        is_truncated = not unpacker.unconsumed_tail
+        content_fault = "a truncated gzip file" if is_truncated else f"more than {show_bytes(_MAX_BYTES)}"
+        raise _damaged_file_error(file, content_fault)
     return unpacked
 
 
 def _parse(file: Path, content: bytes) -> NDArray[np.uint8]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _UNSIGNED_BYTES:
-        raise _damaged(file, "other content")
-    begin = 4 + 4 * content[3]
-    shape = tuple(np.frombuffer(content[4:begin].ljust(begin - 4, b"\0"), ">u4").tolist())
-    expected = begin + math.prod(shape)
-    if len(content) != expected:
-        raise _damaged(file, f"{len(content):,} bytes, not the {expected:,} of an array {shape}")
+        raise _damaged_file_error(file, "other content")
+    values_start = 4 + 4 * content[3]
+    shape = tuple(np.frombuffer(content[4:values_start].ljust(values_start - 4, b"\0"), ">u4").tolist())
+    expected_bytes = values_start + math.prod(shape)
+    if len(content) != expected_bytes:
+        raise _damaged_file_error(file, f"{len(content):,} bytes, not the {expected_bytes:,} of an array {shape}")
     if not shape or not shape[0]:
-        raise _damaged(file, f"an array {shape}")
-    return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
+        raise _damaged_file_error(file, f"an empty array {shape}")
+    return np.frombuffer(content, np.uint8, offset=values_start).reshape(shape)
 
 
-def _damaged(file: Path, got: str) -> DatasetError:
+def _damaged_file_error(file: Path, got: str) -> DatasetError:
     return DatasetError(
-        f"Reading images failed for {file}: expected a whole IDX file of unsigned bytes, got {got}. Get the file again."
+        f"Reading images failed for {file}: expected a complete IDX file of unsigned bytes, got {got}. "
+        "Get the file again."
     )

@@ -1,4 +1,4 @@
-"""NumPy archives of custom images: arrays `images` and `labels` in one .npz file per split, without pickles."""
+"""NumPy archives of custom images: one .npz file per split with the arrays `images` and `labels`, without pickles."""
 
 import lzma
 import zipfile
@@ -28,7 +28,7 @@ def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a NumPy archive, in the order of the arrays; `verify` checks their number.
+    """Load images from a NumPy archive, in the order of the arrays; `verify` checks the number of images.
 
     Raises:
         DatasetError: the file is damaged or contains pickles, an array is missing or has the wrong type or shape, or a
@@ -39,8 +39,8 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
     labels = arrays["labels"]
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise DatasetError(
-            f"Reading labels failed for {path}: expected integers, one for each of the {len(images):,} images, got "
-            f"{labels.dtype} of shape {labels.shape}. Write `labels` as such an array."
+            f"Reading labels failed for {path}: expected {len(images):,} integers, one per image, got "
+            f"{labels.dtype} of shape {labels.shape}. Correct the array `labels`."
         )
     if verify:
         check_count(path, len(images), spec, split)
@@ -58,19 +58,20 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                     "Write it with numpy.savez, or copy it again."
                 )
             with zipfile.ZipFile(stream) as archive:
-                members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                missing = [name for name in _ARRAYS if name not in members]
+                members_by_array = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+                missing = [name for name in _ARRAYS if name not in members_by_array]
                 if missing:
                     raise DatasetError(
                         f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
-                        f"{', '.join(members) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
+                        f"{', '.join(members_by_array) or 'none'}. Write both arrays with numpy.savez(file, images=…, "
+                        "labels=…)."
                     )
-                return {name: _read_member(archive, members[name]) for name in _ARRAYS}
+                return {name: _read_member(archive, members_by_array[name]) for name in _ARRAYS}
     # zipfile raises RuntimeError for encrypted members, and NotImplementedError for unknown compressions.
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
-            f"Reading images failed for {path}: expected a whole .npz archive of numbers, got one that cannot be read "
-            f"({one_line(error)}). Write it with numpy.savez, or copy it again."
+            f"Reading images failed for {path}: the .npz archive of numbers cannot be read ({one_line(error)}). "
+            "Write it with numpy.savez, or copy it again."
         ) from error
 
 
@@ -82,18 +83,18 @@ def _channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDAr
     n_channels, size = spec.channels, spec.image_size
     if size == UNKNOWN_COUNT and images.ndim == 4:
         size = images.shape[2]  # rows or columns, depending on the axis of the channels
-    first = images.ndim == 4 and images.shape[1:] == (n_channels, size, size)
-    last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
-    if images.dtype != np.uint8 or not (first or last) or not len(images):
+    has_channels_first = images.ndim == 4 and images.shape[1:] == (n_channels, size, size)
+    has_channels_last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
+    if images.dtype != np.uint8 or not (has_channels_first or has_channels_last) or not len(images):
         side = spec.image_size or "H"
         raise DatasetError(
             f"Reading images failed for {path}: expected uint8 images (N, {side}, {side}, {n_channels}) or (N, "
-            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. Convert them, or state their size and "
-            "number of channels."
+            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. Convert the images, or correct the "
+            "image size and the number of channels of the dataset."
         )
-    if first and last and n_channels > 1:
+    if has_channels_first and has_channels_last and n_channels > 1:
         raise DatasetError(
             f"Reading images failed for {path}: shape {images.shape} is ambiguous, since the channels may be axis 1 or "
-            "axis 3. Give larger images, or a Parquet file."
+            "axis 3. Use larger images, or a Parquet file."
         )
-    return images if first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return images if has_channels_first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))

@@ -1,4 +1,4 @@
-"""Pickled batches of images (CIFAR's Python version, ImageNet16), read through the allow-list unpickler."""
+"""Pickled batches of images (CIFAR's Python version, ImageNet16), read with the allow-list unpickler."""
 
 import io
 from collections.abc import Mapping
@@ -20,12 +20,13 @@ def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size
     Returns images (N, 3, size, size) uint8 and labels (N,) int64 as in the file.
 
     Raises:
-        DatasetError: the file is missing, not the published one or not such a pickle, or names a forbidden global.
+        DatasetError: the file is missing, differs from the published file, is not such a pickle, or names a forbidden
+            global.
     """
     content = io.BytesIO(read_verified(path, checksum))
     batch = load_pickle(content, name=str(path), allowed=NUMPY_GLOBALS, error=DatasetError, encoding="latin1")
-    missing = [key for key in ("data", label_key) if not isinstance(batch, Mapping) or key not in batch]
-    if missing:
+    missing_keys = [key for key in ("data", label_key) if not isinstance(batch, Mapping) or key not in batch]
+    if missing_keys:
         got = f"keys {sorted(map(str, batch))}" if isinstance(batch, Mapping) else type(batch).__name__
         raise DatasetError(
             f"Reading images failed for {path}: expected a pickled batch with 'data' and {label_key!r}, got {got}. "
@@ -40,8 +41,8 @@ def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size
     return LabelledImages(pixels.reshape(-1, 3, image_size, image_size), labels)
 
 
-def _integers(path: Path, values: Any) -> NDArray[np.int64]:
-    labels = np.asarray(values)
+def _integers(path: Path, label_values: Any) -> NDArray[np.int64]:
+    labels = np.asarray(label_values)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DatasetError(
             f"Reading labels failed for {path}: expected a list of integers, got {labels.dtype} of shape "

@@ -1,4 +1,4 @@
-"""The table of datasets: classes, sizes and normalisation of each, and the file forms of its images."""
+"""The table of datasets, with the classes, sizes, normalisation and file forms of each dataset."""
 
 from dataclasses import dataclass
 
@@ -6,10 +6,10 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import NO_NORMALISATION, Normalisation
 
 UNKNOWN_COUNT = 0
-"""Number of images, of classes or of pixels per side that is unknown before images are read."""
+"""Marker for a number (of images, classes or pixels per side) that is unknown until images are read."""
 
 RESAMPLING_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-"""Names of Pillow's filters. When shrinking an image, all but `nearest` average over the covered pixels."""
+"""Names of Pillow's filters. When an image shrinks, all but `nearest` average over the pixels that they cover."""
 
 MAX_SHORTER_SIDE = 8192
 """Upper limit of the shorter side in pixels after resizing."""
@@ -31,20 +31,20 @@ class Resize:
     resampling: str = "bilinear"
 
     def check(self, image_size: int) -> None:
-        """Raise a `ConfigError` for an unknown filter, or a shorter side below the image size."""
+        """Raise a `ConfigError` for an unknown filter, or for a shorter side below the image size."""
         if self.resampling not in RESAMPLING_FILTERS:
             raise ConfigError(
-                f"Resizing images failed for the filter {self.resampling!r}: there is no such filter."
+                f"Resizing images failed for resampling {self.resampling!r}: there is no such filter."
                 f"{closest(self.resampling, RESAMPLING_FILTERS)}"
             )
         if image_size == UNKNOWN_COUNT:
             raise ConfigError(
-                "Resizing images failed: the size of the square to crop is missing. State an image size, such as 224."
+                "Resizing images failed: the size of the square to crop is missing. Set an image size, such as 224."
             )
         if not image_size <= self.shorter_side <= MAX_SHORTER_SIDE:
             raise ConfigError(
                 f"Resizing images failed: expected a shorter side of {image_size} (the image size) to "
-                f"{MAX_SHORTER_SIDE:,} pixels, got {self.shorter_side}. Correct one of the two."
+                f"{MAX_SHORTER_SIDE:,} pixels, got {self.shorter_side}. Correct the shorter side or the image size."
             )
 
 
@@ -53,18 +53,18 @@ class DatasetSpec:
     """One row of the table of datasets; the defaults are for custom datasets.
 
     Attributes:
-        name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
-        n_classes: number of classes; `UNKNOWN_COUNT` means that of the files.
-        image_size: height and width in pixels; `UNKNOWN_COUNT` means that of the first image.
+        name: name in sweeps and exported files, such as ``"ImageNet16-120"``.
+        n_classes: number of classes; if `UNKNOWN_COUNT`, it is taken from the files.
+        image_size: height and width in pixels; if `UNKNOWN_COUNT`, they are taken from the first image.
         channels: 3 (RGB), or 1 (grey).
         resize: rule for images of other sizes; None rejects them.
-        n_train: images in the full training split.
-        n_test: images in the full test split.
+        n_train: number of images in the full training split.
+        n_test: number of images in the full test split.
         class_names: one name per class, in label order.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
-        forms: names of the file forms (see `images.FORMS`), in the order in which they are tried.
+        forms: names of the file forms (see `images.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
-        folder: name of its folder in the data folder and of its download; empty if it equals the dataset's name.
+        folder: name of the dataset's folder in the data folder and of its download; empty if it is `name`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class DatasetSpec:
         return self.folder or self.name
 
 
-def _pixels(mean: tuple[float, float, float], std: tuple[float, float, float]) -> Normalisation:
+def _normalisation_from_8_bits(mean: tuple[float, float, float], std: tuple[float, float, float]) -> Normalisation:
     """Convert a normalisation from units of 1/255 to the pixel range [0, 1]."""
     return Normalisation(
         (mean[0] / 255, mean[1] / 255, mean[2] / 255),
@@ -105,10 +105,10 @@ _CIFAR100_CLASSES = """
     poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
     squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
     wardrobe whale willow_tree wolf woman worm
-"""  # the fine labels, alphabetical as in `fine_label_names.txt` of the official archive
+"""  # fine labels in alphabetical order, as in `fine_label_names.txt` of the official archive
 
 
-def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation, corruptions: str) -> DatasetSpec:
+def _cifar_spec(name: str, class_names: tuple[str, ...], normalisation: Normalisation, corruptions: str) -> DatasetSpec:
     return DatasetSpec(
         name=name,
         n_classes=len(class_names),
@@ -125,13 +125,15 @@ def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation
 
 
 _ROWS = (
-    # The normalisations of the first three, in units of 1/255, are from the training code of NAS-Bench-201
+    # The normalisations of the first three datasets, in units of 1/255, come from the training code of NAS-Bench-201
     # (AutoDL-Projects, get_dataset_with_transform.py).
-    _cifar("cifar10", _CIFAR10_CLASSES, _pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)), "CIFAR-10-C"),
-    _cifar(
+    _cifar_spec(
+        "cifar10", _CIFAR10_CLASSES, _normalisation_from_8_bits((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)), "CIFAR-10-C"
+    ),
+    _cifar_spec(
         "cifar100",
         tuple(_CIFAR100_CLASSES.split()),
-        _pixels((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+        _normalisation_from_8_bits((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
         "CIFAR-100-C",
     ),
     DatasetSpec(
@@ -142,7 +144,7 @@ _ROWS = (
         n_test=6_000,
         # Chrabaszcz et al. do not number the classes by WordNet id, and publish no names with the files.
         class_names=tuple(f"ImageNet16 label {label}" for label in range(1, 121)),
-        normalisation=_pixels((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
+        normalisation=_normalisation_from_8_bits((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
         licence="ImageNet terms of access: non-commercial research and education",
         citation="P. Chrabaszcz, I. Loshchilov, F. Hutter, A Downsampled Variant of ImageNet, 2017; "
         "first 120 classes: X. Dong, Y. Yang, NAS-Bench-201, ICLR 2020",
@@ -169,7 +171,7 @@ _ROWS = (
         n_train=60_000,
         n_test=10_000,
         class_names=tuple("0123456789"),
-        # No normalisation, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
+        # There is no normalisation, as in the study of image distributions (Kunhardt, Deza and Poggio, 2021).
         licence="CC BY-SA 3.0",
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998",
         forms=("idx", "parquet"),
@@ -182,7 +184,7 @@ _ROWS = (
         n_train=60_000,
         n_test=10_000,
         class_names=tuple("0123456789"),
-        # No normalisation, for networks with one input channel.
+        # There is no normalisation. The dataset is for networks with one input channel.
         licence="CC BY-SA 3.0",
         citation="Y. LeCun, C. Cortes, C. J. C. Burges, The MNIST Database of Handwritten Digits, 1998; as published, "
         "28x28 pixels and one channel",
@@ -193,15 +195,15 @@ _ROWS = (
 )
 
 DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
-"""Name to row, in the order in which results are listed."""
+"""Table of datasets by name, in the order in which results are listed."""
 
 
 def dataset(name: str) -> DatasetSpec:
-    """Return a dataset's row of `DATASETS`; if there is none, a `ConfigError` suggests the closest."""
-    row = DATASETS.get(name)
-    if row is None:
+    """Return a dataset's row of `DATASETS`; if there is none, a `ConfigError` suggests the closest name."""
+    spec = DATASETS.get(name)
+    if spec is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
-    return row
+    return spec
 
 
 def own_dataset(
@@ -215,11 +217,12 @@ def own_dataset(
     """Return the row of a custom dataset, without a normalisation.
 
     Raises:
-        ConfigError: the resize rule is wrong, or the number of channels is neither 3 nor 1.
+        ConfigError: the resize rule is invalid, or the number of channels is neither 3 nor 1.
     """
     if channels not in {1, 3}:
         raise ConfigError(
-            f"Reading images failed for {name}: expected 3 channels (RGB) or 1 (grey), got {channels}. Correct it."
+            f"Reading images failed for {name}: expected 3 channels (RGB) or 1 (grey), got {channels}. Correct the "
+            "number of channels."
         )
     if resize is not None:
         resize.check(image_size)

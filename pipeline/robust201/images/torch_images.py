@@ -1,7 +1,8 @@
-"""Images saved with `torch.save`, the format of the datasets of robust features of Ilyas et al. (2019).
+"""Images saved with `torch.save`, as in the robust-feature datasets of Ilyas et al. (2019).
 
-A folder such as `robust_CIFAR` has `CIFAR_ims`, float images (N, 3, 32, 32) in [0, 1], and `CIFAR_lab`, integer
-labels (N,); each is one tensor, or a list of tensors of consecutive batches. Their checksums are not published.
+A folder such as `robust_CIFAR` has the file `CIFAR_ims` with float images (N, 3, 32, 32) in [0, 1], and `CIFAR_lab`
+with integer labels (N,). Each contains one tensor, or a list of tensors of consecutive batches. Their checksums are not
+published.
 """
 
 from collections.abc import Sequence
@@ -25,20 +26,20 @@ LABELS_FILE = "CIFAR_lab"
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert such a folder to the format of `images.image_folder`, and return the height and width of the images.
+    """Convert such a folder to the format of `images.image_folder`, and return the height (and width) of the images.
 
-    Code named in the files is not executed (see `core.unpickling`). The hashes of both files are recorded.
+    Code named in the files is never executed (see `core.unpickling`). The manifest records the hashes of both files.
 
     Raises:
-        DatasetError: a file is missing or damaged, has another format or contains anything but tensors; or the target
-            folder contains other images.
+        DatasetError: a file is missing or damaged, has another format or contains other objects than tensors; or the
+            target folder contains other images.
     """
     files = [source / name for name in (IMAGES_FILE, LABELS_FILE)]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
+    missing_names = [file.name for file in files if not file.is_file()]
+    if missing_names:
         raise DatasetError(
-            f"Importing images failed for {source}: expected the files {IMAGES_FILE} and {LABELS_FILE}, got no "
-            f"{' and no '.join(missing)}. Name the folder that holds both."
+            f"Importing images failed for {source}: the folder has no {' and no '.join(missing_names)}. Choose a "
+            f"folder with the files {IMAGES_FILE} and {LABELS_FILE}."
         )
     recipe = {
         "kind": "torch",
@@ -54,38 +55,42 @@ def import_torch_images(
     return int(images.shape[-1])
 
 
-def _read_tensors(file: Path, what: str) -> Sequence[Any]:
-    """Read one tensor or a list of tensors; `what` describes them in errors."""
+def _read_tensors(file: Path, content_name: str) -> Sequence[Any]:
+    """Read one tensor or a list of tensors; `content_name` describes them in error messages."""
     import torch
 
     with open_file(file, None) as stream:
-        content = load_torch(stream, str(file), what=what, error=DatasetError)
+        content = load_torch(stream, str(file), what=content_name, error=DatasetError)
     tensors = list(content) if isinstance(content, list | tuple) else [content]
-    wrong = [type(tensor).__name__ for tensor in tensors if not isinstance(tensor, torch.Tensor)]
-    if wrong or not tensors:
-        got = f"{wrong[0]} among them" if wrong else "an empty list"
+    other_types = [type(tensor).__name__ for tensor in tensors if not isinstance(tensor, torch.Tensor)]
+    if other_types or not tensors:
+        got = f"an object of type {other_types[0]}" if other_types else "an empty list"
         raise DatasetError(
-            f"Reading {what} failed for {file}: expected a tensor or a list of tensors, got {got}. Check the path."
+            f"Reading {content_name} failed for {file}: expected a tensor or a list of tensors, got {got}. Check the "
+            "path."
         )
     unusable = [tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"]
     if unusable:
         raise DatasetError(
-            f"Reading {what} failed for {file}: expected dense tensors on the CPU, got one that is "
-            f"{unusable[0].layout} on {unusable[0].device}. Check the path."
+            f"Reading {content_name} failed for {file}: expected dense tensors on the CPU, got a tensor with layout "
+            f"{unusable[0].layout} on device {unusable[0].device}. Check the path."
         )
     return [tensor.detach() for tensor in tensors]
 
 
 def _read_labels(file: Path, n_classes: int) -> NDArray[np.int64]:
     tensors = _read_tensors(file, "labels")
-    wrong = [tensor for tensor in tensors if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex()]
-    if wrong:
+    invalid_tensors = [
+        tensor for tensor in tensors if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex()
+    ]
+    if invalid_tensors:
         raise DatasetError(
-            f"Reading labels failed for {file}: expected integers (N,), got {_describe(wrong[0])}. Check the path."
+            f"Reading labels failed for {file}: expected integers (N,), got {_describe(invalid_tensors[0])}. "
+            "Check the path."
         )
     labels = np.concatenate([tensor.numpy().astype(np.int64) for tensor in tensors])
     if not len(labels):
-        raise DatasetError(f"Reading labels failed for {file}: expected one or more, got none. Check the path.")
+        raise DatasetError(f"Reading labels failed for {file}: the file has no labels. Check the path.")
     check_labels(file, labels, n_classes)
     return labels
 
@@ -94,22 +99,24 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
     tensors = _read_tensors(file, "images")
     shape = tuple(tensors[0].shape[1:])
     is_square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2] > 0
-    wrong = [tensor for tensor in tensors if tuple(tensor.shape[1:]) != shape or not tensor.is_floating_point()]
+    invalid_tensors = [
+        tensor for tensor in tensors if tuple(tensor.shape[1:]) != shape or not tensor.is_floating_point()
+    ]
     n_images = sum(len(tensor) for tensor in tensors if tensor.ndim)
-    if wrong or not is_square or n_images != count:
-        got = _describe((wrong or tensors)[0]) if wrong or not is_square else f"{n_images:,} images"
+    if invalid_tensors or not is_square or n_images != count:
+        got = _describe((invalid_tensors or tensors)[0]) if invalid_tensors or not is_square else f"{n_images:,} images"
         raise DatasetError(
-            f"Reading images failed for {file}: expected float images (N, 3, H, H), one for each of the {count:,} "
-            f"labels, got {got}. Check the path."
+            f"Reading images failed for {file}: expected {count:,} float images (N, 3, H, H), one per label, got "
+            f"{got}. Check the path."
         )
     images = np.empty((count, *shape), np.uint8)
     start = 0
     for tensor in filter(len, tensors):
-        for piece in tensor.split(1000):
-            pixels = piece.double().numpy()
+        for chunk in tensor.split(1000):
+            pixels = chunk.double().numpy()
             _check_range(file, pixels)
-            images[start : start + len(piece)] = to_8_bits(pixels, rounding)
-            start += len(piece)
+            images[start : start + len(chunk)] = to_8_bits(pixels, rounding)
+            start += len(chunk)
     return images
 
 
@@ -117,7 +124,7 @@ def _check_range(file: Path, pixels: NDArray[np.float64]) -> None:
     lowest, highest = pixels.min(), pixels.max()
     if not (lowest >= 0 and highest <= 1):  # NaN compares as false
         raise DatasetError(
-            f"Reading images failed for {file}: expected pixels in [0, 1], got {lowest:g} to {highest:g}. Give images "
+            f"Reading images failed for {file}: expected pixels in [0, 1], got {lowest:g} to {highest:g}. Use images "
             "without normalisation."
         )
 

@@ -8,44 +8,44 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
-_ROUNDING = 1e-3
-"""Maximum distance of 255 times a float from an integer: far more than the rounding of k / 255 in float32."""
+_ROUNDING_TOLERANCE = 1e-3
+"""Tolerance for 255 times a float to count as an integer, far more than the rounding error of k / 255 in float32."""
 
-_FORMS = "uint8, or float32 or float64 in [0, 1]"
+_PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"
 
 
 def as_image_set(images: Any, labels: Any) -> ImageSet:
-    """Convert images and labels from NumPy, torch (on any device) or lists; return an image set unchanged.
+    """Convert a user's images and labels to an image set.
 
     Args:
-        images: (N, C, H, W) or (N, H, W, C) with C = 3 (RGB) or 1 (grey); uint8, or float32 or float64 in [0, 1].
-            Floats become uint8 if all are multiples of 1/255. Or an image set, such as
-            `robust201.images.load_images` returns, which has labels.
-        labels: (N,) integers from 0.
+        images: an array (N, C, H, W) or (N, H, W, C) with C = 3 (RGB) or 1 (grey), in uint8, or in float32 or float64
+            in [0, 1]. It may be a NumPy array, a torch tensor on any device or a list. Floats become uint8 if all are
+            multiples of 1/255. An image set, such as `robust201.images.load_images` returns, is returned unchanged.
+        labels: (N,) integers from 0; None for an image set.
 
     Returns:
-        Images uint8 or float32; the number of classes is 0, because the network determines it.
+        An image set with images in uint8 or float32. Its number of classes is 0, because the network determines it.
 
     Raises:
-        DatasetError: the type, shape, length or range is wrong, or the axis of the channels is ambiguous.
+        DatasetError: a type, shape, length or range is wrong, or the axis of the channels is ambiguous.
     """
     if isinstance(images, ImageSet):
         if labels is not None:
             raise DatasetError(
-                "Reading labels failed for the labels given: an image set has labels. Leave the labels out, or give "
-                "the set's array: images.images."
+                "Reading arguments failed for labels: the image set already has labels. Remove the argument, or pass "
+                "only the array of the image set: images.images."
             )
         return images
     pixels = _as_array(images, "images")
     if pixels.ndim != 4 or not {1, 3} & {pixels.shape[1], pixels.shape[3]} or not pixels.size:
         raise DatasetError(
-            "Reading images failed for the images given: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
-            f"(RGB) or 1 (grey), got {pixels.shape}. Give a batch of such images."
+            "Reading arguments failed for images: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
+            f"(RGB) or 1 (grey), got {pixels.shape}. Pass an array of such images."
         )
     if {pixels.shape[1], pixels.shape[3]} <= {1, 3}:
         raise DatasetError(
-            f"Reading images failed for the images given: shape {pixels.shape} is ambiguous, since the channels may be "
-            "axis 1 or axis 3. Give images of another height or width, such as padded ones."
+            f"Reading arguments failed for images: shape {pixels.shape} is ambiguous, since the channels may be "
+            "axis 1 or axis 3. Change the height or width of the images, for example by padding."
         )
     if pixels.shape[1] not in {1, 3}:
         pixels = pixels.transpose(0, 3, 1, 2)
@@ -62,25 +62,25 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
 
 
 def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Check that every label is a class of the model; the error names the first that is not."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
-    if len(wrong):
+    """Check that every label is a class of the model; the error names the first invalid label."""
+    invalid_rows = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if len(invalid_rows):
         raise DatasetError(
-            f"Reading labels failed for image {wrong[0]}: expected 0 to {n_classes - 1}, as the model has "
-            f"{n_classes} classes, got {labels[wrong[0]]} ({len(wrong):,} such labels). "
+            f"Reading labels failed for image {invalid_rows[0]}: expected 0 to {n_classes - 1}, because the model has "
+            f"{n_classes} classes, got {labels[invalid_rows[0]]} ({len(invalid_rows):,} such labels). "
             "Correct the labels or the model."
         )
 
 
-def _as_array(values: Any, what: str) -> NDArray[Any]:
+def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
     try:
         # A tensor may be on another device or require gradients, and NumPy has no bfloat16.
         return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
     except (TypeError, ValueError) as error:
         dtype = getattr(values, "dtype", type(values).__name__)
         raise DatasetError(
-            f"Reading {what} failed for the {what} given: expected a NumPy array or a tensor of numbers, got {dtype}. "
-            "Convert them."
+            f"Reading arguments failed for {argument_name}: expected a NumPy array or a tensor of numbers, got "
+            f"{dtype}. Convert the argument."
         ) from error
 
 
@@ -89,25 +89,25 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
         raise DatasetError(
-            f"Reading images failed for the images given: expected {_FORMS}, got {pixels.dtype}. Convert them."
+            f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {pixels.dtype}. Convert the images."
         )
     lowest, highest = float(pixels.min()), float(pixels.max())
     if not (lowest >= 0 and highest <= 1):  # NaN compares as false
         raise DatasetError(
-            f"Reading images failed for the images given: expected {_FORMS}, got {lowest:g} to {highest:g}. Give "
+            f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
             "pixels divided by 255, without normalisation."
         )
-    scaled = pixels * 255
-    rounded = scaled.round()
-    is_rounded = bool((np.abs(scaled - rounded) <= _ROUNDING).all())
-    return rounded.astype(np.uint8) if is_rounded else pixels.astype(np.float32)
+    scaled_pixels = pixels * 255
+    rounded_pixels = scaled_pixels.round()
+    are_8_bits = bool((np.abs(scaled_pixels - rounded_pixels) <= _ROUNDING_TOLERANCE).all())
+    return rounded_pixels.astype(np.uint8) if are_8_bits else pixels.astype(np.float32)
 
 
 def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
     array = _as_array(labels, "labels")
     if array.dtype.kind not in "iu" or array.shape != (n_images,):
         raise DatasetError(
-            f"Reading labels failed for the labels given: expected integers, one for each of the {n_images:,} images, "
-            f"got {array.dtype} of shape {array.shape}. Give the number of each image's class."
+            f"Reading arguments failed for labels: expected {n_images:,} integers, one per image, "
+            f"got {array.dtype} of shape {array.shape}. Pass the class number of each image."
         )
     return array.astype(np.int64)

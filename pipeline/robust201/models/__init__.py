@@ -1,1 +1,1 @@
-"""The interface between networks and attacks or measures: logits, gradients, precision, and batch sizes."""
+"""The interface of networks for attacks and measures: logits, gradients, precision and batch sizes."""

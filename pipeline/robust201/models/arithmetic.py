@@ -1,4 +1,4 @@
-"""Settings of torch for deterministic arithmetic: equal inputs give equal bytes on equal device types."""
+"""Settings of torch with which equal inputs give equal bytes on equal device types."""
 
 import os
 
@@ -13,18 +13,19 @@ from robust201.core.precision import Precision, check_precision
 def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     """Configure torch so that equal inputs give equal bytes on equal device types.
 
-    The number of threads matters because it determines how the CPU splits its sums. cuDNN neither benchmarks algorithms
-    nor uses nondeterministic ones, and an operation without a deterministic form raises. TF32 is on with ``tf32`` and
-    off with every other precision. The settings are process-wide; another call replaces them. The default thresholds
-    of garbage collection are restored (`core.memory`).
+    The number of threads determines how the CPU splits its sums, so it affects results. cuDNN neither benchmarks
+    algorithms nor uses nondeterministic ones. Operations without a deterministic implementation raise an error. TF32
+    is on for ``tf32`` and off for every other precision. The settings are process-wide, and another call replaces them.
+    The default thresholds of garbage collection are restored (`core.memory`).
 
     Args:
-        threads: CPU threads of one operation, 1 to `MAX_THREADS`.
+        threads: number of CPU threads per operation, 1 to `MAX_THREADS`.
         precision: a name from `core.precision.PRECISIONS`. The caller checks that the device supports it
             (`core.precision.check_precision`).
 
     Raises:
-        ConfigError: unknown precision, invalid number of threads, or an environment variable overrides the arithmetic.
+        ConfigError: the precision is unknown, the number of threads is invalid, or an environment variable overrides
+            the arithmetic.
     """
     collect_as_usual()
     check_precision(precision)
@@ -32,18 +33,18 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     if not 1 <= threads <= MAX_THREADS:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 to {MAX_THREADS}, got {threads}.")
     torch.set_num_threads(threads)
-    tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    # By default cuBLAS may reduce bfloat16 products in bfloat16; 1x1 convolutions can be computed with them.
+    is_tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = is_tf32
+    # By default, cuBLAS may accumulate bfloat16 products in bfloat16, also in 1x1 convolutions.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    # cuBLAS reads it on first use; without it, deterministic mode rejects matrix products on CUDA.
+    # cuBLAS reads this variable on first use. Without it, deterministic mode rejects matrix products on CUDA.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Like `torch.use_deterministic_algorithms`, which would import the compiler and take seconds.
+    # This has the effect of `torch.use_deterministic_algorithms`, which would import the compiler and take seconds.
     torch.set_deterministic_debug_mode("error")
-    # Every tensor here is written before it is read, so filling it first would only cost time.
+    # Every tensor is written before it is read, so filling new tensors would only take time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -52,16 +53,16 @@ _ARITHMETIC_OVERRIDES = {
     "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
     "DNNL_DEFAULT_FPMATH_MODE": "STRICT",
 }
-"""Variables that override the precision of cuBLAS, cuDNN and oneDNN, each with the value that preserves float32."""
+"""Environment variables that override the precision of cuBLAS, cuDNN and oneDNN, and their values that keep float32."""
 
 
 def _reject_overrides(precision: Precision) -> None:
-    for name, neutral in _ARITHMETIC_OVERRIDES.items():
+    for name, neutral_value in _ARITHMETIC_OVERRIDES.items():
         value = os.environ.get(name, "")
-        # NVIDIA's variable switches TF32 off, which is neutral unless TF32 is requested.
-        is_neutral = value.upper() == neutral and not (neutral == "0" and precision == "tf32")
+        # NVIDIA's variable switches TF32 off, which has no effect unless TF32 is requested.
+        is_neutral = value.upper() == neutral_value and not (neutral_value == "0" and precision == "tf32")
         if value and not is_neutral:
             raise ConfigError(
-                f"Setting up torch failed for the environment variable {name}: expected it unset, got {value!r}. "
-                "Unset it: only the sweep's `precision` determines the arithmetic."
+                f"Setting up torch failed for the environment variable {name}: its value {value!r} overrides the "
+                "precision. Unset it; the `precision` of the sweep must determine the arithmetic."
             )

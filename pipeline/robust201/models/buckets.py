@@ -1,22 +1,22 @@
-"""A model that runs in batches of a few fixed sizes, so that each size is prepared once and reused."""
+"""A model that runs in batches of a few sizes, so that each size is prepared once and reused."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from robust201.models.capacity import Capacity, buckets_up_to, cut
+from robust201.models.capacity import Capacity, buckets_up_to, split_into_batches
 from robust201.models.model import Model, Objective
 
 Compute = Callable[[], tuple[torch.Tensor, ...]]
-"""One pass on fixed memory: it reads its buffers and returns tensors that the next call may overwrite."""
+"""One pass on fixed memory, which reads buffers and returns tensors that the next call may overwrite."""
 
 
 class Preparation(Protocol):
-    """Prepares passes for repeated execution, like `graphs.GraphCapture`."""
+    """Preparation of passes for repeated execution, for example by `graphs.GraphCapture`."""
 
     def __call__(self, compute: Compute) -> Compute:
-        """Prepare a pass, and return the function to call in its place."""
+        """Prepare a pass, and return the function to call instead."""
         ...
 
     def release(self) -> None:
@@ -24,8 +24,8 @@ class Preparation(Protocol):
         ...
 
 
-class PlainCalls:
-    """A `Preparation` that returns each pass unchanged."""
+class DirectCalls:
+    """`Preparation` that returns each pass unchanged."""
 
     def __call__(self, compute: Compute) -> Compute:
         return compute
@@ -37,17 +37,17 @@ class PlainCalls:
 class Bucketed:
     """A model that runs in batches of a few sizes; smaller batches are padded.
 
-    Padding rows contain values of earlier batches, at first zeros. Images do not affect each other, so the values do
-    not matter, and overwriting them would cost a pass over memory.
+    Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no
+    effect, and overwriting them would take time.
 
     Args:
         model: the network.
         capacity: maximum batch sizes.
         device: device of the model.
-        prepare: prepares the pass of a batch size on its first use; None calls the model directly.
+        prepare: prepares the pass of each batch size on its first use; None calls the model directly.
 
     Attributes:
-        shown: batch size of the last call, including padding.
+        shown: size of the largest batch in the last call, including padding.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Bucketed:
         self._device = torch.device(device)
         self._capacity = capacity
         self._limit: int | None = None
-        self._prepare = prepare or PlainCalls()
+        self._prepare = prepare or DirectCalls()
         self._buffers: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]] = {}
         self._passes: dict[tuple[torch.Size, int, bool], Compute] = {}
 
@@ -75,10 +75,10 @@ class Bucketed:
         return Capacity(min(self._capacity.logits, self._limit), min(self._capacity.gradients, self._limit))
 
     def limit(self, n_samples: int | None) -> None:
-        """Limit batch sizes further than the capacity does.
+        """Set a limit of batch sizes below the capacity.
 
         Args:
-            n_samples: at least 1; None removes the limit.
+            n_samples: maximum batch size, at least 1; None removes the limit.
         """
         if n_samples != self._limit:
             # Prepared passes of larger sizes would keep the memory that the limit is meant to free.
@@ -109,35 +109,35 @@ class Bucketed:
         outputs = []
         for start in range(0, max(1, len(pixels)), limit):
 
-            def shifted(logits: torch.Tensor, rows: slice, start: int = start) -> torch.Tensor:
+            def objective_of_batch(logits: torch.Tensor, rows: slice, start: int = start) -> torch.Tensor:
                 return objective(logits, slice(rows.start + start, rows.stop + start))
 
-            outputs.append(self.model.value_and_gradient(pixels[start : start + limit], shifted))
+            outputs.append(self.model.value_and_gradient(pixels[start : start + limit], objective_of_batch))
         logits, values, gradient = (torch.cat(column) for column in zip(*outputs, strict=True))
         return logits, values, gradient
 
     def _in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         limit = self.capacity.logits if labels is None else self.capacity.gradients
-        pieces = cut(len(pixels), buckets_up_to(limit))
-        self.shown = max((piece.bucket for piece in pieces), default=0)
+        batches = split_into_batches(len(pixels), buckets_up_to(limit))
+        self.shown = max((batch.bucket for batch in batches), default=0)
         outputs = []
-        for start, stop, bucket in pieces:
+        for start, stop, bucket in batches:
             compute = self._pass(pixels.shape[1:], bucket, gradient=labels is not None)
             pixel_buffer, label_buffer = self._buffers[pixels.shape[1:]]
             pixel_buffer[: stop - start].copy_(pixels[start:stop])
             if labels is not None:
                 label_buffer[: stop - start].copy_(labels[start:stop])
-            # Clone, because the next pass overwrites the same memory.
+            # The outputs are cloned, because the next pass overwrites the same memory.
             outputs.append(tuple(output[: stop - start].clone() for output in compute()))
         if not outputs:
             return (self.model.logits(pixels),) if labels is None else self.model.loss_and_gradient(pixels, labels)
-        # Usually there is one batch, which concatenation would copy.
+        # Usually there is only one batch, and concatenating it would copy it.
         return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
     def _pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> Compute:
-        key = (shape, bucket, gradient)
-        if key not in self._passes:
-            # Tensors created in inference mode could not be modified outside it.
+        pass_key = (shape, bucket, gradient)
+        if pass_key not in self._passes:
+            # Tensors created in inference mode could not be modified outside inference mode.
             with torch.inference_mode(mode=False), torch.no_grad():
                 if shape not in self._buffers:
                     self._buffers[shape] = self._make_buffers(shape)
@@ -146,8 +146,8 @@ class Bucketed:
                 def compute() -> tuple[torch.Tensor, ...]:
                     return self.model.loss_and_gradient(pixels, labels) if gradient else (self.model.logits(pixels),)
 
-                self._passes[key] = self._prepare(compute)
-        return self._passes[key]
+                self._passes[pass_key] = self._prepare(compute)
+        return self._passes[pass_key]
 
     def _make_buffers(self, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
         n_samples = max(self.capacity)

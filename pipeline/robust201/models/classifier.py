@@ -1,4 +1,4 @@
-"""Wrapper of any network as a `Model`: normalisation, logits of pixels in [0, 1], and gradients by autograd."""
+"""Wrapper that makes any network a `Model`: normalisation, logits of pixels in [0, 1], and gradients by autograd."""
 
 import copy
 from collections.abc import Callable
@@ -18,59 +18,60 @@ _Network = TypeVar("_Network", bound=nn.Module)
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
-    """Copy a network, with the weights of its convolutions in another dtype and all others unchanged.
+    """Copy a network and convert the weights of its convolutions, and only these, to another dtype.
 
-    This is the ``bf16`` of the reference engine. It does not use autocast, which also runs the classifier's matrix
-    product in bfloat16, whose lists of operations differ between CPU and CUDA and between versions of PyTorch, and
-    which is a state of the thread, whereas here the arithmetic follows from the tensors.
+    This implements ``bf16`` in the reference engine. Autocast is not used for three reasons: it also computes the
+    classifier's matrix product in bfloat16, its lists of operations differ between CPU and CUDA and between versions of
+    PyTorch, and it is a state of the thread. Here, the arithmetic follows from the dtypes of the tensors.
 
     Args:
         network: a network with float32 weights.
-        dtype: type of the convolutions' weights; each weight is rounded once.
+        dtype: dtype of the convolutions' weights; each weight is rounded once.
 
     Returns:
-        The copy. BatchNorm returns the dtype of its input, and uses float32 statistics.
+        The copy. Its BatchNorm layers return the dtype of their inputs and use float32 statistics.
     """
-    copied = copy.deepcopy(network)
-    for module in copied.modules():
+    network_copy = copy.deepcopy(network)
+    for module in network_copy.modules():
         if isinstance(module, nn.Conv2d):
             module.to(dtype)
-    return copied
+    return network_copy
 
 
 def answer_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """Return the logits (B, C) of normalised images, also for a network that returns (features, logits)."""
+    """Return the logits (B, C) of normalised images; the network may return logits or (features, logits)."""
     output = network(images)
     logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
     return logits
 
 
 class Classifier(nn.Module):
-    """A frozen network in evaluation mode with its normalisation; a `Model` that uses autograd.
+    """`Model` that computes gradients by autograd: a frozen network in evaluation mode, and its normalisation.
 
     Args:
-        network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) like the
-            published NAS-Bench-201 modules.
+        network: module that maps normalised images (B, 3, H, W) float32 to logits (B, C), or to (features, logits)
+            like the published NAS-Bench-201 modules.
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        micro_batch: maximum number of images per pass; None for no limit. It saves memory and is not part of the
-            protocol: batches of random numbers do not depend on it.
-        precision: the arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
-            bfloat16 images; feature maps must keep this dtype up to the float32 head, as in
+        micro_batch: maximum number of images per pass; None for no limit. It reduces the memory, and is not part of the
+            protocol, because batches of random numbers do not depend on it.
+        precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
+            bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.
-        dtype: floating-point dtype of a network that is not in float32. Normalised images and gradients are computed in
-            this dtype; logits and gradients are returned as float32.
-        channels_last: use the channels_last memory format for images and convolution weights, which is faster on a CPU
-            and changes results within rounding. The weights are converted in place, and the network must not `view` its
-            feature maps (`flatten` and `reshape` are fine).
+        dtype: floating-point dtype of the network. Normalised images and gradients are computed in this dtype, but
+            logits and gradients are returned as float32.
+        channels_last: whether to use the channels_last memory format for images and convolution weights. It is faster
+            on a CPU, and results change within rounding. The weights are converted in place, and the network must not
+            call `view` on its feature maps (`flatten` and `reshape` are possible).
 
     Attributes:
-        compiler: returns a faster form of the network in its current state, for a device; None if there is none.
-        shown: number of images in the last call's largest pass.
+        compiler: function that compiles the network in its current state for a device; it returns None if it cannot.
+            It is None for networks without a compiled form.
+        shown: number of images in the largest pass of the last call.
 
     Raises:
-        ConfigError: unknown precision, or the device does not support it.
+        ConfigError: the precision is unknown, or the device does not support it.
     """
 
     mean: torch.Tensor
@@ -97,7 +98,7 @@ class Classifier(nn.Module):
             self._map_dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.preserve_format
         if channels_last:
-            # Only convolutions: other modules may have tensors of five dimensions, which do not support this format.
+            # Other modules are not converted, because tensors of five dimensions do not support this format.
             for module in self.network.modules():
                 if isinstance(module, nn.Conv2d):
                     module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
@@ -122,22 +123,22 @@ class Classifier(nn.Module):
         if self.dtype is not torch.float32:
             logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
-            # The logits of a network without a path from input to output may not depend on the pixels; attacks then
-            # need a zero gradient and no error. Pixels are finite, so this adds exactly 0.
+            # If a network has no path from input to output, its logits do not depend on the pixels. Attacks then need a
+            # zero gradient instead of an error. Pixels are finite, so this adds exactly 0.
             self._reject_hidden_gradient(pixels, logits)
             logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
 
     def _reject_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
-        """Reject a network whose logits depend on the image but have no gradient: it would look perfectly robust."""
+        """Reject a network whose logits depend on the image but have no gradient, because it would seem robust."""
         if self._is_constant is None:
             with torch.no_grad():
                 self._is_constant = bool((self._logits(1 - pixels) - logits).abs().max() <= 1e-6)
         if not self._is_constant:
             raise EvaluationError(
-                f"Computing a gradient failed for {type(self.network).__name__}: expected logits that PyTorch can "
-                "differentiate with respect to the images, got logits without a gradient (torch.no_grad, detach, or "
-                "another library). Gradient attacks would make it look robust: leave them out, or fix the network."
+                f"Computing a gradient failed for {type(self.network).__name__}: its logits depend on the images, but "
+                "have no gradient (because of torch.no_grad, detach or another library). Gradient attacks would make "
+                "the network look robust. Correct the network, or use only attacks without gradients."
             )
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -152,14 +153,14 @@ class Classifier(nn.Module):
         self.shown = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
-        pieces = torch.split(pixels, self.micro_batch)
+        chunks = torch.split(pixels, self.micro_batch)
         if torch.is_grad_enabled() and pixels.requires_grad:
-            # Checkpointing recomputes each piece in the backward pass, so only one piece's activations are in memory.
-            # A network in evaluation mode draws no random numbers, so there is no random state to preserve.
+            # Checkpointing recomputes each chunk in the backward pass, so the activations of only one chunk are in
+            # memory. A network in evaluation mode uses no random numbers, so there is no random state to preserve.
             return torch.cat(
-                [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+                [checkpoint(self._logits, chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
             )
-        return torch.cat([self._logits(piece) for piece in pieces])
+        return torch.cat([self._logits(chunk) for chunk in chunks])
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -170,7 +171,7 @@ class Classifier(nn.Module):
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-            # Clone, because labels created in inference mode cannot be part of a graph.
+            # Labels created in inference mode cannot be part of a graph, but their copies can.
             return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
 
         return self.value_and_gradient(pixels, cross_entropy)

@@ -1,4 +1,4 @@
-"""Protection of a network that is passed to user code: changes are detected and undone."""
+"""Protection of a network that is passed to user code, by detecting and undoing changes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from robust201.core.errors import EvaluationError
 class KeptNetwork:
     """Copies of a network's parameters, buffers and modes.
 
-    Version counters would miss changes through ``.data``, so the values themselves are copied.
+    The values are copied, because PyTorch's version counters do not count changes through ``.data``.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -22,44 +22,45 @@ class KeptNetwork:
         self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in _tensors(network)}
 
     @contextmanager
-    def unchanged(self, by: str) -> Iterator[None]:
-        """Check that a block does not change the network, and undo any changes, because later parts use it, too.
+    def unchanged(self, caller: str) -> Iterator[None]:
+        """Check that a block does not change the network, and undo changes, because later code uses the same network.
 
         Raises:
-            EvaluationError: `by` changed the network.
+            EvaluationError: the block, which the message calls `caller`, changed the network.
         """
         try:
             yield
         finally:
-            changed = self._restore()
-        if changed:
+            changed_names = self._restore()
+        if changed_names:
+            others = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
             raise EvaluationError(
-                f"Calling {by} failed: expected it to leave the network as it is, got another {changed[0]}"
-                f"{f' and {len(changed) - 1:,} more' if len(changed) > 1 else ''}. Change a copy (copy.deepcopy)."
+                f"Calling {caller} failed: it changed the network ({changed_names[0]}{others}). Let it change a copy "
+                "(copy.deepcopy)."
             )
 
     def _restore(self) -> list[str]:
-        current = dict(_tensors(self._network))
-        changed = [name for name in current if name not in self._tensors]
-        for name, (tensor, before) in self._tensors.items():
-            if current.get(name) is not tensor or not _has_same_bits(tensor, before):
-                changed.append(name)
+        current_tensors = dict(_tensors(self._network))
+        changed_names = [name for name in current_tensors if name not in self._tensors]
+        for name, (tensor, original) in self._tensors.items():
+            if current_tensors.get(name) is not tensor or not _has_same_bits(tensor, original):
+                changed_names.append(name)
                 owner = self._network.get_submodule(name.rpartition(".")[0])
-                tensor.data = before.clone()
+                tensor.data = original.clone()
                 setattr(owner, name.rpartition(".")[2], tensor)
-        for module, training in self._modes:
-            if module.training != training:
-                changed.append("mode (train or eval)")
-                module.training = training
-        return changed
+        for module, was_training in self._modes:
+            if module.training != was_training:
+                changed_names.append("mode (train or eval)")
+                module.training = was_training
+        return changed_names
 
 
 def _tensors(network: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return chain(network.named_parameters(), network.named_buffers())
 
 
-def _has_same_bits(tensor: torch.Tensor, before: torch.Tensor) -> bool:
-    if tensor.shape != before.shape or tensor.dtype != before.dtype or tensor.device != before.device:
+def _has_same_bits(tensor: torch.Tensor, original: torch.Tensor) -> bool:
+    if tensor.shape != original.shape or tensor.dtype != original.dtype or tensor.device != original.device:
         return False
-    # Compare bytes, because a buffer may contain NaN, which differs from itself.
-    return torch.equal(*(values.detach().contiguous().view(-1).view(torch.uint8) for values in (tensor, before)))
+    # The bytes are compared, because a buffer may contain NaN, which is not equal to itself.
+    return torch.equal(*(values.detach().contiguous().view(-1).view(torch.uint8) for values in (tensor, original)))

@@ -1,4 +1,4 @@
-"""Interface of networks for attacks and measures: logits of pixels, and gradients of any function of the logits."""
+"""The interface of networks for attacks and measures: logits of pixels, and gradients of functions of the logits."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -6,15 +6,17 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 
 Objective: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
-"""(logits (b, C) float32, their rows of the pixels) → one value per image (b,), differentiable by autograd, each
-depending only on its row of the logits. Called outside inference mode, so tensors created inside it must be cloned."""
+"""Function of logits (b, C) float32 and the slice of the images they belong to, which returns one value per image (b,).
+
+Autograd must be able to differentiate it, and each value must depend only on its own row of the logits. It is called
+outside inference mode, so it must clone tensors that were created in inference mode."""
 
 
 class Model(Protocol):
-    """A frozen network that computes logits of pixels and gradients.
+    """A frozen network that computes logits and gradients from pixels.
 
-    Pixels are (B, 3, H, W) float32 in [0, 1], labels (B,) int64, logits (B, C) float32. All methods work inside and
-    outside `torch.inference_mode`, and change no state of torch.
+    Pixels are (B, 3, H, W) float32 in [0, 1], labels (B,) int64 and logits (B, C) float32. All methods work inside and
+    outside `torch.inference_mode`, and none changes a state of torch.
     """
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -24,7 +26,7 @@ class Model(Protocol):
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, and the gradient of the summed cross-entropy with respect to the pixels.
+        """Return the logits, the cross-entropies, and the gradient of their sum with respect to the pixels.
 
         Returns:
             Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W).
@@ -34,7 +36,7 @@ class Model(Protocol):
     def value_and_gradient(
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, and the gradient of the summed objective with respect to the pixels.
+        """Return the logits, the objective's values, and the gradient of their sum with respect to the pixels.
 
         Args:
             pixels: (B, 3, H, W).
@@ -47,12 +49,12 @@ class Model(Protocol):
 
 
 class CompiledNetwork(Model, Protocol):
-    """A network rewritten for speed, which equals the plain one within rounding.
+    """A network rewritten for speed, whose results equal those of the original within rounding.
 
     Attributes:
         device: device of the network.
         chunk: maximum number of images per pass; None for no limit.
-        shown: number of images in the last call's largest pass.
+        shown: number of images in the largest pass of the last call.
         min_batch: minimum number of images per pass; smaller batches are padded.
     """
 
@@ -63,7 +65,7 @@ class CompiledNetwork(Model, Protocol):
 
     @property
     def is_constant(self) -> bool:
-        """Whether the output is independent of the input, so that nothing is computed."""
+        """Whether the output does not depend on the input, so that passes compute nothing."""
         ...
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
@@ -79,10 +81,10 @@ def differentiate_objective(
     Args:
         objective: function to differentiate.
         logits: (b, C) float32, without a graph.
-        rows: rows of the pixels that the logits belong to.
+        rows: slice of the images that the logits belong to.
 
     Returns:
-        Values (b,) and gradient (b, C), both without a graph.
+        Values (b,) and gradient (b, C), neither with a graph.
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         leaf = logits.detach().clone().requires_grad_()
@@ -92,18 +94,18 @@ def differentiate_objective(
 
 
 class WindowSearch(Protocol):
-    """Evaluates proposals that change the accepted images in one window, at the same position in all images."""
+    """Evaluation of proposals that differ from the accepted images in one window, in the same place in all images."""
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         """Return the logits of the accepted images with a window replaced.
 
         Args:
-            row: the window's first row.
-            column: the window's first column.
+            row: first row of the window.
+            column: first column of the window.
             window: (B, 3, h, w) float32 in [0, 1].
 
         Returns:
-            (B, C) float32, equal to `Model.logits` of the full images within rounding.
+            Logits (B, C) float32, equal to `Model.logits` of the full images within rounding.
         """
         ...
 
@@ -111,21 +113,21 @@ class WindowSearch(Protocol):
         """Accept the last window for some images.
 
         Args:
-            accepted: (B,) bool.
+            accepted: (B,) bool, whether each image accepts the window.
         """
         ...
 
 
 @runtime_checkable
 class WindowModel(Protocol):
-    """A `Model` that need not recompute full images if only a window changes."""
+    """`Model` that does not recompute full images if only a window changes."""
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
         """Start a search.
 
         Args:
             pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
-            sides: side of the window in each upcoming query.
+            sides: side length of the window in each of the following queries.
 
         Returns:
             The search; None if `Model.logits` is as fast.
@@ -134,11 +136,11 @@ class WindowModel(Protocol):
 
 
 class _FullSearch:
-    """A search that evaluates full images.
+    """`WindowSearch` that evaluates full images.
 
     Args:
         model: the model.
-        proposals: (B, 3, H, W), which the caller changes before each query.
+        proposals: (B, 3, H, W) float32, which the caller updates before each query.
     """
 
     def __init__(self, model: Model, proposals: torch.Tensor) -> None:
@@ -149,16 +151,16 @@ class _FullSearch:
         return self._model.logits(self._proposals)
 
     def accept(self, accepted: torch.Tensor) -> None:
-        """Do nothing, because the caller updates its images."""
+        """Do nothing, because the caller updates the images."""
 
 
 def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-    """Start a search, restricted to windows if the model supports it.
+    """Start a search, which recomputes only windows if the model supports it.
 
     Args:
         model: the model.
-        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into them, too.
-        sides: side of the window in each upcoming query.
+        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into this tensor.
+        sides: side length of the window in each of the following queries.
     """
     search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None
     return _FullSearch(model, pixels) if search is None else search

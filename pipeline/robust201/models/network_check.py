@@ -1,4 +1,4 @@
-"""Checks of a network before it is attacked: shape, finiteness, repeatability, and equality with its compiled form."""
+"""Checks of a network before attacks: shape and finiteness of its logits, repeatability, and its compiled form."""
 
 import warnings
 
@@ -9,29 +9,30 @@ from robust201.models.classifier import Classifier
 from robust201.models.model import Model
 
 _REPEAT_TOLERANCE = 1e-4
-"""Maximum difference of two passes, relative to the largest logit: allows for rounding on a GPU, not for randomness."""
+"""Maximum difference of two passes, relative to the largest logit. It allows rounding on a GPU, but no randomness."""
 
 _SUM_ROUNDING = 1e-3
-"""Maximum deviation of a sum of probabilities from 1: allows for rounding in half precision."""
+"""Maximum deviation of a sum of probabilities from 1. It allows rounding in half precision."""
 
 COMPARISON_BATCH = 8
-"""Batch size of the comparison: the smallest that is ever used."""
+"""Batch size of the comparison with the compiled network, the smallest batch size in use."""
 
-_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
-"""Maximum difference of a compiled network's logits from the original's, relative to the largest logit (at least 1):
-far more than rounding, far less than an error."""
+_COMPILED_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""Maximum difference of a compiled network's logits from the original logits, by precision.
+
+It is relative to the largest logit (at least 1). It is far above rounding errors, and far below the effect of a bug."""
 
 
 def check_network(
     classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None, randomised: bool = False
 ) -> int:
-    """Check a network by evaluating a few images twice.
+    """Check the logits of a network by evaluating a few images twice.
 
     Args:
         classifier: the network.
-        pixels: (B, 3, H, W) float32 in [0, 1], on its device.
+        pixels: (B, 3, H, W) float32 in [0, 1], on the network's device.
         name: name of the network in messages.
-        n_classes: number of classes C; None takes that of the outputs.
+        n_classes: number of classes C; None uses the number of outputs.
         randomised: whether outputs may differ between passes.
 
     Returns:
@@ -43,50 +44,56 @@ def check_network(
     Warns:
         RobustWarning: the outputs look like probabilities.
     """
-    failed = f"Checking the network failed for {name}"
+    message_start = f"Checking the network failed for {name}"
     try:
-        first, second = classifier.logits(pixels), classifier.logits(pixels)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # errors of the device and not of the network
+        logits, repeated_logits = classifier.logits(pixels), classifier.logits(pixels)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device failed, not the network
         raise
     except (Exception, SystemExit) as error:
         raise NetworkError(
-            f"{failed}: expected logits of images {tuple(pixels.shape)} in float32, got {type(error).__name__}: "
-            f"{one_line(error)}. Check the network with these images."
+            f"{message_start}: for float32 images of shape {tuple(pixels.shape)}, it raised {type(error).__name__}: "
+            f"{one_line(error)}. Correct the network, or use images of the shape that it supports."
         ) from error
-    expected = f"({len(pixels)}, {n_classes or 'classes'})"
-    if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
+    expected_shape = f"({len(pixels)}, {n_classes or 'classes'})"
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or not logits.is_floating_point():
         got = (
-            f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
+            f"{logits.dtype} of shape {tuple(logits.shape)}"
+            if isinstance(logits, torch.Tensor)
+            else type(logits).__name__
         )
-        raise NetworkError(f"{failed}: expected logits {expected}, got {got}. Return logits from the network.")
-    if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
         raise NetworkError(
-            f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Return one logit per class "
-            "from the network, or correct the number of classes."
+            f"{message_start}: expected logits of shape {expected_shape}, got {got}. Return logits from the network."
         )
-    not_finite = _count_not_finite(first)
-    if not_finite:
+    if len(logits) != len(pixels) or logits.shape[1] != (n_classes or logits.shape[1]) or not logits.shape[1]:
         raise NetworkError(
-            f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
+            f"{message_start}: expected logits of shape {expected_shape}, got shape {tuple(logits.shape)}. Return one "
+            "logit per class from the network, or correct the number of classes."
+        )
+    n_not_finite = _count_not_finite(logits)
+    if n_not_finite:
+        raise NetworkError(
+            f"{message_start}: the logits of {n_not_finite} of {len(pixels)} images contain NaN or infinity. Check "
             "the weights and the normalisation."
         )
-    if not randomised and not float((first - second).abs().max()) <= _REPEAT_TOLERANCE * float(first.abs().max()):
-        # The message does not contain the difference, because failures are grouped by message.
+    if not randomised and not float((logits - repeated_logits).abs().max()) <= _REPEAT_TOLERANCE * float(
+        logits.abs().max()
+    ):
+        # Failures are grouped by message, so the message does not contain the difference.
         raise NetworkError(
-            f"{failed}: expected equal logits for equal images, got others in the second of two passes. Switch "
-            "off dropout and other randomness in evaluation mode, or, if randomness is the network's "
-            "defence, evaluate with randomised=True (--randomised)."
+            f"{message_start}: a second pass with the same images returned other logits. Disable dropout and other "
+            "randomness in evaluation mode. If randomness is the network's defence, evaluate it with randomised=True "
+            "(--randomised)."
         )
-    if _are_probabilities(first):
-        images = "the checked image" if len(pixels) == 1 else f"all {len(pixels)} checked images"
+    if _are_probabilities(logits):
+        which_images = "the checked image" if len(pixels) == 1 else f"all {len(pixels)} checked images"
         warnings.warn(
-            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for {images}. "
-            "Attacks expect logits; on probabilities their gradients vanish, and accuracies are too high. "
+            f"{name} seems to end in a softmax: its outputs are in [0, 1] and sum to 1 for {which_images}. "
+            "Attacks need logits. With probabilities, gradients vanish, and accuracies under attack are too high. "
             "Remove the softmax (log-probabilities are fine).",
             RobustWarning,
             stacklevel=2,
         )
-    return first.shape[1]
+    return logits.shape[1]
 
 
 def _are_probabilities(outputs: torch.Tensor) -> bool:
@@ -95,34 +102,35 @@ def _are_probabilities(outputs: torch.Tensor) -> bool:
 
 
 def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
-    """Compare a compiled network with the original on a few images.
+    """Compare a compiled network with the original network on a few images.
 
-    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would return finite but wrong logits.
+    In particular, oneDNN's fused ReLU turns NaN into zero, so a network that overflows would return finite but wrong
+    logits.
 
     Args:
         classifier: the original network.
         model: the compiled network.
-        pixels: (B, 3, H, W) float32 in [0, 1], on their device.
-        precision: precision of both.
+        pixels: (B, 3, H, W) float32 in [0, 1], on the device of both networks.
+        precision: precision of both networks.
         name: name of the network in messages.
 
     Raises:
-        EvaluationError: the original's logits are not finite, or the compiled network's logits differ.
+        EvaluationError: the logits of the original are not finite, or those of the compiled network differ from them.
     """
     with torch.inference_mode():
-        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, COMPARISON_BATCH)]
-    expected, compiled_logits = (torch.cat(column) for column in zip(*pieces, strict=True))
-    not_finite = _count_not_finite(expected)
-    if not_finite:
+        logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]
+    reference_logits, compiled_logits = (torch.cat(column) for column in zip(*logit_pairs, strict=True))
+    n_not_finite = _count_not_finite(reference_logits)
+    if n_not_finite:
         raise EvaluationError(
-            f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
-            f"{not_finite} of {len(pixels)} images. Check this network's weights."
+            f"Compiling failed for {name}: the published network's logits of {n_not_finite} of {len(pixels)} images "
+            "contain NaN or infinity. Check the weights of this network."
         )
-    difference = float((compiled_logits - expected).abs().max())
-    if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
+    difference = float((compiled_logits - reference_logits).abs().max())
+    if not difference <= _COMPILED_TOLERANCES[precision] * max(1.0, float(reference_logits.abs().max())):
         raise EvaluationError(
-            f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "
-            f"of {difference:.3g}. Compute this network with engine: reference, and report it."
+            f"Compiling failed for {name}: its logits differ by {difference:.3g} from those of the published network, "
+            "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
 
 

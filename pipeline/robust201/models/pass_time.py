@@ -1,4 +1,4 @@
-"""Measurement of the time of a network's passes."""
+"""Measurement of the time that a network's passes take."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import torch
 from robust201.models.model import Model
 
 _REPEATS = 2
-"""Timed calls, after an untimed one; the fastest counts."""
+"""Number of timed calls after one untimed call; the fastest one counts."""
 
 
 class PassTime(NamedTuple):
-    """Seconds of a forward pass; a gradient counts as three passes, as in `tasks.TASKS`.
+    """Seconds that a forward pass takes. A gradient counts as three forward passes, as in `tasks.TASKS`.
 
     Attributes:
         fixed: seconds per batch.
@@ -25,33 +25,37 @@ class PassTime(NamedTuple):
 
 
 def measure_pass(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> PassTime:
-    """Measure passes with a single image and with all images.
+    """Measure the time of passes with a single image and with all images.
 
     Args:
         model: the network.
-        pixels: (B, 3, H, W) float32 in [0, 1], on its device.
+        pixels: (B, 3, H, W) float32 in [0, 1], on the network's device.
         labels: (B,) int64.
     """
-    single, batch = (_seconds(model, pixels[:count], labels[:count]) for count in (1, len(pixels)))
-    # On a GPU a batch may be as fast as a single image; the minimum of a hundredth keeps images from costing nothing.
-    per_image = max(batch - single, batch / 100) / max(1, len(pixels) - 1)
-    return PassTime(single, per_image)
+    single_seconds, batch_seconds = (
+        _forward_pass_seconds(model, pixels[:count], labels[:count]) for count in (1, len(pixels))
+    )
+    # On a GPU, a batch may be as fast as a single image. The minimum keeps the time per image above zero.
+    per_image = max(batch_seconds - single_seconds, batch_seconds / 100) / max(1, len(pixels) - 1)
+    return PassTime(single_seconds, per_image)
 
 
-def _seconds(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> float:
-    forward = _fastest(lambda: model.logits(pixels), pixels.device)
-    return max(forward, _fastest(lambda: model.loss_and_gradient(pixels, labels), pixels.device) / 3)
+def _forward_pass_seconds(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> float:
+    forward_seconds = _fastest_call_seconds(lambda: model.logits(pixels), pixels.device)
+    return max(
+        forward_seconds, _fastest_call_seconds(lambda: model.loss_and_gradient(pixels, labels), pixels.device) / 3
+    )
 
 
-def _fastest(call: Callable[[], object], device: torch.device) -> float:
+def _fastest_call_seconds(call: Callable[[], object], device: torch.device) -> float:
     call()
     seconds = []
     for _ in range(_REPEATS):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        started = time.perf_counter()
+        start = time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.perf_counter() - start)
     return min(seconds)

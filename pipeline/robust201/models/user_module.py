@@ -1,4 +1,4 @@
-"""Temporary use of a user's module as a classifier: it is checked, and its state is restored afterwards."""
+"""Temporary use of a user's module as a classifier, which checks the module first and restores its state afterwards."""
 
 import copy
 import warnings
@@ -15,7 +15,7 @@ from robust201.core.records import NO_NORMALISATION, Normalisation
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
 
-_HALF = (torch.float16, torch.bfloat16)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 @contextmanager
@@ -31,19 +31,18 @@ def as_classifier(
 ) -> Iterator[Classifier]:
     """Freeze a module in evaluation mode, and check its outputs for some images.
 
-    In the block, the arithmetic is float32 and gradients are available, whatever the caller's `torch.autocast`, TF32
-    switches, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another floating-point
-    dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device are always
-    restored.
+    In the block, the arithmetic is float32 and gradients are available, even if the caller uses `torch.autocast`, TF32,
+    `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another floating-point dtype
+    computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device are always restored.
 
     Args:
-        model: maps (B, 3, H, W) float32, normalised with `normalisation` or else in [0, 1], to logits (B, C) or
-            (features, logits). A `Classifier` keeps its normalisation.
+        model: module that maps images (B, 3, H, W) float32 to logits (B, C) or (features, logits). A `Classifier` uses
+            its own normalisation.
         pixels: (B, channels, H, W) float32 in [0, 1], images for the check.
-        normalisation: per-channel mean and standard deviation.
-        n_classes: number of classes C; None takes that of the outputs.
-        device: device to compute on, to which a module is copied if needed; None uses the module's device. A module
-            with tensors created in inference mode is copied, too, because such tensors have no gradients.
+        normalisation: per-channel mean and standard deviation; None if the module takes images in [0, 1].
+        n_classes: number of classes C; None uses the number of outputs.
+        device: device to compute on, to which the module is copied if necessary; None uses the module's device. A
+            module with tensors created in inference mode is also copied, because such tensors have no gradients.
         batch_size: maximum number of images per pass.
         randomised: whether outputs may differ between passes.
 
@@ -51,8 +50,9 @@ def as_classifier(
         The classifier.
 
     Raises:
-        ConfigError: not a module, an unavailable device, or a second normalisation.
-        NetworkError: the module has no values yet, fails, or its outputs are not logits, not finite or not repeatable.
+        ConfigError: `model` is not a module, the device is not available, or there are two normalisations.
+        NetworkError: the module has parameters without values, it fails, or its outputs are not logits, not finite or
+            not repeatable.
 
     Warns:
         RobustWarning: the module computes in half precision.
@@ -65,11 +65,11 @@ def as_classifier(
     module_device = _device_of(model)
     device = module_device if device is None else choose_given_device(device)
     with ExitStack() as stack:
-        stack.enter_context(_plain_float32(device))
+        stack.enter_context(_float32_without_caller_settings(device))
         if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
-        stack.enter_context(_restored(model))
-        classifier = _wrap(model, normalisation, device, pixels.shape[1])
+        stack.enter_context(_restoring_state(model))
+        classifier = _wrap_as_classifier(model, normalisation, device, pixels.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
         classifier.n_classes = check_network(
@@ -85,25 +85,25 @@ def choose_given_device(device: torch.device | str) -> torch.device:
         ConfigError: the device is not available.
     """
     try:
-        chosen = torch.device(device)
-        torch.ones(1, device=chosen).item()  # fails on `meta`, which computes only shapes
+        chosen_device = torch.device(device)
+        torch.ones(1, device=chosen_device).item()  # fails on `meta`, which computes only shapes
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            f"Choosing a device failed for {str(device)!r}: expected one that PyTorch can use, got "
-            f"{str(error).splitlines()[0].rstrip('.')}. Name another, such as cpu."
+            f"Choosing a device failed for {str(device)!r}: PyTorch cannot use it "
+            f"({str(error).splitlines()[0].rstrip('.')}). Choose another device, such as cpu."
         ) from error
-    # `cuda` means the current CUDA device; a tensor has its index.
-    return torch.empty(0, device=chosen).device
+    # The name `cuda` means the current CUDA device, whose index is known from a tensor.
+    return torch.empty(0, device=chosen_device).device
 
 
 def _reject_uninitialised(model: nn.Module) -> None:
-    """Reject a module with tensors without values: of lazy layers not called yet, or on the meta device."""
+    """Reject a module with tensors without values, in lazy layers before their first call or on the meta device."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        got = "one without a shape (a lazy layer)" if is_lazy(tensor) else "one on the meta device"
+        reason = "it belongs to a lazy layer" if is_lazy(tensor) else "it is on the meta device"
         if is_lazy(tensor) or tensor.is_meta:
             raise NetworkError(
-                f"Reading the model failed for {type(model).__name__}: expected parameters with values, got {got}: "
-                f"{name}. Call a lazy module once, or load weights into it, before you pass it."
+                f"Reading the model failed for {type(model).__name__}: {name} has no values, because {reason}. Call a "
+                "lazy module once, or load weights into the module, before you pass it."
             )
 
 
@@ -112,7 +112,7 @@ def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the floating-point dtype of all parameters; float32 if there are several or none."""
+    """Return the floating-point dtype of all parameters; float32 if there is more than one dtype or none."""
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return dtypes.pop() if len(dtypes) == 1 else torch.float32
 
@@ -123,14 +123,14 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _plain_float32(device: torch.device) -> Iterator[None]:
-    """Disable the caller's contexts and settings that affect arithmetic and gradients."""
+def _float32_without_caller_settings(device: torch.device) -> Iterator[None]:
+    """Disable contexts and settings of the caller that affect arithmetic and gradients."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
-        # First, because PyTorch rejects reading the older switch while this one contradicts it.
+        # This setting comes first, because PyTorch rejects reading the older setting below while they contradict.
         for operation in _operations_with_precision():
             stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
             operation.fp32_precision = "ieee"
@@ -142,26 +142,27 @@ def _plain_float32(device: torch.device) -> Iterator[None]:
 
 
 def _operations_with_precision() -> list[Any]:
-    """Return PyTorch's operations that have a setting `fp32_precision`; none before PyTorch 2.9."""
+    """Return PyTorch's operations with a setting `fp32_precision`; before PyTorch 2.9, there are none."""
     owners = ((torch.backends.cuda, "matmul"), *((torch.backends.mkldnn, name) for name in ("matmul", "conv", "rnn")))
     operations = (getattr(owner, name, None) for owner, name in owners)
     return [operation for operation in operations if hasattr(operation, "fp32_precision")]
 
 
-def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int) -> Classifier:
+def _wrap_as_classifier(
+    model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int
+) -> Classifier:
     n_normalised = len(normalisation.mean) if normalisation is not None else channels
     if isinstance(model, Classifier):
         n_normalised = model.mean.shape[1]
     if n_normalised != channels:
         # Broadcasting would silently turn grey images into three channels.
         raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: expected images of {n_normalised} channels, as its "
-            f"normalisation has, got {channels}. Give images or a normalisation of as many channels as the network "
-            "takes."
+            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised} channels, but "
+            f"the images have {channels}. Both need as many channels as the network's input."
         )
     if not isinstance(model, Classifier):
         dtype = _dtype_of(model)
-        if dtype in _HALF:
+        if dtype in _HALF_DTYPES:
             warnings.warn(
                 f"{type(model).__name__} computes in {str(dtype).removeprefix('torch.')}, and so do its gradients. "
                 "Small gradients vanish, so attacks may look weak and accuracies too high. Evaluate "
@@ -172,20 +173,20 @@ def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.d
         return Classifier(model, normalisation or NO_NORMALISATION.of_channels(channels), 0, device=device, dtype=dtype)
     if normalisation is not None:
         raise ConfigError(
-            "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "
-            "itself, got one. Leave it out."
+            "Reading arguments failed for normalisation: a model of load_model already has its own normalisation. "
+            "Remove the argument."
         )
-    return copy.copy(model)  # shares all tensors, but has its own batch size and number of classes
+    return copy.copy(model)  # the copy shares all tensors, but not the batch size and number of classes
 
 
 @contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
+def _restoring_state(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, was_training in modes:
+            module.training = was_training
         for parameter, requires_grad in gradient_flags:
             parameter.requires_grad_(requires_grad)

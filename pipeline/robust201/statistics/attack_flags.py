@@ -1,9 +1,10 @@
-"""Warning signs in accuracies that an attack was too weak, to be resolved before a robust accuracy is published.
+"""Signs in accuracies that an attack was too weak, which should be resolved before a robust accuracy is published.
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
-Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1) that need only accuracies. Checks of successes that
-only the attack itself observed are unnecessary: accuracies of robust201 always come from a fresh forward pass on the
-images that an attack returned. Zero gradients are detected only if the measure `input_gradient` was evaluated.
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
+necessary to check whether an attack reports its successes correctly, because accuracies of robust201 always come from a
+new forward pass on the images that an attack returned. Zero gradients are detected only if the measure `input_gradient`
+was evaluated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,43 +21,45 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architec
 FLAG_LEVEL = 1e-3
 """Probability that a check flags any network of a dataset by chance."""
 
-HUGE_255 = 64.0
-"""Epsilon, in units of 1/255, from which an attack in the Linf ball can set most pixels to any value."""
+MIN_HUGE_EPSILON_255 = 64.0
+"""Minimum epsilon, in units of 1/255, at which an attack in the Linf ball can set most pixels to any value."""
 
 NEAR_CHANCE = 0.15
-"""Margin above chance level within which an accuracy counts as near chance: at 255/255, FGSM produces images with two
-values per channel, which networks do not assign to all classes equally often."""
+"""Margin above chance level within which an accuracy counts as near chance.
 
-SAME = 1e-3
+At 255/255, FGSM produces images with two values per channel. Networks do not assign such images to all classes equally
+often, so the accuracy may be above chance level."""
+
+ARITHMETIC_TOLERANCE = 1e-3
 """Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
-"""Key and strength of `find_flags`'s input that holds the fractions of images whose gradient is exactly zero."""
+"""Key and strength in the input of `find_flags` of the fraction of images whose gradient is exactly zero."""
 
-MOST_ZERO = 0.01
-"""Maximum unflagged fraction of images without a gradient; our choice, since the source has no threshold."""
+MAX_ZERO_FRACTION = 0.01
+"""Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
 
 
 class _Family(NamedTuple):
-    """Attacks in balls of one norm, so that their strengths are comparable."""
+    """Attacks in balls of one norm, whose strengths are therefore comparable."""
 
     white_box: tuple[str, ...]
     black_box: tuple[str, ...]
     standard: tuple[str, ...]
-    others: tuple[str, ...]
+    other_attacks: tuple[str, ...]
 
     @property
     def iterative(self) -> tuple[str, ...]:
-        """All iterative attacks: each should fool more images in a larger ball."""
-        return (*self.white_box, *self.black_box, *self.standard, *self.others)
+        """All iterative attacks; each should fool more images in a larger ball."""
+        return (*self.white_box, *self.black_box, *self.standard, *self.other_attacks)
 
 
 def _family(suffix: str, *first_white_box: str) -> _Family:
     white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
-    others = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
-    return _Family(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), others)
+    other_attacks = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
+    return _Family(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
 
 
 _FAMILIES = (
@@ -65,22 +68,22 @@ _FAMILIES = (
     _family("_l1"),
     _Family(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
-"""By norm, all attacks of the task table except FGSM (checked in `tests/statistics/test_attack_flags.py`)."""
+"""All attacks of the task table except FGSM, by norm (checked in `tests/statistics/test_attack_flags.py`)."""
 
 _LINF = _FAMILIES[0]
 
 Accuracies = Mapping[ArchitectureId, float]
-"""Fraction correct, by network."""
+"""Fraction of correctly classified images, by network."""
 
 _Floats = NDArray[np.float64]
 
 Evaluated = tuple[str, float]
-"""Key in the paper's style, and strength."""
+"""Key as in the paper, and strength."""
 
 
 @dataclass(frozen=True)
 class AttackFlag:
-    """A warning sign, and the networks of a dataset that show it.
+    """A sign of a weak attack, and the networks of a dataset that show it.
 
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
@@ -88,7 +91,7 @@ class AttackFlag:
             ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: possible cause, and the threshold.
-        networks: networks with the sign, the clearest first, each with the two numbers compared.
+        networks: networks with the sign in descending order of its size, each with the two compared numbers.
         n_checked: number of networks that have both numbers.
     """
 
@@ -101,7 +104,7 @@ class AttackFlag:
 
     @property
     def message(self) -> str:
-        """The observation, the networks and the possible cause."""
+        """Sentence with the observation, the networks and the possible cause."""
         name, high, low = self.networks[0]
         if not self.dataset:
             return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
@@ -122,14 +125,14 @@ class AttackFlag:
 
 
 class Transfer(NamedTuple):
-    """How a transfer key's images were made: the attack, and the network that it attacked."""
+    """Origin of the images of a transfer key: the attack, and the network that it attacked."""
 
     attack: str
     source: ArchitectureId
 
 
 def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
-    """Return the transfers among a sweep's protocols, by key."""
+    """Return the transfer attacks among the protocols of a sweep, by key."""
     transfers = {}
     for payload in protocols:
         match payload:
@@ -151,18 +154,18 @@ def find_flags(
     transfers: Mapping[str, Transfer] = MappingProxyType({}),
     at_all: bool = False,
 ) -> list[AttackFlag]:
-    """Run all checks on a dataset's results, which must come from the same `n_images` images.
+    """Run all checks on the results of a dataset, which must come from the same `n_images` images.
 
-    A difference is flagged if it exceeds what two independent samples of `n_images` images would show by chance in one
-    of `FLAG_LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both samples
-    are in fact the same images, so their difference varies less and the checks are conservative. With `at_all`, two
-    attacks in the same ball are flagged at any difference, because an image that only the weaker attack fools is a fact
-    and not an estimate.
+    A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
+    of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
+    samples are in fact the same images, so their difference varies less and the checks are conservative. With `at_all`,
+    any difference between two attacks in the same ball is flagged, because an image that only the weaker attack fools
+    is a fact instead of an estimate.
     """
-    n_compared = None if at_all else n_images
-    # On its own source network, a transfer is simply the attack.
-    without_sources: dict[Evaluated, Accuracies] = {
-        (key, strength): {name: value for name, value in accuracies.items() if name != transfers[key].source}
+    n_sampled_images = None if at_all else n_images
+    # On its source network, a transfer attack is simply the attack, so this network is not compared.
+    results_without_sources: dict[Evaluated, Accuracies] = {
+        (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
         if key in transfers
         else accuracies
         for (key, strength), accuracies in results.items()
@@ -170,7 +173,7 @@ def find_flags(
     flags = [
         flag
         for check, (reason, pairs) in _weaker_and_stronger(transfers).items()
-        for flag in _compare(check, reason, without_sources, pairs, n_compared)
+        for flag in _compare(check, reason, results_without_sources, pairs, n_sampled_images)
     ]
     flags += _not_monotone(results, n_images)
     flags += _far_from_chance(results, n_classes)
@@ -183,25 +186,30 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 
 
 def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return each check's reason and its pairs of attacks, whose first attack should be the weaker one."""
+    """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name."""
     transfer_pairs = [
-        (key, other)
+        (key, stronger)
         for key, transfer in transfers.items()
         for family in _FAMILIES
         if transfer.attack in family.iterative or (transfer.attack == _FGSM and family is _LINF)
-        for other in family.white_box
+        for stronger in family.white_box
     ]
     ensemble_pairs = [
-        (other, standard)
+        (stronger, standard)
         for family in _FAMILIES
         for standard in family.standard
-        for other in ((_FGSM,) if family is _LINF else ()) + family.iterative
-        if other != standard
+        for stronger in ((_FGSM,) if family is _LINF else ()) + family.iterative
+        if stronger != standard
     ]
     return {
         "black-box stronger": (
             "an attack without gradients should not beat one with them: gradients may be masked",
-            [(weaker, other) for family in _FAMILIES for weaker in family.black_box for other in family.white_box],
+            [
+                (weaker, stronger)
+                for family in _FAMILIES
+                for weaker in family.black_box
+                for stronger in family.white_box
+            ],
         ),
         "transfer stronger": (
             "images made on another network should not beat an attack with gradients: gradients may be masked",
@@ -209,7 +217,7 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
         ),
         "single step stronger": (
             "one step should not beat many: the iterative attack may be stuck, or its step too small",
-            [(_FGSM, other) for other in _LINF.white_box],
+            [(_FGSM, stronger) for stronger in _LINF.white_box],
         ),
         "ensemble weaker": (
             "AutoAttack's standard version should leave no image that another attack fools",
@@ -225,7 +233,7 @@ def _compare(
     pairs: Sequence[tuple[str, str]],
     n_images: int | None,
 ) -> Iterator[_Flag]:
-    """Flag networks that the first, supposedly weaker attack of a pair fools more often."""
+    """Flag networks that the supposedly weaker attack of a pair fools more often than the stronger one."""
     comparisons = [
         (weak, strong, strength)
         for weak, strong in pairs
@@ -234,18 +242,18 @@ def _compare(
     ]
     for weak, strong, strength in comparisons:
         weak_accuracies, strong_accuracies = results[weak, strength], results[strong, strength]
-        margin = 0.0 if n_images is None else _Chance(n_images, len(comparisons) * len(weak_accuracies))
+        margin = 0.0 if n_images is None else _ChanceMargin(n_images, len(comparisons) * len(weak_accuracies))
         yield from _flag(
             check, f"{weak} against {strong} at {strength:g}", reason, strong_accuracies, weak_accuracies, margin
         )
 
 
 def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
-    steps = []
+    adjacent_strengths = []
     for key in (key for family in _FAMILIES for key in family.iterative):
         strengths = sorted(strength for name, strength in results if name == key)
-        steps += [(key, low, high) for low, high in pairwise(strengths)]
-    for key, low, high in steps:
+        adjacent_strengths += [(key, low, high) for low, high in pairwise(strengths)]
+    for key, low, high in adjacent_strengths:
         smaller, larger = results[key, low], results[key, high]
         yield from _flag(
             "not monotone",
@@ -253,7 +261,7 @@ def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Ite
             "a larger ball holds the smaller one: the attack at the larger epsilon did not converge",
             larger,
             smaller,
-            _Chance(n_images, len(steps) * len(smaller)),
+            _ChanceMargin(n_images, len(adjacent_strengths) * len(smaller)),
         )
 
 
@@ -261,31 +269,34 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     reason = f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)"
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
-        if key in (_FGSM, *_LINF.iterative) and strength >= HUGE_255:
+        if key in (_FGSM, *_LINF.iterative) and strength >= MIN_HUGE_EPSILON_255:
             limits = dict.fromkeys(accuracies, limit)
             yield from _flag("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
 
 
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    """Flag changes at strength 0, which only other programs' files contain, since sweeps reject it."""
+    """Flag changes at strength 0, which sweeps reject, so only files of other programs contain it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
-    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}"
+    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {ARITHMETIC_TOLERANCE:g}"
     known_keys = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in known_keys and strength == 0:
-            for first, second in ((accuracies, clean), (clean, accuracies)):
-                yield from _flag("changed at zero", f"{key} at 0 against clean", reason, first, second, SAME)
+            for higher, lower in ((accuracies, clean), (clean, accuracies)):
+                yield from _flag(
+                    "changed at zero", f"{key} at 0 against clean", reason, higher, lower, ARITHMETIC_TOLERANCE
+                )
 
 
 def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
-        f"the loss has no gradient at more than {MOST_ZERO:g} of the images: attacks that follow it do not move there"
+        f"the loss has no gradient at more than {MAX_ZERO_FRACTION:g} of the images: "
+        "attacks that follow it do not move there"
     )
-    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MOST_ZERO))
+    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION))
 
 
-class _Chance(NamedTuple):
+class _ChanceMargin(NamedTuple):
     n_images: int
     n_comparisons: int
 
@@ -293,21 +304,23 @@ class _Chance(NamedTuple):
         from scipy.special import ndtri
 
         quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
-        # At least the spread of one image: a variance of zero is only an estimate.
+        # The variance is at least that of one image, because an estimated variance of zero would be too small.
         variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
         spread: _Floats = quantile * np.sqrt(variance / self.n_images)
         return spread
 
 
 def _flag(
-    check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _Chance | float = 0.0
+    check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _ChanceMargin | float = 0.0
 ) -> Iterator[_Flag]:
-    """Flag the networks whose first accuracy exceeds the second by more than a margin, if there are any."""
-    names = [name for name in higher if name in lower]
-    high = np.array([higher[name] for name in names], np.float64)
-    low = np.array([lower[name] for name in names], np.float64)
-    excess = high - low - (margin.difference(high, low) if isinstance(margin, _Chance) else margin)
+    """Flag the networks whose `higher` accuracy exceeds the `lower` by more than a margin, if there are any."""
+    common_networks = [name for name in higher if name in lower]
+    high = np.array([higher[name] for name in common_networks], np.float64)
+    low = np.array([lower[name] for name in common_networks], np.float64)
+    excess = high - low - (margin.difference(high, low) if isinstance(margin, _ChanceMargin) else margin)
     order = np.argsort(-excess, kind="stable")
-    flagged = [(names[index], float(high[index]), float(low[index])) for index in order[excess[order] > 0].tolist()]
+    flagged = [
+        (common_networks[index], float(high[index]), float(low[index])) for index in order[excess[order] > 0].tolist()
+    ]
     if flagged:
-        yield check, where, reason, tuple(flagged), len(names)
+        yield check, where, reason, tuple(flagged), len(common_networks)

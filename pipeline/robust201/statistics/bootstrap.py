@@ -1,10 +1,10 @@
 """Bootstrap over test images: resampled counts of correct images, and intervals of ranks, medians and correlations.
 
 If per-image outcomes are stored, images are resampled with replacement, the same ones for all networks and tasks
-(`image_draws`), which preserves what networks have in common, such as hard images. If only accuracies are stored, each
-count is drawn from its own binomial distribution (`binomial_draws`), as if every network had been evaluated on
-different images. For networks that err on the same images, differences then look less certain than they are, and
-intervals of ranks and of rank correlations are mostly too wide.
+(`image_draws`), which preserves dependencies between networks, such as images that are hard for all of them. If only
+accuracies are stored, each count is sampled independently from a binomial distribution (`binomial_draws`), as if every
+network had been evaluated on different images. For networks that err on the same images, differences then seem less
+certain than they are, and intervals of ranks and of rank correlations are mostly too wide.
 
 Equal seeds and equal versions of NumPy give equal samples.
 """
@@ -28,10 +28,12 @@ class Estimate(NamedTuple):
 
     Attributes:
         value: the estimate on the original images.
-        low: lower end of the interval, the value minus a multiple of the standard deviation over bootstrap samples.
+        low: lower end of the interval, which is the value minus a multiple of the standard deviation over bootstrap
+            samples.
         high: upper end. The interval covers the average result on other image sets of the same size.
         bias: mean over bootstrap samples minus the value. It estimates the effect of sampling noise in the accuracies,
-            mostly too low: with infinitely many images, the result would be about the value minus the bias, or beyond.
+            and mostly underestimates it: with infinitely many images, the result would be about the value minus the
+            bias, or even further from the value.
     """
 
     value: float
@@ -47,7 +49,7 @@ def binomial_draws(
 
     Args:
         accuracies: (…) fractions of N images.
-        n_images: N.
+        n_images: number of images N.
         n_draws: number of samples D.
         seed: seed of the samples.
 
@@ -55,16 +57,16 @@ def binomial_draws(
         (D, …) counts.
     """
     fractions = np.asarray(accuracies, np.float64)
-    drawn = np.random.default_rng(seed).binomial(n_images, fractions, size=(n_draws, *fractions.shape))
-    return drawn.astype(np.int32)
+    counts = np.random.default_rng(seed).binomial(n_images, fractions, size=(n_draws, *fractions.shape))
+    return counts.astype(np.int32)
 
 
 def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed: int = 0) -> Drawn:
-    """Resample the images with replacement, the same for every row, and count the correct ones.
+    """Resample the images with replacement, the same images for every row, and count the correct ones.
 
     Args:
         outcomes: (…, B) uint8, packed outcomes of the same images.
-        n_images: N.
+        n_images: number of images N.
         n_draws: number of samples D.
         seed: seed of the samples.
 
@@ -73,24 +75,24 @@ def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed
     """
     rng = np.random.default_rng(seed)
     weights = np.empty((n_images, n_draws), np.float32)
-    for draw in range(n_draws):
-        weights[:, draw] = np.bincount(rng.integers(0, n_images, n_images), minlength=n_images)
-    rows = outcomes.reshape(-1, outcomes.shape[-1])
-    return weighted_counts(rows, weights).reshape(n_draws, *outcomes.shape[:-1])
+    for sample in range(n_draws):
+        weights[:, sample] = np.bincount(rng.integers(0, n_images, n_images), minlength=n_images)
+    outcome_rows = outcomes.reshape(-1, outcomes.shape[-1])
+    return weighted_counts(outcome_rows, weights).reshape(n_draws, *outcomes.shape[:-1])
 
 
 def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """Return ranks of counts along the last axis: one more than the number of higher counts."""
-    numbers = np.asarray(counts)
-    flat = numbers.reshape(-1, numbers.shape[-1])
-    ranks = np.empty(flat.shape, np.int64)
-    for index, row in enumerate(flat):
-        ranks[index] = 1 + len(row) - np.searchsorted(np.sort(row), row, side="right")
-    return ranks.reshape(numbers.shape)
+    """Return ranks of counts along the last axis; a rank is one more than the number of higher counts."""
+    count_array = np.asarray(counts)
+    count_rows = count_array.reshape(-1, count_array.shape[-1])
+    ranks = np.empty(count_rows.shape, np.int64)
+    for index, row_counts in enumerate(count_rows):
+        ranks[index] = 1 + len(row_counts) - np.searchsorted(np.sort(row_counts), row_counts, side="right")
+    return ranks.reshape(count_array.shape)
 
 
 class RankIntervals(NamedTuple):
-    """Central range of each network's ranks over the samples, and how often it was best, alone or tied."""
+    """Interval of each network's ranks over the samples, and the fraction of samples in which it is best or tied."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -98,10 +100,10 @@ class RankIntervals(NamedTuple):
 
 
 def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
-    """Return the percentile interval of each network's rank from resampled counts (D, A)."""
+    """Return the percentile interval of the rank of each network from resampled counts (D, A)."""
     ranks = ranks_of(counts)
-    tail = (1 - level) / 2
-    low, high = np.quantile(ranks, (tail, 1 - tail), axis=0, method="inverted_cdf")
+    tail_probability = (1 - level) / 2
+    low, high = np.quantile(ranks, (tail_probability, 1 - tail_probability), axis=0, method="inverted_cdf")
     return RankIntervals(low, high, (ranks == 1).mean(axis=0))
 
 
@@ -115,8 +117,8 @@ def kendall_estimate(
 ) -> Estimate:
     """Return Kendall's tau-b of accuracies under two tasks, with its interval from resampled counts (D, A) of each.
 
-    Sampling noise in the accuracies lowers tau: with fewer images or closer accuracies, tau is lower for any networks
-    (see `Estimate.bias`). If either task has equal accuracies only, tau is NaN.
+    Sampling noise in the accuracies lowers tau, and more so with fewer images or closer accuracies (see
+    `Estimate.bias`). If all accuracies under a task are equal, tau is NaN.
     """
     value = float(kendall_taus(np.column_stack([first, second]))[0, 1])
     taus = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(drawn_first, drawn_second, strict=True)]
@@ -124,9 +126,9 @@ def kendall_estimate(
 
 
 def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
-    """Return the standard bootstrap interval, clipped to the limits; NaN if any sample's number is NaN.
+    """Return the standard bootstrap interval, clipped to the limits; NaN if the number of any sample is NaN.
 
-    Percentiles would contain the bias twice, because samples of noisy accuracies add noise again.
+    Percentile intervals would contain the bias twice, because resampling adds noise to accuracies that already have it.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
     """

@@ -1,8 +1,8 @@
-"""Distances: the smallest perturbation of each image that fools a network, and statistics of them.
+"""Distances, which are the sizes of the smallest perturbations that fool a network, and statistics of distances.
 
-A misclassified clean image has distance 0; an image that no attack fools has distance infinity. An image withstands an
-epsilon if its distance is larger, so one run gives the accuracy at every epsilon. Attacks give upper bounds: a stronger
-attack may find smaller perturbations.
+An image that is misclassified without a perturbation has distance 0, and an image that is never fooled has distance
+infinity. An image is classified correctly at an epsilon if its distance is larger, so one run gives the accuracy at
+every epsilon. Attacks give upper bounds of distances, because a stronger attack may find smaller perturbations.
 """
 
 from typing import NamedTuple
@@ -17,10 +17,10 @@ _Floats = NDArray[np.float64]
 
 
 class MedianDistance(NamedTuple):
-    """A median with a distribution-free interval.
+    """The median of distances, with a distribution-free interval.
 
     Attributes:
-        value: the median; infinity if more than half of the images withstand everything.
+        value: the median; infinity if more than half of the images are never fooled.
         low: lower end of the interval, an observed distance.
         high: upper end of the interval.
     """
@@ -31,7 +31,7 @@ class MedianDistance(NamedTuple):
 
 
 class AccuracyCurve(NamedTuple):
-    """Accuracies at several epsilons, with pointwise intervals: (E,) each."""
+    """Accuracies at E epsilons with pointwise intervals; all arrays are (E,)."""
 
     epsilons: _Floats
     accuracy: _Floats
@@ -40,10 +40,10 @@ class AccuracyCurve(NamedTuple):
 
 
 def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
-    """Compute the accuracy at each epsilon: the fraction of images whose distance is larger.
+    """Compute the accuracy at each epsilon, which is the fraction of images whose distance is larger.
 
     Args:
-        distances: (N,) 0 to infinity.
+        distances: (N,) from 0 to infinity.
         epsilons: (E,) in the same unit.
     """
     ordered, epsilon_values = np.sort(_check_distances(distances)), np.asarray(epsilons, np.float64)
@@ -53,47 +53,48 @@ def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
 
 
 def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance:
-    """Compute the median over images, and the interval between two order statistics.
+    """Compute the median over images, and an interval between two order statistics.
 
     The number of distances below the true median is binomial with probability 1/2 (Hahn and Meeker, "Statistical
-    Intervals", 1991, section 5.2). With fewer than six images no interval has 95% coverage, so its ends are 0 and
-    infinity.
+    Intervals", 1991, section 5.2). With fewer than six images, no interval between order statistics covers 95%, so the
+    ends are 0 and infinity.
     """
     from scipy.stats import binom
 
     ordered = np.sort(_check_distances(distances))
     n_images = len(ordered)
     middle_pair = ordered[(n_images - 1) // 2], ordered[n_images // 2]
-    value = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
-    # In at most half of the permitted misses, fewer than `rank` distances lie below the true median.
+    median = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
+    # The probability that fewer than `rank` distances are below the true median is at most (1 - level) / 2.
     rank = int(binom.ppf((1 - level) / 2, n_images, 0.5))
     if rank < 1:
-        return MedianDistance(value, 0.0, float("inf"))
-    return MedianDistance(value, float(ordered[rank - 1]), float(ordered[n_images - rank]))
+        return MedianDistance(median, 0.0, float("inf"))
+    return MedianDistance(median, float(ordered[rank - 1]), float(ordered[n_images - rank]))
 
 
 def half_distance(distances: ArrayLike) -> float:
     """Return the smallest epsilon that fools at least half of the correctly classified images.
 
     Returns:
-        Infinity if fewer than half are fooled at any epsilon, NaN if none is classified correctly.
+        The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.
     """
-    checked = _check_distances(distances)
-    ordered = np.sort(checked[checked > 0])
+    valid_distances = _check_distances(distances)
+    ordered = np.sort(valid_distances[valid_distances > 0])
     return float(ordered[(len(ordered) - 1) // 2]) if len(ordered) else float("nan")
 
 
 def smallest_distances(distances: ArrayLike) -> _Floats:
-    """Return the smallest distance of each image over several attacks, (A, N) to (N,)."""
+    """Return the smallest distance (N,) of each image from the distances (A, N) of several attacks."""
     smallest: _Floats = np.min(np.asarray(distances, np.float64), axis=0)
     return smallest
 
 
 def _check_distances(distances: ArrayLike) -> _Floats:
-    checked = np.asarray(distances, np.float64)
-    if checked.ndim != 1 or not len(checked) or not (checked >= 0).all():  # the comparison is False for NaN
+    array = np.asarray(distances, np.float64)
+    is_invalid = ~(array >= 0)  # true for NaN
+    if array.ndim != 1 or not len(array) or is_invalid.any():
         raise ConfigError(
-            f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {checked.shape}, "
-            f"{int((~(checked >= 0)).sum())} of them negative or NaN. Pass infinity for images that are not fooled."
+            f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {array.shape}, "
+            f"{int(is_invalid.sum())} of them negative or NaN. Pass infinity for images that are not fooled."
         )
-    return checked
+    return array

@@ -1,7 +1,8 @@
-"""Expected precision of estimates from a sample of images, computed before sampling from networks with all outcomes.
+"""Expected precision of estimates from a sample of images, computed before sampling.
 
-Groups of networks are left out in turn. The other networks serve as the pilot: the model, the strata and the sample
-sizes come only from them. The residuals of the predictions for the networks left out then give their precision.
+It needs some networks whose outcomes on all images are known. Each group of networks is left out in turn. The other
+networks serve as the pilot, from which alone the model, the strata and the sample sizes are computed. The residuals of
+the predictions for the networks left out then give the precision.
 """
 
 from collections.abc import Sequence
@@ -25,11 +26,11 @@ from robust201.statistics.sampling import (
 )
 
 MIN_NETWORKS = 3
-"""Minimum number of networks: one left out, and two as the pilot. Kendall's tau needs four, to compare two left out."""
+"""Minimum number of networks: two in the pilot and one left out. Kendall's tau needs two left out, so four networks."""
 
 _N_FOLDS = 4
-_EXTREME = 0.02
-"""Accuracies within this distance of 0 or 1 are extreme and are ignored."""
+_EXTREME_MARGIN = 0.02
+"""Accuracies within this distance of 0 or 1 are extreme, and are ignored."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -37,11 +38,11 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """T networks that are left out, with predictions from a pilot of P other networks.
+    """T networks that are left out, and predictions of their outcomes from a pilot of P other networks.
 
     Attributes:
         pilot: (P, S, N) outcomes of the pilot.
-        pilot_predicted: (P, S, N) predictions of the pilot's outcomes, for strata and sample sizes.
+        pilot_predicted: (P, S, N) predictions of the outcomes of the pilot, for strata and sample sizes.
         outcomes: (T, S, N) outcomes of the networks left out.
         predicted: (T, S, N) predictions of these outcomes by a model fitted on the pilot.
     """
@@ -53,31 +54,31 @@ class Fold:
 
 
 def leave_out_folds(outcomes: ArrayLike, cheap_outcomes: ArrayLike) -> list[Fold]:
-    """Leave each network out once, in up to four groups, and predict it from the pilot and its cheap outcomes.
+    """Leave each network out once, in up to four groups, and predict its outcomes.
 
     Args:
-        outcomes: (A, S, N) bool, outcomes under the key.
-        cheap_outcomes: (A, C, N) bool, outcomes under cheap keys; C may be 0.
+        outcomes: (A, S, N) bool, outcomes under the key at S strengths.
+        cheap_outcomes: (A, C, N) bool, outcomes under cheap keys, which are known for every network; C may be 0.
 
     Raises:
-        ValueError: fewer than three networks.
+        ValueError: there are fewer than three networks.
     """
     correct, cheap = np.asarray(outcomes, bool), np.asarray(cheap_outcomes, bool)
     n_networks = len(correct)
     if n_networks < MIN_NETWORKS:
         raise ValueError(f"expected at least {MIN_NETWORKS} networks, got {n_networks}")
-    # Use groups of at least two if possible, so that tau can compare pairs.
+    # Groups have at least two networks if possible, so that tau can compare pairs within a group.
     n_folds = n_networks if n_networks == MIN_NETWORKS else min(_N_FOLDS, n_networks // 2)
-    fold = np.arange(n_networks) % n_folds
-    return [_make_fold(correct, cheap, fold == number) for number in range(n_folds)]
+    fold_of_network = np.arange(n_networks) % n_folds
+    return [_make_fold(correct, cheap, fold_of_network == fold_index) for fold_index in range(n_folds)]
 
 
 def _make_fold(correct: _Bools, cheap: _Bools, is_left_out: _Bools) -> Fold:
     pilot, pilot_cheap = correct[~is_left_out], cheap[~is_left_out]
-    values = pilot_features(pilot, pilot_cheap)
-    model = OutcomeModel().fit(values, pilot)
+    network_features = pilot_features(pilot, pilot_cheap)
+    model = OutcomeModel().fit(network_features, pilot)
     predicted = [model.predict(features(pilot, network_cheap, pilot_cheap)) for network_cheap in cheap[is_left_out]]
-    return Fold(pilot, predict_pilots(model, values), correct[is_left_out], np.stack(predicted))
+    return Fold(pilot, predict_pilots(model, network_features), correct[is_left_out], np.stack(predicted))
 
 
 def sampled_precision(
@@ -85,13 +86,14 @@ def sampled_precision(
 ) -> tuple[float, float]:
     """Return the median half-width of the 95% interval and the expected Kendall tau with the full ranking.
 
-    Tau is a mean over strengths and over pairs of networks that are left out together: of the probability that their
-    estimates are in the right order, minus the probability that they are not. Pairs of equal accuracies are ignored.
+    Tau is the probability that the estimates of two networks are in the correct order, minus the probability that they
+    are not, averaged over strengths and over pairs of networks that are left out together. Pairs of equal accuracies
+    are ignored.
 
     Args:
         folds: see `leave_out_folds`.
         count: number of sampled images.
-        n_images: number of all images, which the N known images represent: some are repeated or left out.
+        n_images: number of images in the population; the N known images represent it, repeated or thinned out.
         n_strata: number of strata.
         name: name of the sampled quantity (see `stratify`).
 
@@ -102,26 +104,28 @@ def sampled_precision(
         ValueError: the sample is too small for its strata, or larger than the population.
     """
     n_known = folds[0].outcomes.shape[2]
-    images = np.arange(n_images) % n_known if n_images > n_known else np.arange(n_images) * n_known // n_images
-    widths, accuracies, orders = [], [], []
+    known_images = np.arange(n_images) % n_known if n_images > n_known else np.arange(n_images) * n_known // n_images
+    half_widths, accuracies, certainties = [], [], []
     for fold in folds:
-        pilot, expected, outcomes, predicted = (
-            numbers[..., images] for numbers in (fold.pilot, fold.pilot_predicted, fold.outcomes, fold.predicted)
+        pilot, pilot_predicted, outcomes, predicted = (
+            array[..., known_images] for array in (fold.pilot, fold.pilot_predicted, fold.outcomes, fold.predicted)
         )
-        strata = stratify(pilot, n_strata=n_strata, seed=0, name=name, predicted=expected)
-        design = allocate(strata, pilot, count, expected)
-        widths += [
+        strata = stratify(pilot, n_strata=n_strata, seed=0, name=name, predicted=pilot_predicted)
+        design = allocate(strata, pilot, count, pilot_predicted)
+        half_widths += [
             expected_half_widths(design, correct, probability)
             for correct, probability in zip(outcomes, predicted, strict=True)
         ]
         accuracy = outcomes.mean(axis=2)
         accuracies.append(accuracy)
-        orders.append(_order_probabilities(design, accuracy, outcomes - predicted))
-    return _median_inside(np.stack(widths), np.concatenate(accuracies)), _mean(np.concatenate(orders))
+        certainties.append(_pairwise_certainty(design, accuracy, outcomes - predicted))
+    return _median_without_extremes(np.stack(half_widths), np.concatenate(accuracies)), _mean(
+        np.concatenate(certainties)
+    )
 
 
 def simple_precision(outcomes: ArrayLike, count: int, n_images: int) -> tuple[float, float]:
-    """Return the results of `sampled_precision` for accuracies on a simple random sample of `count` images.
+    """Return the half-width and tau as `sampled_precision`, for a simple random sample of `count` images.
 
     Args:
         outcomes: (A, S, N) bool, on images that represent the population.
@@ -133,14 +137,14 @@ def simple_precision(outcomes: ArrayLike, count: int, n_images: int) -> tuple[fl
     variance_factor = max(0.0, 1 - count / n_images) / count
     half_width = NORMAL_QUANTILE * np.sqrt(accuracy * (1 - accuracy) * variance_factor)
     first, second = np.triu_indices(len(correct), 1)
-    orders = []
+    certainties = []
     for i, j in zip(first, second, strict=True):
         variance = (correct[i].astype(np.int8) - correct[j]).var(axis=1) * variance_factor
-        orders.append(_certainty(accuracy[[i]], accuracy[[j]], variance[None]))
-    return _median_inside(half_width, accuracy), _mean(np.concatenate([np.zeros(0), *orders]))
+        certainties.append(_certainty(accuracy[[i]], accuracy[[j]], variance[None]))
+    return _median_without_extremes(half_width, accuracy), _mean(np.concatenate([np.zeros(0), *certainties]))
 
 
-def _order_probabilities(design: SampleDesign, accuracy: _Floats, residual: _Floats) -> _Floats:
+def _pairwise_certainty(design: SampleDesign, accuracy: _Floats, residual: _Floats) -> _Floats:
     first, second = np.triu_indices(len(accuracy), 1)
     if not len(first):
         return np.zeros(0)
@@ -148,23 +152,30 @@ def _order_probabilities(design: SampleDesign, accuracy: _Floats, residual: _Flo
 
 
 def _certainty(first: _Floats, second: _Floats, variance: _Floats) -> _Floats:
-    """Return the probability of the right sign minus that of the wrong sign, for the pairs (M, S) that count: (K,)."""
-    difference, error = np.abs(first - second), np.sqrt(variance)
+    """Return the probability of the correct order minus that of the wrong order for each pair.
+
+    `first`, `second` (accuracies) and `variance` (of their difference) are (M, S). Pairs of equal or extreme accuracies
+    are omitted, so the result is (K,).
+    """
+    difference, standard_error = np.abs(first - second), np.sqrt(variance)
     z_scores = np.full(difference.shape, np.inf)
-    np.divide(difference, error, out=z_scores, where=error > 0)
-    counted = (difference > 0) & _is_inside(first) & _is_inside(second)
-    certainty: _Floats = 2 * ndtr(z_scores[counted]) - 1
+    np.divide(difference, standard_error, out=z_scores, where=standard_error > 0)
+    is_counted = (difference > 0) & _is_not_extreme(first) & _is_not_extreme(second)
+    certainty: _Floats = 2 * ndtr(z_scores[is_counted]) - 1
     return certainty
 
 
-def _is_inside(accuracy: _Floats) -> _Bools:
-    return (accuracy > _EXTREME) & (accuracy < 1 - _EXTREME)
+def _is_not_extreme(accuracy: _Floats) -> _Bools:
+    return (accuracy > _EXTREME_MARGIN) & (accuracy < 1 - _EXTREME_MARGIN)
 
 
-def _median_inside(half_width: _Floats, accuracy: _Floats) -> float:
-    """Return the median over networks and strengths with mostly non-extreme accuracies (if none, all strengths)."""
-    counted = _is_inside(accuracy).mean(axis=0) > 0.5
-    return float(np.median(half_width[:, counted] if counted.any() else half_width))
+def _median_without_extremes(half_width: _Floats, accuracy: _Floats) -> float:
+    """Return the median over networks and strengths.
+
+    Strengths whose accuracies are mostly extreme are ignored, unless this applies to all strengths.
+    """
+    is_counted = _is_not_extreme(accuracy).mean(axis=0) > 0.5
+    return float(np.median(half_width[:, is_counted] if is_counted.any() else half_width))
 
 
 def _mean(values: _Floats) -> float:

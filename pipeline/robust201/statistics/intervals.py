@@ -1,4 +1,4 @@
-"""Confidence intervals: of accuracies, over the sampling of images, and of means of independent samples."""
+"""Confidence intervals of accuracies (over the sampling of images), and of means of independent samples."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ NORMAL_QUANTILE = 1.959963984540054
 """97.5% quantile of the standard normal distribution, for 95% intervals."""
 
 FEW_IMAGES = 5
-"""Number of right or of wrong images below which an interval is exact (see `accuracy_intervals`)."""
+"""Number of correct or misclassified images below which an interval is exact (see `accuracy_intervals`)."""
 
 _Floats = NDArray[np.float64]
 
@@ -17,7 +17,7 @@ _Floats = NDArray[np.float64]
 def clopper_pearson_intervals(
     n_correct: ArrayLike, n_images: ArrayLike, level: float = 0.95
 ) -> tuple[_Floats, _Floats]:
-    """Return exact intervals of fractions from counts: their coverage is at least `level` for any count.
+    """Return exact intervals of fractions from counts, whose coverage is at least `level` for any count.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
     Biometrika 26 (1934).
@@ -26,17 +26,17 @@ def clopper_pearson_intervals(
 
     correct, n = np.asarray(n_correct, np.float64), np.asarray(n_images, np.float64)
     tail = (1 - level) / 2
-    # With no image on a side, the bound is 0 or 1, because the beta distribution is undefined there.
+    # If no image or every image is correct, one bound is 0 or 1, because the beta distribution is undefined there.
     low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), n - correct + 1, tail), 0.0)
     high = np.where(correct < n, betaincinv(correct + 1, np.maximum(n - correct, 1), 1 - tail), 1.0)
     return low, high
 
 
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats]:
-    """Return an interval for each accuracy: Wilson's, or Clopper-Pearson's if few images are right or few are wrong.
+    """Return an interval for each accuracy.
 
-    Wilson's intervals cover too rarely near 0 and 1. Intervals with fewer than `FEW_IMAGES` images on either side are
-    therefore exact, and so are all intervals from fewer than twice as many images.
+    It is Wilson's interval. Near accuracies of 0 and 1, Wilson's intervals cover too rarely, so the exact interval of
+    Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or fewer than `FEW_IMAGES` misclassified.
 
     Args:
         accuracies: fractions; NaN gives NaN.
@@ -51,13 +51,15 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
     """
     from scipy.special import ndtri
 
-    fractions, n = np.broadcast_arrays(np.asarray(accuracies, np.float64), np.asarray(n_images, np.float64))
+    fractions, n_image_array = np.broadcast_arrays(np.asarray(accuracies, np.float64), np.asarray(n_images, np.float64))
     quantile = NORMAL_QUANTILE if level == 0.95 else float(ndtri(0.5 + level / 2))
-    low, high = _wilson(fractions, n, quantile)
-    correct = np.rint(fractions * n)
-    few = np.minimum(correct, n - correct) < FEW_IMAGES
-    exact_low, exact_high = clopper_pearson_intervals(np.where(few, correct, 1.0), np.where(few, n, 2.0), level)
-    return np.where(few, exact_low, low), np.where(few, exact_high, high)
+    low, high = _wilson(fractions, n_image_array, quantile)
+    correct = np.rint(fractions * n_image_array)
+    is_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
+    exact_low, exact_high = clopper_pearson_intervals(
+        np.where(is_exact, correct, 1.0), np.where(is_exact, n_image_array, 2.0), level
+    )
+    return np.where(is_exact, exact_low, low), np.where(is_exact, exact_high, high)
 
 
 def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
@@ -69,21 +71,21 @@ def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
 
 
 def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:
-    """Return means of independent samples along the first axis, with intervals from Student's t distribution.
+    """Return means over the first axis of independent samples, with intervals from Student's t distribution.
 
     Args:
-        samples: (n, …).
+        samples: (n, …) numbers.
         level: coverage of the intervals.
 
     Returns:
-        Means, lower and upper ends. The ends are NaN for a single sample, and everything is NaN without samples.
+        Means, lower ends and upper ends. The ends are NaN for a single sample, and all are NaN without samples.
     """
     from scipy.special import stdtrit
 
-    values = np.asarray(samples, np.float64)
-    n = len(values)
-    means = values.mean(axis=0) if n else np.full(values.shape[1:], np.nan)
+    sample_array = np.asarray(samples, np.float64)
+    n = len(sample_array)
+    means = sample_array.mean(axis=0) if n else np.full(sample_array.shape[1:], np.nan)
     if n < 2:
         return means, np.full_like(means, np.nan), np.full_like(means, np.nan)
-    half = stdtrit(n - 1, 0.5 + level / 2) * values.std(axis=0, ddof=1) / np.sqrt(n)
-    return means, means - half, means + half
+    half_width = stdtrit(n - 1, 0.5 + level / 2) * sample_array.std(axis=0, ddof=1) / np.sqrt(n)
+    return means, means - half_width, means + half_width

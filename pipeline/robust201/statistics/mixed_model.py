@@ -12,14 +12,14 @@ from robust201.statistics.intervals import NORMAL_QUANTILE
 
 _Floats = NDArray[np.float64]
 
-_ROUNDING = 1e-9
+_EIGENVALUE_TOLERANCE = 1e-9
 """Relative size below which an eigenvalue counts as 0."""
 
 _NO_VARIATION = 1e-24
-"""Sum of squares, relative to that of the values, below which it is only rounding error (1e-12 of the values)."""
+"""Sum of squared residuals, relative to that of the values, that rounding errors (1e-12 of the values) may cause."""
 
 _MAX_SHARE = 1 - 1e-9
-"""At a fraction of 1 the residual variance would be 0, and the likelihood unbounded."""
+"""Maximum fraction of the clusters; at 1, the residual variance would be 0 and the likelihood unbounded."""
 
 
 class ContrastEstimate(NamedTuple):
@@ -28,10 +28,10 @@ class ContrastEstimate(NamedTuple):
     Attributes:
         value: value of the combination.
         error: standard error.
-        degrees: degrees of freedom, by Satterthwaite's approximation.
+        degrees: degrees of freedom, from Satterthwaite's approximation.
         low: lower end of the interval.
         high: upper end of the interval.
-        p_value: two-sided p-value for the hypothesis that the combination is 0; NaN if the error is 0.
+        p_value: two-sided p-value of the hypothesis that the combination is 0; NaN if the standard error is 0.
     """
 
     value: float
@@ -44,19 +44,19 @@ class ContrastEstimate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RandomIntercept:
-    """A fitted model: values = design @ coefficients + the cluster's intercept + residual.
+    """A fitted model, values = design @ coefficients + intercept of the cluster + residual.
 
-    All attributes except `n` and `n_clusters` are NaN if the values cannot separate clusters from residuals. This takes
-    at least two clusters, and more values than clusters and coefficients can explain.
+    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. This needs at least
+    two clusters, and more values than clusters and coefficients can explain.
 
     Attributes:
         coefficients: (p,) generalised least squares estimates.
         covariance: (p, p) covariance of the coefficients.
-        cluster_variance: variance of the clusters' intercepts; 0 if values in a cluster are not more alike than others.
+        cluster_variance: variance of the intercepts; 0 if values in a cluster are not more similar than others.
         residual_variance: variance of the residuals.
-        share: the clusters' fraction of the total variance; NaN if that is 0.
-        share_low: lower end of the fraction's 95% interval, by profile likelihood.
-        share_high: upper end.
+        share: fraction of the clusters in the total variance; NaN if the total variance is 0.
+        share_low: lower end of the 95% interval of this fraction, from the profile likelihood.
+        share_high: upper end of the interval.
         n: number of values.
         n_clusters: number of clusters.
     """
@@ -70,11 +70,11 @@ class RandomIntercept:
     share_high: float
     n: int
     n_clusters: int
-    _slopes: tuple[_Floats, _Floats]  # derivatives of the covariance by the variances of clusters and of residuals
-    _variance_covariance: _Floats  # (2, 2) covariance of these variances
+    _slopes: tuple[_Floats, _Floats]  # derivatives of the covariance with respect to both variances
+    _variance_covariance: _Floats  # (2, 2) covariance of the estimates of both variances
 
     def estimate(self, weights: ArrayLike) -> ContrastEstimate:
-        """Estimate a combination of the coefficients, such as the difference of two, from its (p,) weights."""
+        """Estimate the weighted sum of the coefficients with weights (p,), such as a difference of two coefficients."""
         factors = np.asarray(weights, np.float64)
         variance = float(factors @ self.covariance @ factors)
         if self.cluster_variance == 0:
@@ -88,27 +88,31 @@ class RandomIntercept:
 def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike) -> ContrastEstimate:
     """Return the weighted sum of independent estimates, with Welch-Satterthwaite degrees of freedom."""
     factors = np.asarray(weights, np.float64)
-    values = np.array([estimate.value for estimate in estimates])
-    parts = factors**2 * np.array([estimate.error**2 for estimate in estimates])
-    total = float(parts.sum())
-    inverse = float((parts**2 / [estimate.degrees for estimate in estimates]).sum())
-    degrees = total**2 / inverse if inverse > 0 else float(sum(estimate.degrees for estimate in estimates))
-    return _make_estimate(float(factors @ values), total, degrees)
+    estimated_values = np.array([estimate.value for estimate in estimates])
+    variances = factors**2 * np.array([estimate.error**2 for estimate in estimates])
+    total_variance = float(variances.sum())
+    inverse_degrees = float((variances**2 / [estimate.degrees for estimate in estimates]).sum())
+    degrees = (
+        total_variance**2 / inverse_degrees
+        if inverse_degrees > 0
+        else float(sum(estimate.degrees for estimate in estimates))
+    )
+    return _make_estimate(float(factors @ estimated_values), total_variance, degrees)
 
 
 def _make_estimate(value: float, variance: float, degrees: float) -> ContrastEstimate:
     from scipy.special import stdtr, stdtrit
 
     error = float(np.sqrt(variance))
-    half = float(stdtrit(degrees, 0.975)) * error
+    half_width = float(stdtrit(degrees, 0.975)) * error
     p_value = float(2 * stdtr(degrees, -abs(value) / error)) if error > 0 else float("nan")
-    return ContrastEstimate(value, error, degrees, value - half, value + half, p_value)
+    return ContrastEstimate(value, error, degrees, value - half_width, value + half_width, p_value)
 
 
 def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLike) -> RandomIntercept:
     """Fit the model by restricted maximum likelihood (REML); the design may be unbalanced.
 
-    Variances are not negative. If the cluster variance is 0, the estimates are those of least squares.
+    Variances are never negative. If the cluster variance is 0, the estimates are those of least squares.
 
     Args:
         design: (n, p) of full column rank, including the intercept if there is one.
@@ -116,7 +120,7 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
         clusters: (n,) cluster labels.
 
     Raises:
-        ConfigError: shapes do not match, a number is not finite, or columns of the design are linearly dependent.
+        ConfigError: the shapes do not match, a number is not finite, or columns of the design are linearly dependent.
 
     Source: Patterson and Thompson, "Recovery of inter-block information when block sizes are unequal", Biometrika 58
     (1971), in the spectral form of Crainiceanu and Ruppert, "Likelihood ratio tests in linear mixed models with one
@@ -129,38 +133,39 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     n, p = x.shape
     n_clusters = len(np.unique(labels))
     same_cluster = (labels[:, None] == labels).astype(np.float64)
-    # In these directions the design is 0, and values are independent with variance residual + root * cluster variance.
+    # In these directions, the design is 0, and the values are independent with the variance
+    # residual_variance + root * cluster_variance.
     contrasts = np.linalg.qr(x, mode="complete")[0][:, p:]
     roots, directions = np.linalg.eigh(contrasts.T @ same_cluster @ contrasts)
-    roots = np.where(roots > _ROUNDING * n, roots, 0.0)
+    roots = np.where(roots > _EIGENVALUE_TOLERANCE * n, roots, 0.0)
     squares = (directions.T @ (contrasts.T @ y)) ** 2
     if not (roots > 0).any() or not (roots == 0).any():
-        return _unknown_fit(p, n, n_clusters)
-    if squares.sum() <= _NO_VARIATION * (y @ y):  # the design fits the values up to rounding
+        return _undetermined_fit(p, n, n_clusters)
+    if squares.sum() <= _NO_VARIATION * (y @ y):  # the design fits the values exactly up to rounding
         coefficients: _Floats = np.asarray(np.linalg.lstsq(x, y)[0], np.float64)
         nan, zero = float("nan"), np.zeros((p, p))
         return RandomIntercept(
             coefficients, zero, 0.0, 0.0, nan, nan, nan, n, n_clusters, (zero, zero), np.zeros((2, 2))
         )
-    share, low, high = _fit_share(roots, squares)
-    total = float((squares / (1 - share + share * roots)).mean())
-    cluster_variance, residual_variance = share * total, (1 - share) * total
-    variance = residual_variance * np.eye(n) + cluster_variance * same_cluster
-    weighted = np.linalg.solve(variance, x)
-    covariance: _Floats = np.asarray(np.linalg.inv(x.T @ weighted), np.float64)
-    derivatives = (weighted.T @ same_cluster @ weighted, weighted.T @ weighted)
+    share, share_low, share_high = _fit_share(roots, squares)
+    total_variance = float((squares / (1 - share + share * roots)).mean())
+    cluster_variance, residual_variance = share * total_variance, (1 - share) * total_variance
+    value_covariance = residual_variance * np.eye(n) + cluster_variance * same_cluster
+    weighted_design = np.linalg.solve(value_covariance, x)
+    covariance: _Floats = np.asarray(np.linalg.inv(x.T @ weighted_design), np.float64)
+    derivatives = (weighted_design.T @ same_cluster @ weighted_design, weighted_design.T @ weighted_design)
     slopes = (covariance @ derivatives[0] @ covariance, covariance @ derivatives[1] @ covariance)
     direction_variances = residual_variance + roots * cluster_variance
     powers = [float((roots**power / direction_variances**2).sum()) / 2 for power in range(3)]
     information = np.array([[powers[2], powers[1]], [powers[1], powers[0]]])
     return RandomIntercept(
-        covariance @ (weighted.T @ y),
+        covariance @ (weighted_design.T @ y),
         covariance,
         cluster_variance,
         residual_variance,
         share,
-        low,
-        high,
+        share_low,
+        share_high,
         n,
         n_clusters,
         slopes,
@@ -172,42 +177,54 @@ def _check_design(x: _Floats, y: _Floats, labels: NDArray[Any]) -> None:
     shapes_match = x.ndim == 2 and y.shape == labels.shape == x.shape[:1]
     if not shapes_match or not np.isfinite(x).all() or not np.isfinite(y).all():
         raise ConfigError(
-            f"Fitting a mixed model failed for {x.shape} numbers of the design: expected a row, a finite value and a "
-            f"cluster for each observation, got {y.shape} values and {labels.shape} clusters. Leave out missing values."
+            f"Fitting a mixed model failed for a design of shape {x.shape}: expected a row, a finite value and a "
+            f"cluster for each observation, got {y.shape} values and {labels.shape} clusters. Remove missing values."
         )
     rank = int(np.linalg.matrix_rank(x))
     if rank < x.shape[1]:
         raise ConfigError(
             f"Fitting a mixed model failed for {x.shape[1]} columns of the design: they have rank {rank}. "
-            "Leave out levels without observations."
+            "Remove levels without observations."
         )
 
 
-def _unknown_fit(p: int, n: int, n_clusters: int) -> RandomIntercept:
-    nan, missing = float("nan"), np.full((p, p), np.nan)
+def _undetermined_fit(p: int, n: int, n_clusters: int) -> RandomIntercept:
+    nan, nan_matrix = float("nan"), np.full((p, p), np.nan)
     return RandomIntercept(
-        missing[0], missing, nan, nan, nan, nan, nan, n, n_clusters, (missing, missing), np.full((2, 2), nan)
+        nan_matrix[0],
+        nan_matrix,
+        nan,
+        nan,
+        nan,
+        nan,
+        nan,
+        n,
+        n_clusters,
+        (nan_matrix, nan_matrix),
+        np.full((2, 2), nan),
     )
 
 
 def _fit_share(roots: _Floats, squares: _Floats) -> tuple[float, float, float]:
-    """Return the clusters' fraction of the variance that maximises the restricted likelihood, and its interval."""
+    """Return the fraction of the clusters in the variance with the maximum restricted likelihood, and its interval."""
     from scipy.optimize import brentq, minimize_scalar
 
-    def deviance(share: Any) -> Any:
-        scaled = 1 + np.multiply.outer(share, roots - 1)
-        return len(roots) * np.log((squares / scaled).mean(axis=-1)) + np.log(scaled).sum(axis=-1)
+    def deviance(fraction: Any) -> Any:
+        relative_variances = 1 + np.multiply.outer(fraction, roots - 1)
+        log_scale = len(roots) * np.log((squares / relative_variances).mean(axis=-1))
+        return log_scale + np.log(relative_variances).sum(axis=-1)
 
     grid = np.linspace(0, _MAX_SHARE, 101)
-    best = int(np.argmin(deviance(grid)))
-    neighbours = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    best_index = int(np.argmin(deviance(grid)))
+    neighbours = (grid[max(best_index - 1, 0)], grid[min(best_index + 1, len(grid) - 1)])
     share = float(minimize_scalar(deviance, bounds=neighbours, method="bounded", options={"xatol": 1e-12}).x)
     share = min((0.0, share, _MAX_SHARE), key=deviance)
     limit = deviance(share) + NORMAL_QUANTILE**2
-    ends = []
-    for end, limit_value in ((0.0, 0.0), (_MAX_SHARE, 1.0)):
-        if deviance(end) <= limit:
-            ends.append(limit_value)
+    interval_ends = []
+    for bound, end_at_bound in ((0.0, 0.0), (_MAX_SHARE, 1.0)):
+        if deviance(bound) <= limit:
+            interval_ends.append(end_at_bound)
         else:
-            ends.append(float(brentq(lambda share: deviance(share) - limit, min(end, share), max(end, share))))
-    return share, ends[0], ends[1]
+            lower, upper = min(bound, share), max(bound, share)
+            interval_ends.append(float(brentq(lambda fraction: deviance(fraction) - limit, lower, upper)))
+    return share, interval_ends[0], interval_ends[1]

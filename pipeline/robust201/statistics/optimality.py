@@ -1,8 +1,8 @@
-"""Optimality of attacks: how close each one comes to the best attack per image, as in AttackBench.
+"""Optimality of attacks, which compares each attack with the best attack per image, as in AttackBench.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025, equations 4
-to 6. Distances are those of `statistics.distances`: 0 for misclassified clean images, infinity for images that were not
-fooled.
+to 6. Distances are defined as in `statistics.distances`: 0 for misclassified clean images, infinity for images that
+were not fooled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,42 +17,42 @@ from robust201.statistics.distances import smallest_distances
 def robustness_area(distances: ArrayLike, largest: float) -> float:
     """Integrate the accuracy over epsilons from 0 to the largest.
 
-    An image with distance d is classified correctly at epsilons below d, so it adds d, but at most the whole interval.
+    An image with distance d is classified correctly at epsilons below d, so it adds d, but at most `largest`.
 
     Args:
         distances: (N,) from 0 to infinity.
-        largest: upper end of the interval.
+        largest: largest epsilon.
     """
     return float(np.minimum(np.asarray(distances, np.float64), largest).mean())
 
 
 def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
-    """Compute the local optimality of attacks on a network, against the envelope of all attacks.
+    """Compute the local optimality of attacks on a network, relative to the envelope of all attacks.
 
-    The interval ends where the envelope's accuracy reaches 0: at its largest distance, or at its largest finite one if
-    no attack fools all images. A value of 1 means that the attack has the smallest distance of every image, and 0 that
-    it fools none of the correctly classified images.
+    The envelope is the smallest distance of each image over all attacks. Accuracies are integrated from 0 to the
+    envelope's largest finite distance. An optimality of 1 means that the attack has the smallest distance of every
+    image, and 0 means that it fools none of the correctly classified images.
 
     Args:
-        distances: (N,) of each attack on the same images; more attacks give a better envelope. An image that has
-            distance 0 for one attack counts as misclassified without attack for all.
+        distances: distances (N,) of the same images, by attack; more attacks give a better envelope. An image with
+            distance 0 for one attack counts as misclassified without an attack.
 
     Returns:
-        Optimality in [0, 1], by attack; NaN if the envelope fools no image.
+        Optimality in [0, 1] by attack; NaN if no attack fools an image.
 
     Raises:
         ConfigError: there are no attacks, or the numbers of images differ.
     """
-    arrays = {name: np.asarray(values, np.float64) for name, values in distances.items()}
-    sizes = {array.shape for array in arrays.values()}
-    if len(sizes) != 1 or len(next(iter(sizes))) != 1 or sizes == {(0,)}:
+    arrays = {attack: np.asarray(attack_distances, np.float64) for attack, attack_distances in distances.items()}
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1 or shapes == {(0,)}:
         raise ConfigError(
             f"Computing optimality failed: expected distances of the same images for at least one attack, got shapes "
-            f"{', '.join(map(str, sorted(sizes))) or 'of no attack'}. Evaluate all attacks on the same images."
+            f"{', '.join(map(str, sorted(shapes))) or 'of no attack'}. Evaluate all attacks on the same images."
         )
     envelope = smallest_distances(list(arrays.values()))
-    # Attacks may disagree on which images are misclassified, for instance if batches round outputs differently.
-    return {name: _local_optimality(np.where(envelope > 0, array, 0.0), envelope) for name, array in arrays.items()}
+    # Attacks may disagree about misclassified images, for example because rounding differs between batches.
+    return {attack: _local_optimality(np.where(envelope > 0, array, 0.0), envelope) for attack, array in arrays.items()}
 
 
 def global_optimality(local_optimalities_of_networks: Sequence[float]) -> float:
@@ -61,8 +61,8 @@ def global_optimality(local_optimalities_of_networks: Sequence[float]) -> float:
 
 
 def _local_optimality(distances: NDArray[np.float64], envelope: NDArray[np.float64]) -> float:
-    finite = envelope[np.isfinite(envelope)]
-    largest = float(finite.max(initial=0.0))
-    clean_area = largest * float((envelope > 0).mean())  # the area of an attack that fools no image
+    finite_distances = envelope[np.isfinite(envelope)]
+    largest = float(finite_distances.max(initial=0.0))
+    clean_area = largest * float((envelope > 0).mean())  # area for an attack that fools no image
     gain = clean_area - robustness_area(envelope, largest)
     return float("nan") if gain <= 0 else (clean_area - robustness_area(distances, largest)) / gain

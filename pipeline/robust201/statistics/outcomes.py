@@ -1,7 +1,7 @@
-"""Packed per-image outcomes: one bit per image, 1 if it was classified correctly.
+"""Packed per-image outcomes, with one bit per image, which is 1 if the image was classified correctly.
 
-Packed outcomes are uint8 arrays (…, ceil(N / 8)) for N images: image 0 is the most significant bit of byte 0, as
-in `numpy.packbits` and in bit strings of SQL; bits after image N - 1 are 0.
+Packed outcomes are uint8 arrays (…, ceil(N / 8)) for N images. Image 0 is the most significant bit of byte 0, as in
+`numpy.packbits` and in bit strings of SQL. Bits after image N - 1 are 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 Packed = NDArray[np.uint8]
 
 _SET_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
-"""Number of set bits, by the byte's value."""
+"""Number of set bits of each byte."""
 
-_ROWS_AT_ONCE = 256
-"""Number of rows to unpack together: 10 MB for 10,000 images as float32."""
+_BLOCK_ROWS = 256
+"""Number of rows to unpack at once, which takes 10 MB for 10,000 images as float32."""
 
 
 def pack_outcomes(correct: ArrayLike) -> Packed:
@@ -36,9 +36,10 @@ def count_correct(packed: Packed) -> NDArray[np.int64]:
 
 
 def worst_case(several: Sequence[Packed]) -> Packed:
-    """Combine outcomes on the same images: an image is correct only if it is correct in every evaluation.
+    """Combine outcomes on the same images; an image is correct only if it is correct in every evaluation.
 
-    Tasks and strengths may be mixed. Source: the worst case over attacks of Croce and Hein, "Reliable evaluation of
+    The evaluations may have different tasks and strengths. Source: the worst case over attacks of Croce and Hein,
+    "Reliable evaluation of
     adversarial robustness with an ensemble of diverse parameter-free attacks", ICML 2020.
     """
     combined: Packed = np.bitwise_and.reduce([np.asarray(packed, np.uint8) for packed in several])
@@ -46,13 +47,13 @@ def worst_case(several: Sequence[Packed]) -> Packed:
 
 
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
-    """Return the fraction of initially correct images that an attack fools, by row; NaN if none was correct.
+    """Return the fraction of clean images classified correctly that an attack fools, by row; NaN if there are none.
 
-    Both counts are sums over all images; fractions are not averaged over batches.
+    It is a ratio of two counts over all images, and not a mean of fractions of batches.
     """
-    fooled, correct = count_correct(clean & ~attacked), count_correct(clean)
-    rates = np.full(fooled.shape, np.nan)
-    np.divide(fooled, correct, out=rates, where=correct > 0)
+    n_fooled, n_correct = count_correct(clean & ~attacked), count_correct(clean)
+    rates = np.full(n_fooled.shape, np.nan)
+    np.divide(n_fooled, n_correct, out=rates, where=n_correct > 0)
     return rates
 
 
@@ -71,7 +72,7 @@ def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def count_by_image(packed: Packed, n_images: int) -> NDArray[np.int64]:
-    """Count the rows (A, B) uint8 in which each image's bit is set: (N,)."""
+    """Return the number of rows in which each image is correct: (A, B) uint8 to (N,)."""
     counts = np.zeros(n_images, np.int64)
     for block in _blocks(packed):
         counts += unpack_outcomes(block, n_images).sum(axis=0)
@@ -79,31 +80,32 @@ def count_by_image(packed: Packed, n_images: int) -> NDArray[np.int64]:
 
 
 def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Return, for every two networks, the fraction of images that both classify correctly or both misclassify.
+    """Return the fraction of images that both networks of a pair classify correctly or both misclassify.
 
     Args:
         packed: (A, B) uint8, one row per network.
         n_images: number of images N.
 
     Returns:
-        (A, A), symmetric, 1 on the diagonal.
+        (A, A) for all pairs, symmetric, with 1 on the diagonal.
     """
-    correct = count_correct(packed)
-    both = np.empty((len(packed), len(packed)))
+    n_correct = count_correct(packed)
+    both_correct = np.empty((len(packed), len(packed)))
     # float32 represents integers up to 2**24 exactly, so the order of addition does not matter.
-    unpacked = unpack_outcomes(packed, n_images).astype(np.float32)
-    for start in range(0, len(packed), _ROWS_AT_ONCE):
-        both[start : start + _ROWS_AT_ONCE] = unpacked[start : start + _ROWS_AT_ONCE] @ unpacked.T
-    neither = n_images - correct[:, None] - correct[None, :] + both
-    agreement: NDArray[np.float64] = (both + neither) / n_images
+    outcomes = unpack_outcomes(packed, n_images).astype(np.float32)
+    for start in range(0, len(packed), _BLOCK_ROWS):
+        both_correct[start : start + _BLOCK_ROWS] = outcomes[start : start + _BLOCK_ROWS] @ outcomes.T
+    both_wrong = n_images - n_correct[:, None] - n_correct[None, :] + both_correct
+    agreement: NDArray[np.float64] = (both_correct + both_wrong) / n_images
     return agreement
 
 
 def error_consistency(packed: Packed, n_images: int) -> NDArray[np.float64]:
-    """Return Cohen's kappa between the outcomes of every two networks: agreement beyond that expected from accuracies.
+    """Return Cohen's kappa of the outcomes of every pair of networks, which is agreement beyond chance.
 
-    1 means that they err on the same images, 0 that they agree as often as independent networks with their accuracies,
-    and below 0 less often. It is NaN if both networks classify all images correctly, or both misclassify all.
+    A kappa of 1 means that both networks err on the same images. It is 0 if they agree as often as independent networks
+    with these accuracies, and negative if less often. It is NaN if both networks classify all images correctly, or both
+    misclassify all images.
 
     Source: Geirhos, Meding and Wichmann, "Beyond accuracy: quantifying trial-by-trial behaviour of CNNs and humans by
     measuring error consistency", NeurIPS 2020.
@@ -116,16 +118,16 @@ def error_consistency(packed: Packed, n_images: int) -> NDArray[np.float64]:
 
 
 def weighted_counts(packed: Packed, weights: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Return weighted counts of correct images: (A, B) uint8 and weights (N, D) to (D, A) int32.
+    """Return weighted counts (D, A) int32 of correct images, from outcomes (A, B) uint8 and weights (N, D).
 
-    Weights are integers with sums below 2**24, which float32 adds exactly in any order.
+    Weights must be integers whose sums are below 2**24, because float32 adds these exactly in any order.
     """
     counts = np.empty((weights.shape[1], len(packed)), np.int32)
     for index, block in enumerate(_blocks(packed)):
-        rows = unpack_outcomes(block, len(weights)).astype(np.float32)
-        counts[:, index * _ROWS_AT_ONCE : index * _ROWS_AT_ONCE + len(block)] = (rows @ weights).T
+        outcomes = unpack_outcomes(block, len(weights)).astype(np.float32)
+        counts[:, index * _BLOCK_ROWS : index * _BLOCK_ROWS + len(block)] = (outcomes @ weights).T
     return counts
 
 
 def _blocks(packed: Packed) -> Iterator[Any]:
-    return (packed[start : start + _ROWS_AT_ONCE] for start in range(0, len(packed), _ROWS_AT_ONCE))
+    return (packed[start : start + _BLOCK_ROWS] for start in range(0, len(packed), _BLOCK_ROWS))

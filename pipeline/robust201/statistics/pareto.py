@@ -1,4 +1,4 @@
-"""Pareto fronts and the hypervolume that they dominate; higher values are better."""
+"""Pareto fronts and their hypervolumes, for objectives of which higher values are better."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,52 +7,54 @@ _Floats = NDArray[np.float64]
 
 
 def front_indices(values: _Floats) -> NDArray[np.int64]:
-    """Return the indices of the non-dominated points (no other is at least as good everywhere and better somewhere).
+    """Return the indices of the non-dominated points.
 
     Args:
-        values: (n, m) points in m objectives.
+        values: (n, m) points with m objectives. A point is dominated if another is at least as good in all objectives
+            and better in one.
 
     Returns:
         Ascending indices; duplicates are represented by their first occurrence.
     """
     distinct, first_indices = np.unique(values, axis=0, return_index=True)
-    order = np.lexsort(-distinct.T[::-1])  # best in the first objective first, so that no later point dominates
+    # Points are in descending order of the first objective, so that no point is dominated by a later one.
+    order = np.lexsort(-distinct.T[::-1])
     front = np.empty(len(distinct), dtype=np.int64)
-    count = 0
+    n_front = 0
     for point in order:
-        if not (distinct[front[:count]] >= distinct[point]).all(axis=1).any():
-            front[count] = point
-            count += 1
-    return np.sort(first_indices[front[:count]])
+        if not (distinct[front[:n_front]] >= distinct[point]).all(axis=1).any():
+            front[n_front] = point
+            n_front += 1
+    return np.sort(first_indices[front[:n_front]])
 
 
 def on_front(values: _Floats) -> NDArray[np.bool_]:
-    """Mark the non-dominated points. Duplicates are marked alike; points with a NaN are never marked.
+    """Return whether each point is non-dominated; equal points have equal results.
 
     Args:
-        values: (n, m) points, NaN for missing numbers.
+        values: (n, m) points; a point with a NaN is never on the front.
     """
     is_on_front = np.zeros(len(values), dtype=bool)
-    complete = np.flatnonzero(~np.isnan(values).any(axis=1))
-    distinct, members = np.unique(values[complete], axis=0, return_inverse=True)
-    best = np.zeros(len(distinct), dtype=bool)
-    best[front_indices(distinct)] = True
-    is_on_front[complete] = best[members.reshape(-1)]
+    complete_indices = np.flatnonzero(~np.isnan(values).any(axis=1))
+    distinct, members = np.unique(values[complete_indices], axis=0, return_inverse=True)
+    is_distinct_on_front = np.zeros(len(distinct), dtype=bool)
+    is_distinct_on_front[front_indices(distinct)] = True
+    is_on_front[complete_indices] = is_distinct_on_front[members.reshape(-1)]
     return is_on_front
 
 
 def hypervolume(values: _Floats) -> float:
-    """Return the volume between 0 and the front of points (n, m); points below 0 in any objective add nothing.
+    """Return the volume between 0 and the front of points (n, m); points with a negative objective add nothing.
 
-    Each point adds its box minus the part that later points' boxes cover (While, Bradstreet and Barone, "A Fast Way of
-    Calculating Exact Hypervolumes", IEEE TEC 16, 2012).
+    Each point adds the volume of its box without the part that the boxes of later points cover (While, Bradstreet and
+    Barone, "A Fast Way of Calculating Exact Hypervolumes", IEEE TEC 16, 2012).
     """
     positive = values[(values > 0).all(axis=1)]
     return _volume(positive) if len(positive) else 0.0
 
 
 def _volume(points: _Floats) -> float:
-    """Return the volume of the union of boxes between 0 and positive points."""
+    """Return the volume of the union of the boxes between 0 and each positive point."""
     if points.shape[1] == 1:
         return float(points.max())
     points = points[front_indices(points)]

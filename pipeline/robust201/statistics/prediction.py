@@ -1,9 +1,10 @@
-"""Gaussian process predictions with conformal intervals, and the choice of points to observe next.
+"""Predictions of a Gaussian process with conformal intervals, and the choice of the next points to observe.
 
-All columns of targets share one kernel: a linear part, a squared exponential part, and noise. Its parameters maximise
-the likelihood (scikit-learn). Given the kernel, leaving one observation out has a closed form (Rasmussen and Williams,
-"Gaussian Processes for Machine Learning", 2006, section 5.4.2), so jackknife+ needs no second fit: Barber, Candès,
-Ramdas and Tibshirani, "Predictive inference with the jackknife+", Annals of Statistics 49 (2021).
+All columns of targets share one kernel, which is the sum of a linear kernel, a squared exponential kernel and noise.
+Its parameters maximise the likelihood (scikit-learn). For a fixed kernel, predictions without one observation have a
+closed form (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), so jackknife+
+needs no second fit (Barber, Candès, Ramdas and Tibshirani, "Predictive inference with the jackknife+", Annals of
+Statistics 49, 2021).
 """
 
 import math
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 MAX_KERNEL_POINTS = 300
-"""Maximum number of random observations for fitting the kernel's parameters: the time is cubic in their number."""
+"""Maximum number of observations for fitting the kernel, because the time is cubic; a random subset is used."""
 
 _BLOCK_ROWS = 2_000
-"""Rows per block of leave-one-out predictions, to limit memory."""
+"""Number of rows per block of predictions, to limit memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,8 @@ class IntervalPredictions:
 
     Attributes:
         value: (M, C) predictions.
-        low, high: (M, C) ends of the jackknife+ intervals; infinite if there are too few observations.
+        low: (M, C) lower ends of the jackknife+ intervals; minus infinity if there are too few observations.
+        high: (M, C) upper ends; infinity if there are too few observations.
     """
 
     value: _Floats
@@ -38,10 +40,10 @@ class IntervalPredictions:
 
 
 class GaussianProcess:
-    """A Gaussian process on standardised targets.
+    """A Gaussian process for standardised targets.
 
     Attributes:
-        noise: variance of an observation's noise, in units of the prior variance of standardised targets.
+        noise: variance of the noise of an observation, in units of the prior variance of standardised targets.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -54,8 +56,8 @@ class GaussianProcess:
         Args:
             points: (n, F) features.
             targets: (n, C), without constant columns.
-            variances: (n, C) known variances of the targets, such as squared standard errors; they are divided by their
-                columns' variances, averaged over columns, and added to the noise.
+            variances: (n, C) known variances of the targets, such as squared standard errors. They are divided by the
+                variances of the columns, averaged over columns, and added to the noise.
         """
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.gaussian_process import GaussianProcessRegressor
@@ -71,7 +73,7 @@ class GaussianProcess:
         sample = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
         process = GaussianProcessRegressor(kernel, alpha=known_variances[sample] + 1e-8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter at its bound is acceptable
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter may be at its bound
             process.fit(points[sample], standardised[sample])
         self._kernel = process.kernel_.k1
         self.noise = float(process.kernel_.k2.noise_level)
@@ -83,18 +85,18 @@ class GaussianProcess:
         return self
 
     def predict(self, points: _Floats) -> _Floats:
-        """Return the predictions (M, C) for features (M, F)."""
+        """Return the predictions (M, C) at points (M, F)."""
         values: _Floats = self._kernel(points, self._points) @ self._weights
         predictions: _Floats = values * self._scale + self._mean
         return predictions
 
     def leave_one_out(self) -> _Floats:
-        """Return the prediction (n, C) of each observation from all others."""
+        """Return the predictions (n, C) of each observation from all other observations."""
         predictions: _Floats = (self._targets - self._residuals) * self._scale + self._mean
         return predictions
 
     def predict_intervals(self, points: _Floats, level: float) -> IntervalPredictions:
-        """Predict with jackknife+ intervals, which cover at least 2 level - 1, and usually `level`, of the targets."""
+        """Predict with jackknife+ intervals, which cover at least 2 * level - 1 of the targets, and usually `level`."""
         value = self.predict(points)
         low, high = np.empty_like(value), np.empty_like(value)
         for start in range(0, len(points), _BLOCK_ROWS):
@@ -103,10 +105,9 @@ class GaussianProcess:
             for column in range(value.shape[1]):
                 residuals = self._residuals[:, column]
                 point_predictions = (value[rows, column] - self._mean[column]) / self._scale[column]
-                without = (
-                    point_predictions[:, None] - influence * residuals
-                )  # (m, n), predictions without each observation
-                ends = jackknife_plus(without, np.abs(residuals), level)
+                # (m, n) predictions of each point without each observation
+                leave_one_out = point_predictions[:, None] - influence * residuals
+                ends = jackknife_plus(leave_one_out, np.abs(residuals), level)
                 low[rows, column], high[rows, column] = (end * self._scale[column] + self._mean[column] for end in ends)
         return IntervalPredictions(value, low, high)
 
@@ -122,48 +123,48 @@ class GaussianProcess:
         return standardised
 
 
-def jackknife_plus(without: _Floats, residuals: _Floats, level: float) -> tuple[_Floats, _Floats]:
+def jackknife_plus(leave_one_out: _Floats, residuals: _Floats, level: float) -> tuple[_Floats, _Floats]:
     """Return the ends (m,) of jackknife+ intervals.
 
     Args:
-        without: (m, n) predictions of each point without each of n observations.
-        residuals: (n,) absolute residual of each observation, predicted without it.
-        level: 1 - alpha.
+        leave_one_out: (m, n) predictions of each point without each of n observations.
+        residuals: (n,) absolute residual of each observation, predicted without this observation.
+        level: nominal coverage, 1 - alpha.
     """
-    count = len(residuals)
-    rank = math.ceil(level * (count + 1) - 1e-9)
-    if rank > count:
-        infinite = np.full(len(without), np.inf)
+    n_observations = len(residuals)
+    rank = math.ceil(level * (n_observations + 1) - 1e-9)
+    if rank > n_observations:
+        infinite = np.full(len(leave_one_out), np.inf)
         return -infinite, infinite
-    low = np.partition(without - residuals, count - rank, axis=1)[:, count - rank]
-    high = np.partition(without + residuals, rank - 1, axis=1)[:, rank - 1]
+    low = np.partition(leave_one_out - residuals, n_observations - rank, axis=1)[:, n_observations - rank]
+    high = np.partition(leave_one_out + residuals, rank - 1, axis=1)[:, rank - 1]
     return low, high
 
 
 def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int) -> list[int]:
-    """Choose points one by one, each with the greatest reduction of the sum of variances over all points.
+    """Choose points one by one; each is the point that reduces the sum of variances over all points most.
 
     Cohn, "Neural network exploration using optimal experiment design", Neural Networks 9 (1996). The variances do not
     depend on observed values, so all points can be chosen before any is observed.
 
     Args:
         covariance: (M, M) covariance of the predictions; modified in place.
-        candidates: (M,) bool, the points that may be chosen.
-        noise: variance of an observation.
+        candidates: (M,) bool, whether each point may be chosen.
+        noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.
     """
-    available, chosen = candidates.copy(), []
+    is_available, chosen_points = candidates.copy(), []
     for _ in range(count):
         reduction = np.einsum("ij,ij->j", covariance, covariance) / (np.diag(covariance) + noise)
-        chosen.append(_observe(covariance, np.where(available, reduction, -np.inf), noise))
-        available[chosen[-1]] = False
-    return chosen
+        chosen_points.append(_choose_and_observe(covariance, np.where(is_available, reduction, -np.inf), noise))
+        is_available[chosen_points[-1]] = False
+    return chosen_points
 
 
 def choose_for_best(
     mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
 ) -> list[int]:
-    """Choose points one by one by upper confidence bounds, which shrink as if each chosen point had been observed.
+    """Choose points one by one by upper confidence bounds; after each choice, the point counts as observed.
 
     Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
     optimization", JMLR 15 (2014).
@@ -171,21 +172,21 @@ def choose_for_best(
     Args:
         mean: (M,) predictions, in the units of the covariance.
         covariance: (M, M) covariance of the predictions; modified in place.
-        candidates: (M,) bool, the points that may be chosen.
-        noise: variance of an observation.
+        candidates: (M,) bool, whether each point may be chosen.
+        noise: variance of the noise of an observation.
         count: number of points, at most the number of candidates.
         width: distance of the bound from the prediction, in standard deviations.
     """
-    available, chosen = candidates.copy(), []
+    is_available, chosen_points = candidates.copy(), []
     for _ in range(count):
         bound = mean + width * np.sqrt(np.maximum(np.diag(covariance), 0))
-        chosen.append(_observe(covariance, np.where(available, bound, -np.inf), noise))
-        available[chosen[-1]] = False
-    return chosen
+        chosen_points.append(_choose_and_observe(covariance, np.where(is_available, bound, -np.inf), noise))
+        is_available[chosen_points[-1]] = False
+    return chosen_points
 
 
-def _observe(covariance: _Floats, merit: _Floats, noise: float) -> int:
-    """Choose the point of highest merit, and update the covariance as if it had been observed."""
+def _choose_and_observe(covariance: _Floats, merit: _Floats, noise: float) -> int:
+    """Return the point of highest merit, and update the covariance as if the point had been observed."""
     point = int(np.argmax(merit))
     column = covariance[:, point].copy()
     covariance -= np.outer(column, column / (column[point] + noise))

@@ -1,9 +1,10 @@
-"""Kendall's and Spearman's rank correlations of many columns at once, with intervals over architectures.
+"""Kendall's and Spearman's rank correlations of many columns, with confidence intervals over architectures.
 
-Both use the signs of all pairwise differences, so one pass over blocks of architectures gives every coefficient and its
-influence values, which are the effects of single architectures on it. The standard error is their standard deviation
-(the infinitesimal jackknife), the limit of a bootstrap over architectures with many samples. Standard errors of
-differences and partial correlations follow by the chain rule. Ties are handled as in tau-b and by mean ranks.
+Both coefficients use the signs of all pairwise differences. Therefore one pass over blocks of architectures gives every
+coefficient and its influence values, which are the effects of single architectures on the coefficient. The standard
+error is computed from their standard deviation (the infinitesimal jackknife), which is the limit of a bootstrap over
+architectures. Standard errors of differences and of partial correlations follow from the chain rule. Ties are handled
+as in tau-b (Kendall) and with mean ranks (Spearman).
 
 Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33 (1945); Efron and Tibshirani, "An
 Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and Gibbons, "Rank Correlation Methods",
@@ -22,11 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 _Floats = NDArray[np.float64]
 
 _BLOCK_BYTES = 64 << 20
-"""Maximum size of a block's signs."""
+"""Maximum size of the signs of a block."""
 
 
 class Interval(NamedTuple):
-    """A coefficient with its 95% interval; all are NaN if a column is constant."""
+    """A coefficient with its 95% interval; all three numbers are NaN if a column is constant."""
 
     value: float
     low: float
@@ -39,7 +40,7 @@ class Coefficients:
 
     Attributes:
         values: (P, P) float64 in [-1, 1]; NaN if a column is constant.
-        influence: (N, P, P) float32, influence values of each of the N rows, whose mean over rows is 0.
+        influence: (N, P, P) float32, influence values of the N rows, whose mean over rows is 0.
     """
 
     values: _Floats
@@ -49,16 +50,16 @@ class Coefficients:
         return _interval(float(self.values[first, second]), self.influence[:, first, second])
 
     def gain(self, measure: int, baseline: int, target: int) -> Interval:
-        """Return the measure's absolute correlation with a target minus the baseline's."""
+        """Return the absolute correlation of a measure with a target, minus that of a baseline with the target."""
         signs = np.sign(self.values[[measure, baseline], target])
         influence = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
         value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
         return _interval(float(value), influence, bound=2.0)
 
     def partial(self, first: int, second: int, controls: Sequence[int]) -> Interval:
-        """Return the correlation of two columns controlled for others, from the inverse of their correlation matrix.
+        """Return the partial correlation of two columns, controlled for other columns.
 
-        NaN if the columns are so dependent that the matrix is singular.
+        It is computed from the inverse of the columns' correlation matrix, and is NaN if this matrix is singular.
         """
         columns = [first, second, *(column for column in controls if column not in (first, second))]
         matrix = self.values[np.ix_(columns, columns)]
@@ -66,7 +67,7 @@ class Coefficients:
             return Interval(np.nan, np.nan, np.nan)
         inverse = np.linalg.inv(matrix)
         value = float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
-        # d(inverse) = -inverse · d(matrix) · inverse; the coefficient depends on three of its elements.
+        # d(inverse) = -inverse · d(matrix) · inverse, and the coefficient depends on three elements of the inverse.
         influence = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, columns][:, :, columns], inverse[:, :2])
         scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
         slope = -influence[:, 0, 1] / scale - value * (
@@ -76,7 +77,7 @@ class Coefficients:
 
 
 class RankCorrelations(NamedTuple):
-    """Both coefficients for the same columns."""
+    """Kendall's and Spearman's coefficients of the same columns."""
 
     kendall: Coefficients
     spearman: Coefficients
@@ -89,13 +90,15 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
         columns: (N, P) numbers without NaN, one row per architecture; N is at least 3.
 
     Raises:
-        ValueError: fewer than 3 rows, or a NaN among the numbers.
+        ValueError: there are fewer than 3 rows, or a number is NaN.
     """
-    numbers = np.asarray(columns, np.float64)
-    if numbers.ndim != 2 or len(numbers) < 3 or np.isnan(numbers).any():
-        raise ValueError(f"expected (N, P) numbers of 3 rows or more without NaN, got shape {numbers.shape}")
-    n, p = numbers.shape
-    codes = np.stack([np.unique(column, return_inverse=True)[1] for column in numbers.T]).astype(np.int32)  # (P, N)
+    column_array = np.asarray(columns, np.float64)
+    if column_array.ndim != 2 or len(column_array) < 3 or np.isnan(column_array).any():
+        raise ValueError(f"expected (N, P) numbers of 3 rows or more without NaN, got shape {column_array.shape}")
+    n, p = column_array.shape
+    codes = np.stack([np.unique(column, return_inverse=True)[1] for column in column_array.T]).astype(
+        np.int32
+    )  # (P, N)
     ranks = np.stack([_mean_signs(column) for column in codes])  # (P, N): mean over k of sign(x_j - x_k)
     concordance = np.empty((n, p, p), np.float32)  # mean over j of sign(x_i - x_j) sign(y_i - y_j)
     rank_shifts = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
@@ -109,11 +112,11 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
 
 
 def _mean_signs(codes: NDArray[Any]) -> _Floats:
-    """Return the mean over k of sign(x_j - x_k): the mean rank, centred and scaled to (-1, 1)."""
-    counts = np.bincount(codes)
-    below = np.cumsum(counts) - counts
-    above = len(codes) - below - counts
-    means: _Floats = ((below - above) / len(codes))[codes]
+    """Return the mean over k of sign(x_j - x_k), which is the mean rank, centred and scaled to (-1, 1)."""
+    tie_counts = np.bincount(codes)
+    n_below = np.cumsum(tie_counts) - tie_counts
+    n_above = len(codes) - n_below - tie_counts
+    means: _Floats = ((n_below - n_above) / len(codes))[codes]
     return means
 
 
@@ -125,39 +128,41 @@ def _kendall(concordance: NDArray[np.float32]) -> Coefficients:
 def _spearman(ranks: _Floats, rank_shifts: NDArray[np.float32]) -> Coefficients:
     products = (ranks.T[:, :, None] * ranks.T[:, None, :]).astype(np.float32)
     means = products.mean(axis=0, dtype=np.float64)
-    # A row's direct contribution, plus its effect on the ranks of all other rows in either column.
+    # The influence of a row is its own product, plus its effect on the ranks of all other rows in either column.
     influence = products + rank_shifts + rank_shifts.transpose(0, 2, 1)
     return _normalise(means, influence - influence.mean(axis=0, dtype=np.float64).astype(np.float32))
 
 
 def _normalise(means: _Floats, influence: NDArray[np.float32]) -> Coefficients:
-    """Normalise mean products and their influence values by the square roots of the columns' self-products."""
+    """Divide mean products and their influence values by the square roots of the columns' self-products."""
     self_products = np.diagonal(means).copy()
     self_products[self_products <= 0] = np.nan
     scale: _Floats = np.sqrt(self_products[:, None] * self_products[None, :])
-    values = np.clip(means / scale, -1, 1)
+    coefficients = np.clip(means / scale, -1, 1)
     relative_influence = np.diagonal(influence, axis1=1, axis2=2) / (2 * self_products).astype(np.float32)
-    normalised = np.divide(influence, scale, dtype=np.float32)
-    normalised -= values.astype(np.float32) * (relative_influence[:, :, None] + relative_influence[:, None, :])
-    return Coefficients(values, normalised)
+    normalised_influence = np.divide(influence, scale, dtype=np.float32)
+    normalised_influence -= coefficients.astype(np.float32) * (
+        relative_influence[:, :, None] + relative_influence[:, None, :]
+    )
+    return Coefficients(coefficients, normalised_influence)
 
 
 def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Interval:
     from scipy.special import ndtri
 
     n = len(influence)
-    error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
-    half_width = float(ndtri(0.5 + 0.95 / 2)) * error
+    standard_error = float(np.sqrt(np.square(influence, dtype=np.float64).sum() / (n * (n - 1))))
+    half_width = float(ndtri(0.5 + 0.95 / 2)) * standard_error
     if np.isnan(value) or np.isnan(half_width):
         return Interval(np.nan, np.nan, np.nan)
     return Interval(value, max(-bound, value - half_width), min(bound, value + half_width))
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two columns, over the rows where both have a number, bit for bit as SciPy does.
+    """Compute tau-b between every two columns, over the rows where both have a number, bit-identical to SciPy.
 
-    SciPy sorts both columns for each pair, and computes a p-value. Here each column is ranked once, and only the small
-    integers of its ranks are sorted again.
+    It is faster, because SciPy sorts both columns for each pair and computes a p-value. Here, each column is ranked
+    once, and only its ranks, which are small integers, are sorted again.
 
     Args:
         columns: (N, K) numbers; NaN if missing.
@@ -165,51 +170,54 @@ def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
     Returns:
         (K, K) float64 in [-1, 1], symmetric; NaN if a column is constant.
     """
-    numbers = np.asarray(columns, np.float64)
-    n_rows, n_columns = numbers.shape
-    # Store ranks from 0 in the smallest type: NumPy uses radix sort for 16 bits, which takes a tenth of the time.
+    column_array = np.asarray(columns, np.float64)
+    n_rows, n_columns = column_array.shape
+    # Ranks from 0 are stored in the smallest type, because NumPy uses radix sort for 16 bits, which is ten times
+    # faster.
     codes = np.zeros((n_columns, n_rows), np.min_scalar_type(n_rows))
-    orders = []  # per column, the rows with a number, in ascending order
-    for code, column in zip(codes, numbers.T, strict=True):
+    orders = []  # for each column, the rows with a number, in ascending order of the numbers
+    for code, column in zip(codes, column_array.T, strict=True):
         order = np.argsort(column, kind="stable")[: np.count_nonzero(~np.isnan(column))]  # NaN is sorted last
         code[order] = np.cumsum(np.diff(column[order], prepend=column[order[:1]]) > 0)
         orders.append(order)
-    present = ~np.isnan(numbers.T)
+    is_present = ~np.isnan(column_array.T)
     taus = np.diag([1.0 if code[order].any() else math.nan for code, order in zip(codes, orders, strict=True)])
     for i, j in itertools.combinations(range(n_columns), 2):
-        rows = orders[j] if len(orders[i]) == n_rows else orders[j][present[i, orders[j]]]
-        rows = rows[np.argsort(codes[i, rows], kind="stable")]  # by x, with ties ordered by y
+        rows = orders[j] if len(orders[i]) == n_rows else orders[j][is_present[i, orders[j]]]
+        rows = rows[np.argsort(codes[i, rows], kind="stable")]  # in the order of x, with ties in the order of y
         taus[i, j] = taus[j, i] = _tau(codes[i, rows], codes[j, rows])
     return taus
 
 
 def _tau(x: NDArray[Any], y: NDArray[Any]) -> float:
-    """Compute tau-b of ranks that are sorted by x, with ties ordered by y."""
+    """Compute tau-b of ranks that are sorted by x, with ties sorted by y."""
     n_pairs = len(x) * (len(x) - 1) // 2
     x_ties, y_ties = _count_ties(x), _count_ties(y)
     if n_pairs in (x_ties, y_ties):
         return math.nan
-    both = np.cumsum((x[1:] != x[:-1]) | (y[1:] != y[:-1]))
-    both_ties = _count_ties(np.concatenate([[0], both]))
+    tie_groups = np.cumsum((x[1:] != x[:-1]) | (y[1:] != y[:-1]))
+    both_ties = _count_ties(np.concatenate([[0], tie_groups]))
     balance = n_pairs - x_ties - y_ties + both_ties - 2 * _count_inversions(y)
     tau = balance / math.sqrt(n_pairs - x_ties) / math.sqrt(n_pairs - y_ties)
     return min(1.0, max(-1.0, tau))
 
 
 def _count_ties(ranks: NDArray[Any]) -> int:
-    counts = np.bincount(ranks)
-    return int(np.vdot(counts, counts - 1)) // 2
+    tie_counts = np.bincount(ranks)
+    return int(np.vdot(tie_counts, tie_counts - 1)) // 2
 
 
 def _count_inversions(values: NDArray[Any]) -> int:
-    """Count the pairs of positions whose first value is larger than the second.
+    """Count the pairs of positions whose first value is larger than the second value.
 
-    Positions are divided into blocks of neighbours, and into buckets of neighbours in the order of values. Pairs within
-    a block or a bucket are compared directly; the others follow from the number of positions per block and bucket.
+    Positions are divided into blocks of adjacent positions, and into buckets that are adjacent in the order of values.
+    Pairs within a block or a bucket are compared directly. The number of other inversions follows from the number of
+    positions in each combination of block and bucket.
     """
-    size = 4 * math.isqrt(len(values)) // 5 + 1  # balances comparisons against the table of counts
+    # This size balances the time for comparisons and for the table of counts.
+    size = 4 * math.isqrt(len(values)) // 5 + 1
     n_blocks = -(-len(values) // size)
-    # Pad the last block with positions that are also last in the order of values.
+    # The last block is padded with positions that are also last in the order of values.
     positions: NDArray[Any] = np.arange(n_blocks * size, dtype=np.int16 if n_blocks * size < 1 << 15 else np.int64)
     order = positions.copy()
     order[: len(values)] = np.argsort(values, kind="stable")
@@ -220,11 +228,13 @@ def _count_inversions(values: NDArray[Any]) -> int:
     in_bucket = _count_inversions_by_row(blocks[order].reshape(n_blocks, size))
     cells = blocks.astype(np.int64) * n_blocks + buckets
     counts = np.bincount(cells, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
-    before = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)  # in earlier blocks, by bucket
-    above = before.sum(axis=1, keepdims=True, dtype=np.int32) - before.cumsum(axis=1, dtype=np.int32)
-    return in_block + in_bucket + int(np.vdot(counts, above))
+    # Number of positions in earlier blocks, first by bucket, then in later buckets.
+    in_earlier_blocks = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)
+    n_earlier = in_earlier_blocks.sum(axis=1, keepdims=True, dtype=np.int32)
+    in_later_buckets = n_earlier - in_earlier_blocks.cumsum(axis=1, dtype=np.int32)
+    return in_block + in_bucket + int(np.vdot(counts, in_later_buckets))
 
 
 def _count_inversions_by_row(rows: NDArray[Any]) -> int:
     columns = np.ascontiguousarray(rows.T)
-    return sum(int(np.count_nonzero(columns[:-step] > columns[step:])) for step in range(1, len(columns)))
+    return sum(int(np.count_nonzero(columns[:-distance] > columns[distance:])) for distance in range(1, len(columns)))

@@ -1,4 +1,4 @@
-"""Metrics of accuracy curves: robustness R, relative change C, corruption errors relative to a reference network."""
+"""Metrics of accuracy curves: robustness R, relative change C, and corruption errors relative to a reference."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ _Floats = NDArray[np.float64]
 
 
 class RobustnessCurve(NamedTuple):
-    """Robustness R of accuracy curves, with qualifications.
+    """Robustness R of accuracy curves, with information that limits its interpretation.
 
     Attributes:
         value: (…) R, never clipped; NaN if the accuracy at the first strength is 0 or any accuracy is missing.
-        floor: R of a curve whose accuracies are 0 except for the first, which depends only on the strengths' spacing.
-        exceeds_one: (…) whether R is above 1, for instance because accuracies under attack exceed the clean one.
-        rises: (…) whether any accuracy exceeds the first.
+        floor: R of a curve whose accuracies are 0 except the first one; it depends only on the strengths.
+        exceeds_one: (…) whether R is above 1, for example because accuracies under attack exceed the clean accuracy.
+        rises: (…) whether any accuracy exceeds the first accuracy.
     """
 
     value: _Floats
@@ -27,14 +27,14 @@ class RobustnessCurve(NamedTuple):
 
 
 def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve:
-    """Integrate accuracies over strengths, relative to the first one: R is 1 for a constant curve.
+    """Integrate accuracies over strengths, relative to the first accuracy, so that R is 1 for a constant curve.
 
-    R = (1 / (f(e0) (e1 - e0))) times the integral of f from e0 to e1, by the trapezoidal rule over the measured
-    strengths. Values are comparable only if their strengths are equal.
+    R is the integral of the accuracy f from e0 to e1, divided by f(e0) (e1 - e0). The trapezoidal rule is applied to
+    the measured strengths. Values of R are comparable only if their strengths are equal.
 
     Args:
         strengths: (S,) ascending, at least two; the first is the reference, usually 0 (clean).
-        accuracies: (…, S) fractions f at these strengths.
+        accuracies: (…, S) accuracies f at these strengths, as fractions.
 
     Raises:
         ConfigError: there are fewer than two strengths, or they do not ascend.
@@ -44,28 +44,28 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
     """
     points, curves = _check_curves(strengths, accuracies)
     weights = trapezoid_weights(points) / (points[-1] - points[0])
-    first = curves[..., 0]
-    value = np.full(first.shape, np.nan)
-    np.divide(curves @ weights, first, out=value, where=first > 0)
+    first_accuracy = curves[..., 0]
+    value = np.full(first_accuracy.shape, np.nan)
+    np.divide(curves @ weights, first_accuracy, out=value, where=first_accuracy > 0)
     with np.errstate(invalid="ignore"):
-        rises = np.asarray((curves > first[..., None]).any(axis=-1))
+        rises = np.asarray((curves > first_accuracy[..., None]).any(axis=-1))
         return RobustnessCurve(value, float(weights[0]), value > 1, rises)
 
 
 def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:
     """Return C = (f(e) - f(e0)) / f(e0) at every strength, (…, S); NaN if f(e0) is 0.
 
-    Its mean over the interval of strengths is R - 1. Errors and source: see `robustness_r`.
+    The mean of C over the interval of strengths is R - 1. See `robustness_r` for errors and the source.
     """
     _, curves = _check_curves(strengths, accuracies)
-    first = curves[..., :1]
+    first_accuracy = curves[..., :1]
     changes = np.full(curves.shape, np.nan)
-    np.divide(curves - first, first, out=changes, where=first > 0)
+    np.divide(curves - first_accuracy, first_accuracy, out=changes, where=first_accuracy > 0)
     return changes
 
 
 def trapezoid_weights(points: _Floats) -> _Floats:
-    """Return the weights (S,) that integrate values at ascending points by the trapezoidal rule."""
+    """Return the weights (S,) of the trapezoidal rule for values at ascending points."""
     widths = np.diff(points)
     weights = np.zeros(len(points))
     weights[:-1] += widths / 2
@@ -77,17 +77,18 @@ def _check_curves(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats,
     points, curves = np.asarray(strengths, np.float64), np.asarray(accuracies, np.float64)
     if points.ndim != 1 or len(points) < 2 or (np.diff(points) <= 0).any() or curves.shape[-1:] != points.shape:
         raise ConfigError(
-            f"Computing robustness failed for {curves.shape[-1:]} accuracies: expected at least two ascending "
+            f"Computing robustness failed for accuracies of shape {curves.shape}: expected at least two ascending "
             f"strengths, one per accuracy, got {points.tolist()}. Evaluate the clean images and one more strength."
         )
     return points, curves
 
 
 def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats:
-    """Return the sensitivity d' of an observer with these accuracies when choosing among `n_classes`.
+    """Return the sensitivity d' of an observer with these accuracies who chooses among `n_classes`.
 
-    Chance level has d' = 0 for every number of classes, so tasks with different numbers of classes can be compared;
-    below chance d' is negative. Accuracies of 0 and 1, whose d' is infinite, are moved inwards by half an image.
+    At chance level, d' is 0 for every number of classes, so tasks with different numbers of classes can be compared.
+    Below chance level, d' is negative. Accuracies of 0 and 1, for which d' would be infinite, are changed by half an
+    image.
 
     Args:
         accuracies: fractions of any shape.
@@ -100,19 +101,26 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
     from scipy.special import ndtr
 
     noise = np.linspace(-8.0, 16.0, 2_401)
-    others = ndtr(noise) ** (n_classes - 1)
+    others_below = ndtr(noise) ** (n_classes - 1)
     signals = np.linspace(-8.0, 8.0, 1_601)
     density = np.exp(-np.square(noise - signals[:, None]) / 2) / np.sqrt(2 * np.pi)
-    correct_probabilities = np.trapezoid(density * others, noise, axis=-1)
+    correct_probabilities = np.trapezoid(density * others_below, noise, axis=-1)
     fractions = np.clip(np.asarray(accuracies, np.float64), 0.5 / n_images, 1 - 0.5 / n_images)
     return np.interp(fractions, correct_probabilities, signals)
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
-    """Return each corruption's error relative to a reference network's: (…, K) from (…, K, S) and (K, S) accuracies.
+    """Return the error under each corruption relative to that of a reference network.
 
-    Errors are summed over severities before the division: a CE of 1 is an error as large as the reference's. NaN if the
-    reference makes no error.
+    Errors are summed over severities before the division, so a corruption error (CE) of 1 means an error as large as
+    that of the reference. It is NaN if the reference makes no errors.
+
+    Args:
+        accuracies: (…, K, S) accuracies of networks under K corruptions at S severities.
+        reference: (K, S) accuracies of the reference network.
+
+    Returns:
+        (…, K) corruption errors.
 
     Source: Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations",
     ICLR 2019, section 4.2, whose reference is AlexNet.
@@ -124,9 +132,10 @@ def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
 def relative_corruption_errors(
     accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
 ) -> _Floats:
-    """Return each corruption's error beyond the clean error, relative to the reference network's.
+    """Return the error under each corruption beyond the clean error, relative to that of the reference network.
 
-    `clean` contains the networks' clean accuracies (…). NaN if corruption does not harm the reference.
+    `clean` has the clean accuracies (…) of the networks. The result is NaN if a corruption does not add errors of the
+    reference. See `corruption_errors` for the other arguments.
     """
     excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
     return _ratio(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
@@ -139,17 +148,17 @@ def _ratio(errors: _Floats, reference: _Floats) -> _Floats:
 
 
 MIN_POINTS = 5
-"""Minimum number of points: one more than the number of parameters."""
+"""Minimum number of points, which is one more than the number of parameters."""
 
 
 class PsychometricCurve(NamedTuple):
-    """Accuracy lower + (upper - lower) / (1 + exp((strength - midpoint) / scale)).
+    """Logistic accuracy curve lower + (upper - lower) / (1 + exp((strength - midpoint) / scale)).
 
     Attributes:
         upper: accuracy far below the midpoint.
         lower: accuracy far above the midpoint.
         midpoint: strength at which the accuracy is half-way between `upper` and `lower`.
-        scale: width of the fall in units of strength; above 0.
+        scale: width of the decrease in units of strength; above 0.
         error: root mean square of the residuals.
     """
 
@@ -162,55 +171,60 @@ class PsychometricCurve(NamedTuple):
     def accuracy(self, strengths: ArrayLike) -> NDArray[np.float64]:
         from scipy.special import expit
 
-        steps = (np.asarray(strengths, np.float64) - self.midpoint) / self.scale
-        values: NDArray[np.float64] = self.lower + (self.upper - self.lower) * expit(-steps)
+        scaled_strengths = (np.asarray(strengths, np.float64) - self.midpoint) / self.scale
+        values: NDArray[np.float64] = self.lower + (self.upper - self.lower) * expit(-scaled_strengths)
         return values
 
     def robustness(self, low: float, high: float) -> float:
-        """Return R over an interval of strengths, in closed form.
+        """Return R over the interval of strengths from `low` to `high`, in closed form.
 
-        See `statistics.robustness.robustness_r` for R; here, measured points only determine the curve.
+        R is defined in `robustness_r`, but here the curve is integrated instead of the measured accuracies.
         """
         width = high - low
         start, end = ((strength - self.midpoint) / self.scale for strength in (low, high))
         lost_width = self.scale * (np.logaddexp(0.0, end) - np.logaddexp(0.0, start))
         area = self.lower * width + (self.upper - self.lower) * (width - lost_width)
-        first = float(self.accuracy(low))
-        return float(area / (first * width)) if first > 0 else float("nan")
+        first_accuracy = float(self.accuracy(low))
+        return float(area / (first_accuracy * width)) if first_accuracy > 0 else float("nan")
 
 
 def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> PsychometricCurve:
-    """Fit a falling logistic curve by least squares.
+    """Fit a decreasing logistic curve by least squares.
 
     Args:
         strengths: (S,) ascending, at least five.
-        accuracies: (S,) fractions at these strengths.
+        accuracies: (S,) accuracies at these strengths, as fractions.
 
     Raises:
         ConfigError: there are too few points, or they do not ascend.
 
-    Source: the closed form that Kunhardt, Deza and Poggio (CBMM memo 116, 2021, section 2) name as an alternative to
-    trapezoids; the logistic function with two free asymptotes is our choice.
+    Source: Kunhardt, Deza and Poggio (CBMM memo 116, 2021, section 2) mention a closed form as an alternative to
+    trapezoids. The logistic function with two free asymptotes is our choice.
     """
     from scipy.optimize import least_squares
 
-    points, values = np.asarray(strengths, np.float64), np.asarray(accuracies, np.float64)
-    if points.shape != values.shape or len(points) < MIN_POINTS or (np.diff(points) <= 0).any():
+    points, accuracy_values = np.asarray(strengths, np.float64), np.asarray(accuracies, np.float64)
+    if points.shape != accuracy_values.shape or len(points) < MIN_POINTS or (np.diff(points) <= 0).any():
         raise ConfigError(
             f"Fitting a psychometric function failed: expected accuracies at {MIN_POINTS} or more ascending strengths, "
-            f"got {values.shape} at {points.tolist()}. Evaluate more strengths."
+            f"got {accuracy_values.shape} at {points.tolist()}. Evaluate more strengths."
         )
     span = points[-1] - points[0]
 
     def residuals(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
         upper, lower, midpoint, scale = parameters
-        return PsychometricCurve(upper, lower, midpoint, scale, error=0.0).accuracy(points) - values
+        return PsychometricCurve(upper, lower, midpoint, scale, error=0.0).accuracy(points) - accuracy_values
 
-    half = (values.max() + values.min()) / 2
-    start = (values.max(), values.min(), points[np.abs(values - half).argmin()], span / 10)
-    # The midpoint may lie below the first strength: curves of non-robust networks fall from there on.
+    half_accuracy = (accuracy_values.max() + accuracy_values.min()) / 2
+    start = (
+        accuracy_values.max(),
+        accuracy_values.min(),
+        points[np.abs(accuracy_values - half_accuracy).argmin()],
+        span / 10,
+    )
+    # The midpoint may be below the first strength, because curves of non-robust networks decrease from the start.
     bounds = ([0.0, 0.0, points[0] - span, span / 1000], [2.0, 1.0, points[-1] + span, 10 * span])
-    fitted = least_squares(residuals, np.clip(start, *bounds), bounds=bounds)
-    error = float(np.sqrt(np.mean(np.square(fitted.fun))))
-    upper, lower, midpoint, scale = map(float, fitted.x)
+    solution = least_squares(residuals, np.clip(start, *bounds), bounds=bounds)
+    error = float(np.sqrt(np.mean(np.square(solution.fun))))
+    upper, lower, midpoint, scale = map(float, solution.x)
     return PsychometricCurve(upper, lower, midpoint, scale, error)

@@ -1,4 +1,4 @@
-"""Significance tests of differences in accuracy, on the same images or on independent ones, and Holm's correction."""
+"""Significance tests of differences between accuracies, on the same or on independent images, and Holm's correction."""
 
 from typing import NamedTuple
 
@@ -14,54 +14,64 @@ _Floats = NDArray[np.float64]
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
     """Return two-sided p-values of McNemar's exact test.
 
-    Under the null hypothesis of equal accuracy, an image that only one of two networks classifies correctly is equally
-    likely to be either network's.
+    Under the null hypothesis of equal accuracies, each of two networks is equally likely to be the one that classifies
+    an image correctly, if only one of them does.
 
     Args:
         only_first: number of images that only the first network classifies correctly.
         only_second: number of images that only the second network classifies correctly.
 
     Source: McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
-    Psychometrika 12 (1947); exact by the binomial distribution.
+    Psychometrika 12 (1947), with the binomial distribution instead of its approximation.
     """
     from scipy.special import bdtr
 
-    first, second = np.asarray(only_first, np.int64), np.asarray(only_second, np.int64)
-    p_values: _Floats = np.minimum(1.0, 2 * bdtr(np.minimum(first, second), first + second, 0.5))
+    n_only_first, n_only_second = np.asarray(only_first, np.int64), np.asarray(only_second, np.int64)
+    p_values: _Floats = np.minimum(
+        1.0, 2 * bdtr(np.minimum(n_only_first, n_only_second), n_only_first + n_only_second, 0.5)
+    )
     return p_values
 
 
 def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike, n_images: ArrayLike) -> _Floats:
     """Return two-sided p-values of the pooled z-test of two fractions with the same number of images.
 
-    The test treats the two networks' images as independent samples. On the same images, most networks make similar
-    errors, so their difference varies less and the test has less power than a paired one.
+    The test treats the images of the two networks as independent samples. On the same images, most networks make
+    similar errors, so their difference varies less, and this test has less power than a paired test.
     """
     from scipy.special import ndtr
 
     n = np.asarray(n_images, np.float64)
-    first, second = np.asarray(correct_first, np.float64) / n, np.asarray(correct_second, np.float64) / n
-    pooled = (first + second) / 2
-    deviation = np.sqrt(2 * pooled * (1 - pooled) / n)
-    z = np.zeros(np.broadcast(first, deviation).shape)
-    np.divide(np.abs(first - second), deviation, out=z, where=deviation > 0)
+    first_accuracy, second_accuracy = (
+        np.asarray(correct_first, np.float64) / n,
+        np.asarray(correct_second, np.float64) / n,
+    )
+    pooled = (first_accuracy + second_accuracy) / 2
+    standard_error = np.sqrt(2 * pooled * (1 - pooled) / n)
+    z = np.zeros(np.broadcast(first_accuracy, standard_error).shape)
+    np.divide(np.abs(first_accuracy - second_accuracy), standard_error, out=z, where=standard_error > 0)
     p_values: _Floats = 2 * ndtr(-z)
     return p_values
 
 
 def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floats:
-    """Test differences of normal estimates against 0, two-sided; a nonzero difference without error gets p-value 0."""
+    """Return two-sided p-values of the hypothesis that the true differences are 0, for normally distributed estimates.
+
+    A nonzero difference with a standard error of 0 has the p-value 0.
+    """
     from scipy.special import ndtr
 
-    values, errors = np.broadcast_arrays(np.asarray(differences, np.float64), np.asarray(standard_errors, np.float64))
-    z = np.where(values == 0, 0.0, np.inf)
-    np.divide(np.abs(values), errors, out=z, where=errors > 0)
+    difference_array, error_array = np.broadcast_arrays(
+        np.asarray(differences, np.float64), np.asarray(standard_errors, np.float64)
+    )
+    z = np.where(difference_array == 0, 0.0, np.inf)
+    np.divide(np.abs(difference_array), error_array, out=z, where=error_array > 0)
     p_values: _Floats = 2 * ndtr(-z)
     return p_values
 
 
 def holm_adjust(p_values: ArrayLike) -> _Floats:
-    """Adjust the p-values of several tests, so that a level bounds the probability of any false rejection among them.
+    """Adjust the p-values of several tests, so that a level bounds the probability of at least one false rejection.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).
@@ -75,14 +85,14 @@ def holm_adjust(p_values: ArrayLike) -> _Floats:
 
 
 class Ties(NamedTuple):
-    """Result of comparing each network with the best.
+    """Result of comparing each network with the best network.
 
     Attributes:
-        best: index of the network with the highest accuracy (the first one if equal).
-        p_values: (A,) Holm-adjusted p-values of the difference from the best; 1 for the best itself, NaN if a network
-            has no accuracy.
-        tied: (A,) whether the difference is not significant; true for the best.
-        paired: whether per-image outcomes on the same images were compared (McNemar); otherwise only accuracies.
+        best: index of the network with the highest accuracy (the first such network); -1 if there is no accuracy.
+        p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network itself,
+            NaN for networks without an accuracy.
+        tied: (A,) whether the difference is not significant; true for the best network.
+        paired: whether outcomes on the same images were compared; otherwise, only accuracies.
     """
 
     best: int
@@ -94,44 +104,48 @@ class Ties(NamedTuple):
 def ties_with_best(
     accuracies: ArrayLike, n_images: int, *, outcomes: Packed | None = None, level: float = 0.05
 ) -> Ties:
-    """Find the networks whose accuracy does not differ significantly from the best.
+    """Find the networks whose accuracy does not differ significantly from that of the best network.
 
-    Each network is compared with the most accurate one, with McNemar's exact test if outcomes are passed and with the
-    two-proportion test otherwise; p-values are adjusted with Holm's method. The best network was selected on the same
-    images, which favours it: among many equally good networks, some will appear worse. Tied networks cannot be
-    distinguished from the best on these images; an untied network may still be as good, with a probability of about
-    `level`.
+    Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
+    two-proportion test otherwise. P-values are adjusted with Holm's method. The best network was selected on the same
+    images, which favours it, so some of many equally good networks will seem worse. Tied networks cannot be
+    distinguished from the best network on these images. An untied network may still be as good, with a probability of
+    about `level`.
 
     Args:
-        accuracies: (A,) fractions; networks without one (NaN) are not compared.
+        accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.
         n_images: number of images of each accuracy.
         outcomes: (A, B) uint8, packed outcomes on the same images in the same order.
         level: probability of a false rejection.
     """
     fractions = np.asarray(accuracies, np.float64)
     p_values = np.full(len(fractions), np.nan)
-    known = np.flatnonzero(~np.isnan(fractions))
-    if len(known) == 0:
+    known_indices = np.flatnonzero(~np.isnan(fractions))
+    if len(known_indices) == 0:
         return Ties(-1, p_values, np.zeros(len(fractions), bool), outcomes is not None)
-    best = int(known[np.argmax(fractions[known])])
-    others = known[known != best]
+    best_index = int(known_indices[np.argmax(fractions[known_indices])])
+    other_indices = known_indices[known_indices != best_index]
     if outcomes is not None:
-        first = outcomes[best]
-        p_others = mcnemar_p_values(count_correct(first & ~outcomes[others]), count_correct(~first & outcomes[others]))
+        best_outcomes = outcomes[best_index]
+        p_others = mcnemar_p_values(
+            count_correct(best_outcomes & ~outcomes[other_indices]),
+            count_correct(~best_outcomes & outcomes[other_indices]),
+        )
     else:
         correct = np.rint(fractions * n_images)
-        p_others = two_proportion_p_values(correct[best], correct[others], n_images)
-    p_values[others], p_values[best] = holm_adjust(p_others), 1.0
-    return Ties(best, p_values, p_values > level, outcomes is not None)
+        p_others = two_proportion_p_values(correct[best_index], correct[other_indices], n_images)
+    p_values[other_indices], p_values[best_index] = holm_adjust(p_others), 1.0
+    return Ties(best_index, p_values, p_values > level, outcomes is not None)
 
 
 def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level: float = 0.05) -> Ties:
-    """Find the networks whose mean accuracy over evaluations of the same images does not differ from the best's.
+    """Find the networks whose mean accuracy over evaluations does not differ significantly from the best network's.
 
-    Each network is compared with the best by Student's t-test of per-image differences, averaged over the evaluations;
-    p-values are adjusted with Holm's method (see `ties_with_best`). If all images have the same difference, its
-    deviation does not measure uncertainty. McNemar's exact test then counts the images on which the best is ahead,
-    which are all or none.
+    All evaluations must use the same images. Each network is compared with the best network by Student's t-test of
+    per-image differences, averaged over the evaluations. P-values are adjusted with Holm's method (see
+    `ties_with_best`). If all images have the same difference, its standard deviation does not measure the uncertainty.
+    In this case, McNemar's exact test is applied to the number of images on which the best network is better, which is
+    all or none.
 
     Args:
         counts: (A, N) number of evaluations in which each network classifies each image correctly.
@@ -141,26 +155,29 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     from scipy.special import stdtr
 
     n_images = counts.shape[1]
-    best = int(np.argmax(counts.sum(axis=1, dtype=np.int64)))
+    best_index = int(np.argmax(counts.sum(axis=1, dtype=np.int64)))
     p_values = np.ones(len(counts))
-    others = np.array([network for network in range(len(counts)) if network != best], np.int64)
-    differences = np.zeros(len(others)), np.zeros(len(others))
-    for index, other in enumerate(others):  # one at a time, since all differences would need much memory
-        difference = (counts[best].astype(np.float64) - counts[other]) / n_evaluations
+    other_indices = np.array([network for network in range(len(counts)) if network != best_index], np.int64)
+    differences = np.zeros(len(other_indices)), np.zeros(len(other_indices))
+    for index, other_index in enumerate(
+        other_indices
+    ):  # one network at a time, because all differences would need much memory
+        difference = (counts[best_index].astype(np.float64) - counts[other_index]) / n_evaluations
         differences[0][index], differences[1][index] = difference.mean(), _deviation(difference)
     mean, deviation = differences
-    t = np.divide(mean, deviation / np.sqrt(n_images), out=np.zeros(len(others)), where=deviation > 0)
+    t = np.divide(mean, deviation / np.sqrt(n_images), out=np.zeros(len(other_indices)), where=deviation > 0)
     p_others = 2 * stdtr(n_images - 1, -np.abs(t))
     constant = deviation == 0
     p_others[constant] = mcnemar_p_values(n_images * (mean[constant] > 0), 0)
-    p_values[others] = holm_adjust(p_others)
-    return Ties(best, p_values, p_values > level, paired=True)
+    p_values[other_indices] = holm_adjust(p_others)
+    return Ties(best_index, p_values, p_values > level, paired=True)
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals, over images, of mean accuracies over evaluations, with Student's t (`mean_ties_with_best`).
+    """Return 95% intervals over images of mean accuracies over evaluations, from Student's t distribution.
 
-    If all images have the same mean, the interval is that of an accuracy on `n_images` images.
+    The arguments are those of `mean_ties_with_best`. If all images have the same mean, the interval is that of an
+    accuracy on the same number of images.
 
     Returns:
         Lower and upper ends (A,), within [0, 1].
@@ -169,7 +186,7 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
 
     n_images = counts.shape[1]
     mean = counts.mean(axis=1, dtype=np.float64) / n_evaluations
-    deviation = np.array([_deviation(row.astype(np.float64)) for row in counts]) / n_evaluations
+    deviation = np.array([_deviation(image_counts.astype(np.float64)) for image_counts in counts]) / n_evaluations
     half_width = stdtrit(max(n_images - 1, 1), 0.975) * deviation / np.sqrt(n_images)
     low, high = accuracy_intervals(mean, n_images)
     varies = deviation > 0
@@ -179,12 +196,12 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
 
 
 def _deviation(values: _Floats) -> float:
-    """Return the standard deviation; exactly 0 for equal values or a single value."""
+    """Return the standard deviation, which is exactly 0 for equal values or a single value."""
     return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
 
 class PairedDifferences(NamedTuple):
-    """Differences between two networks' accuracies on the same images, one entry per evaluation.
+    """Differences between the accuracies of two networks on the same images, with one entry per evaluation.
 
     Attributes:
         difference: second accuracy minus first accuracy.
@@ -204,11 +221,11 @@ class PairedDifferences(NamedTuple):
 
 
 def paired_differences(first: Packed, second: Packed, n_images: int) -> PairedDifferences:
-    """Compare two networks' packed outcomes (E, B) uint8 on the same N images in the same order."""
-    both, only_first, only_second = (
+    """Compare the packed outcomes (E, B) uint8 of two networks on the same N images in the same order."""
+    both_correct, only_first, only_second = (
         count_correct(packed) for packed in (first & second, first & ~second, ~first & second)
     )
-    low, high = paired_difference_intervals(both, only_first, only_second, n_images)
+    low, high = paired_difference_intervals(both_correct, only_first, only_second, n_images)
     return PairedDifferences(
         difference=(only_second - only_first) / n_images,
         low=low,
@@ -222,10 +239,10 @@ def paired_differences(first: Packed, second: Packed, n_images: int) -> PairedDi
 def paired_difference_intervals(
     both: ArrayLike, only_first: ArrayLike, only_second: ArrayLike, n_images: int
 ) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals of the difference between two accuracies on the same images.
+    """Return 95% intervals of differences between two accuracies on the same images.
 
-    The ends of the two accuracies' intervals are combined by square-and-add, using the correlation of the outcomes, so
-    that networks that err on the same images get a narrow interval.
+    The intervals of the two accuracies are combined by square-and-add with the correlation of the outcomes. Therefore
+    networks that err on the same images have a narrow interval.
 
     Args:
         both: number of images that both networks classify correctly.
@@ -234,21 +251,25 @@ def paired_difference_intervals(
         n_images: number of images.
 
     Returns:
-        Lower and upper ends of the second accuracy minus the first, in [-1, 1].
+        Lower and upper ends of the interval of the second accuracy minus the first accuracy, in [-1, 1].
 
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
     data", Statistics in Medicine 17 (1998), method 10, with this module's intervals for single accuracies.
     """
-    a, b, c = (np.asarray(counts, np.float64) for counts in (both, only_second, only_first))
+    a, b, c = (np.asarray(argument, np.float64) for argument in (both, only_second, only_first))
     d = n_images - a - b - c
     second, first = (a + b) / n_images, (a + c) / n_images
     second_low, second_high = accuracy_intervals(second, n_images)
     first_low, first_high = accuracy_intervals(first, n_images)
     correlation = _correlation(a, b, c, d, n_images)
-    down, up = second - second_low, first_high - first
-    low = (second - first) - np.sqrt(np.maximum(down**2 - 2 * correlation * down * up + up**2, 0.0))
-    down, up = first - first_low, second_high - second
-    high = (second - first) + np.sqrt(np.maximum(down**2 - 2 * correlation * down * up + up**2, 0.0))
+    lower_width, upper_width = second - second_low, first_high - first
+    low = (second - first) - np.sqrt(
+        np.maximum(lower_width**2 - 2 * correlation * lower_width * upper_width + upper_width**2, 0.0)
+    )
+    lower_width, upper_width = first - first_low, second_high - second
+    high = (second - first) + np.sqrt(
+        np.maximum(lower_width**2 - 2 * correlation * lower_width * upper_width + upper_width**2, 0.0)
+    )
     return np.maximum(low, -1.0), np.minimum(high, 1.0)
 
 

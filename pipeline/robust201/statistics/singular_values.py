@@ -1,4 +1,4 @@
-"""Singular values of images, with each channel as a matrix: distribution of energy, and effective ranks."""
+"""Singular values of images, whose channels are matrices: distribution of energy, and effective ranks."""
 
 from typing import NamedTuple
 
@@ -6,27 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BLOCK = 1_000
-"""Number of images per call of the decomposition, to limit memory."""
+"""Number of images per call of the singular value decomposition, to limit memory."""
 
 
 class Spectra(NamedTuple):
     """Singular values of images (N, C, H, W), with K = min(H, W).
 
     Attributes:
-        energy: (N, K) fraction of the sum of squares in each squared singular value, largest first; mean over channels.
+        energy: (N, K) squared singular values in descending order, as fractions of their sum; mean over channels.
         effective_rank: (N,) exponential of the entropy of the normalised singular values; mean over channels. It is 1
             for a matrix of rank 1, and K if all singular values are equal. Source: Roy and Vetterli, "The
             effective rank: a measure of effective dimensionality", EUSIPCO 2007.
 
-    All-zero channels have no spectrum and are left out; an image with only such channels has NaN.
+    Channels of zeros have no spectrum and are ignored; for an image of zeros, all numbers are NaN.
     """
 
     energy: NDArray[np.float64]
     effective_rank: NDArray[np.float64]
 
-    def rank_of_energy(self, share: float) -> NDArray[np.float64]:
-        """Return the number of each image's singular values that hold a fraction of the energy; NaN if undefined."""
-        reached = np.cumsum(self.energy, axis=1) >= share - 1e-12
+    def rank_of_energy(self, fraction: float) -> NDArray[np.float64]:
+        """Return how many singular values of each image have a fraction of the energy; NaN for an image of zeros."""
+        reached = np.cumsum(self.energy, axis=1) >= fraction - 1e-12
         return np.where(np.isnan(self.effective_rank), np.nan, reached.argmax(axis=1) + 1.0)
 
 
@@ -35,21 +35,21 @@ def singular_spectra(images: NDArray[np.uint8], *, centred: bool = False) -> Spe
 
     Args:
         images: pixel values in any unit.
-        centred: whether to subtract each channel's mean first. Otherwise the mean, which has rank 1, dominates the
-            spectrum of a bright image.
+        centred: whether to subtract the mean of each channel first. Otherwise, the mean, which is a matrix of rank 1,
+            dominates the spectrum of a bright image.
     """
     blocks = [_spectra(images[start : start + _BLOCK], centred) for start in range(0, len(images), _BLOCK)]
-    return Spectra(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+    return Spectra(*(np.concatenate(block_arrays) for block_arrays in zip(*blocks, strict=True)))
 
 
 def _spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
     matrices = images.astype(np.float64)
     if centred:
         matrices -= matrices.mean(axis=(2, 3), keepdims=True)
-    values: NDArray[np.float64] = np.linalg.svd(matrices, compute_uv=False).astype(np.float64, copy=False)
-    energy = _fractions(values**2)
-    fractions = _fractions(values)
-    # The limit of x log x at 0 is 0.
+    singular_values: NDArray[np.float64] = np.linalg.svd(matrices, compute_uv=False).astype(np.float64, copy=False)
+    energy = _fractions(singular_values**2)
+    fractions = _fractions(singular_values)
+    # A fraction of 0 adds 0 to the entropy, which is the limit of x log x.
     entropy = -(fractions * np.log(np.where(fractions > 0, fractions, 1))).sum(axis=-1)
     return Spectra(_mean_over_channels(energy), _mean_over_channels(np.exp(entropy)[..., None])[:, 0])
 
@@ -63,10 +63,10 @@ def _fractions(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mean_over_channels(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return means of values (N, C, K) over the channels without NaN."""
-    has_any = ~np.isnan(values)
-    counts = has_any.sum(axis=1)
-    sums = np.where(has_any, values, 0.0).sum(axis=1)
+    """Return the means of values (N, C, K) over the channels that are not NaN."""
+    is_known = ~np.isnan(values)
+    n_known = is_known.sum(axis=1)
+    sums = np.where(is_known, values, 0.0).sum(axis=1)
     means = np.full(sums.shape, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
+    np.divide(sums, n_known, out=means, where=n_known > 0)
     return means

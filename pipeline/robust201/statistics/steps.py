@@ -1,7 +1,7 @@
-"""Steps, or queries, that an attack takes to fool each image, and the accuracy at every smaller budget.
+"""Numbers of steps or queries that an attack needs to fool each image, and the accuracy at every smaller budget.
 
-A misclassified clean image has step 0; an image that the attack never fools has infinity. The accuracy after k steps
-is therefore the fraction of images whose step is larger.
+The step of a misclassified clean image is 0, and that of an image that the attack never fools is infinity. Therefore
+the accuracy after k steps is the fraction of images whose step is larger than k.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,10 @@ _Floats = NDArray[np.float64]
 
 
 class StepsOfSuccess(NamedTuple):
-    """Mean and median step over the images that an attack fools; NaN if it fools none.
+    """Mean and median step over the images that an attack fools; NaN if it fools no image.
 
-    Misclassified clean images and images that the attack never fools are ignored, so both numbers can only grow at a
-    larger budget.
+    Misclassified clean images and images that the attack never fools are ignored. Therefore both numbers can only
+    increase with the budget.
     """
 
     mean: float
@@ -24,7 +24,7 @@ class StepsOfSuccess(NamedTuple):
 
 
 def steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
-    """Summarise steps (N,) between 0 and infinity."""
+    """Summarise the steps (N,) of images, from 0 to infinity."""
     array = np.asarray(steps, np.float64)
     fooled = array[(array > 0) & np.isfinite(array)]
     if not len(fooled):
@@ -36,16 +36,16 @@ def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:
     """Return the accuracy after each number of steps in `budgets`.
 
     Args:
-        steps: (…, N) between 0 and infinity.
+        steps: (…, N) from 0 to infinity.
         budgets: (K,) finite numbers of steps.
 
     Returns:
         (…, K) fractions of images whose step is larger.
     """
     array, step_counts = np.asarray(steps, np.float64), np.asarray(budgets, np.float64)
-    ordered = np.sort(array, axis=-1)
-    counts = np.apply_along_axis(np.searchsorted, -1, ordered, step_counts, side="right")
-    accuracies: _Floats = 1 - counts / array.shape[-1]
+    sorted_steps = np.sort(array, axis=-1)
+    n_fooled = np.apply_along_axis(np.searchsorted, -1, sorted_steps, step_counts, side="right")
+    accuracies: _Floats = 1 - n_fooled / array.shape[-1]
     return accuracies
 
 
@@ -54,10 +54,11 @@ def falling_steps(several: ArrayLike, most: int = 200) -> NDArray[np.int64]:
 
     Args:
         several: steps of all networks in a figure, in any shape.
-        most: maximum number of points; up to this number, every step at which an image falls is a point.
+        most: maximum number of points; if there are fewer, every step at which an image is fooled is a point.
 
     Returns:
-        (K,) ascending, from 0 to the last step at which an image falls; if there are too many, spread over the images.
+        (K,) ascending, from 0 to the last step at which an image is fooled. If there are too many steps, they are
+        evenly selected.
     """
     array = np.asarray(several, np.float64).ravel()
     unique_steps = np.unique(array[np.isfinite(array)])

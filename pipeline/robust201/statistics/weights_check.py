@@ -1,7 +1,8 @@
-"""Self-check of weights: compare clean accuracies with those recorded with the weights.
+"""Check of weights, which compares clean accuracies with the accuracies recorded with the weights.
 
-A wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch is detected here before any attack is run. An
-archive records each network's accuracy on the whole test split; a sweep may evaluate all of these images, or a sample.
+It detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch before any attack is run. An
+archive records the accuracy of each network on the whole test split; a sweep may evaluate all of these images or a
+sample.
 """
 
 from collections.abc import Collection
@@ -14,9 +15,9 @@ from robust201.core.records import ArchitectureId, show_architecture
 ROUNDING: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
 """Difference in accuracy that another device or precision may cause, by the precision of the sweep.
 
-In float32, 10 of 10,000 images: 0 to 3 of 10,000 predictions differ between the engines on a CPU, and TF32, which the
-published numbers were computed with, moves logits by less than two images' margins in 100 (docs/protocol.md). In
-bfloat16, differences of up to 1.5 points were observed on 200 images of one network.
+In float32, it is 10 of 10,000 images. Between the engines on a CPU, 0 to 3 of 10,000 predictions differ. The published
+numbers were computed with TF32, which changes logits by more than the margin for fewer than two of 100 images
+(docs/protocol.md). In bfloat16, differences of up to 1.5 percentage points were observed on 200 images of one network.
 """
 
 CHECK_LEVEL = 1e-3
@@ -25,12 +26,12 @@ CHECK_LEVEL = 1e-3
 
 @dataclass(frozen=True)
 class CleanAccuracy:
-    """A network's accuracy on clean images, and the accuracy recorded with its weights.
+    """Accuracy of a network on clean images, and the accuracy recorded with its weights.
 
     Attributes:
         weights: short name of the weights if the network has several; otherwise empty.
-        measured: fraction of `n_images` images.
-        recorded: fraction of the `n_test` images of the whole test split.
+        measured: accuracy on `n_images` images, as a fraction.
+        recorded: accuracy on the `n_test` images of the whole test split, as a fraction.
         rounding: difference that arithmetic and rounding in files may cause (see `ROUNDING`).
     """
 
@@ -62,25 +63,25 @@ class UnexpectedAccuracy:
         return (
             f"Checking weights failed for {accuracy.label}: expected {self.low:.4f} to {self.high:.4f} of "
             f"{accuracy.n_images:,} clean images correct, since {accuracy.recorded:.4f} of {accuracy.n_test:,} is "
-            f"recorded with the weights, got {accuracy.measured:.4f}. Check the images, their normalisation, and which "
-            "weights these are."
+            f"recorded with the weights, got {accuracy.measured:.4f}. Check the images, their normalisation, and the "
+            "weights."
         )
 
 
 def expected_range(
     recorded: float, n_images: int, n_test: int, *, level: float = CHECK_LEVEL, rounding: float = ROUNDING["fp32"]
 ) -> tuple[float, float]:
-    """Return the expected range of accuracies on a sample of the test split, drawn without replacement.
+    """Return the expected range of accuracies on a random sample of the test split without replacement.
 
     Args:
         recorded: accuracy on all `n_test` images of the split, in [0, 1].
         n_images: number of sampled images, from 1 to `n_test`.
         n_test: number of images of the split.
-        level: probability that a sample's accuracy is outside the range, before `rounding` widens it on both sides.
+        level: probability that the accuracy on a sample is outside the range before `rounding` extends both ends.
         rounding: see `ROUNDING`.
 
     Returns:
-        The minimum and maximum accuracy, in [0, 1], with equal tails of the hypergeometric distribution.
+        The minimum and maximum accuracy in [0, 1], from equal tails of the hypergeometric distribution.
     """
     from scipy.stats import hypergeom
 
@@ -88,13 +89,13 @@ def expected_range(
     low, high = recorded, recorded
     if n_images < n_test:
         sample = hypergeom(n_test, n_correct, n_images)
-        low, high = (float(sample.ppf(tail)) / n_images for tail in (level / 2, 1 - level / 2))
+        low, high = (float(sample.ppf(tail_probability)) / n_images for tail_probability in (level / 2, 1 - level / 2))
     return max(0.0, low - rounding), min(1.0, high + rounding)
 
 
 @dataclass(frozen=True)
 class WeightsCheck:
-    """Number of networks with a recorded accuracy, and those whose clean accuracy is unexpected."""
+    """Number of networks with a recorded accuracy, and the networks whose clean accuracy is unexpected."""
 
     n_checked: int
     unexpected: tuple[UnexpectedAccuracy, ...]
@@ -104,7 +105,7 @@ class WeightsCheck:
 
 
 def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
-    """Find the networks whose clean accuracy neither sampling of images nor arithmetic explains.
+    """Find the networks whose clean accuracy cannot be explained by the sampling of images or by arithmetic.
 
     Each network is tested at `CHECK_LEVEL` divided by their number (Bonferroni), so even a single flagged network
     deserves attention.
@@ -112,16 +113,16 @@ def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
     for accuracy in accuracies:
-        case = accuracy.recorded, accuracy.n_images, accuracy.n_test, accuracy.rounding
-        if case not in ranges:
-            ranges[case] = expected_range(
+        range_arguments = accuracy.recorded, accuracy.n_images, accuracy.n_test, accuracy.rounding
+        if range_arguments not in ranges:
+            ranges[range_arguments] = expected_range(
                 accuracy.recorded,
                 accuracy.n_images,
                 accuracy.n_test,
                 level=CHECK_LEVEL / len(accuracies),
                 rounding=accuracy.rounding,
             )
-        low, high = ranges[case]
+        low, high = ranges[range_arguments]
         if not low <= accuracy.measured <= high:
             unexpected.append(UnexpectedAccuracy(accuracy, low, high))
     return WeightsCheck(len(accuracies), tuple(unexpected))

@@ -1,7 +1,7 @@
-"""Import of weights into a checkpoint store: the only step that opens third-party pickles.
+"""Import of weights into a checkpoint store, the only step that opens third-party pickles.
 
-The labels of published records are not reliable: some trials have the fields of another network (NATS-Bench issue 36).
-Therefore every state_dict is loaded strictly into the network of its name, and its parameters are counted.
+The fields of published records are not reliable, because some trials have those of another network (NATS-Bench issue
+36). Therefore the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
 """
 
 import re
@@ -27,7 +27,7 @@ from robust201.weights.published.formats import open_members
 from robust201.weights.published.state_dicts import named_members
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
-_RECIPE = r"[A-Za-z][\w.-]*"
+_RECIPE_NAME = r"[A-Za-z][\w.-]*"
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class ImportReport:
     """Result of an import.
 
     Attributes:
-        imported: the store's records in source order, including those that already existed.
+        imported: records of the store in the order of the source, including records that already existed.
         refused: one message per rejected network or trial.
-        other_seeds: number of `imported` records with another seed than requested, because the source lacks that seed.
+        other_seeds: number of `imported` records with another seed than requested, because the source lacks it.
     """
 
     imported: tuple[CheckpointRecord, ...]
@@ -60,94 +60,94 @@ def import_weights(
     keep_going: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImportReport:
-    """Read the selected weights of a source, check each network, and add them to a store.
+    """Read the selected weights of a source, check each network, and add the weights to a store.
 
     Args:
-        source: file or folder in one of `weights.published.formats.FORMATS`; for other spaces than the default,
-            state_dicts in files named after the networks.
-        store: receives each network during the import, and keeps them if the import fails.
+        source: file or folder in one of the formats `weights.published.formats.FORMATS`. For other spaces than the
+            default, it must contain state_dicts in files named after the networks.
+        store: store that receives each network as soon as it is checked, also if the import fails later.
         space: space of the networks.
-        indices: networks to import; None imports all in the source.
-        datasets: datasets that every network must have; None takes those of cifar10, cifar100 and ImageNet16-120 that
+        indices: networks to import; None imports all networks of the source.
+        datasets: datasets that every network must have; None imports cifar10, cifar100 and ImageNet16-120 if they
             exist.
-        n_classes: number of classes of a dataset that is not in `images.DATASETS`, if the format does not contain it.
-        recipe: name of the training, to distinguish it from others of equal length and seed.
+        n_classes: number of classes of a dataset outside `images.DATASETS`, if the format does not contain it.
+        recipe: name of the training recipe, to distinguish training runs of equal length and seed.
         epochs: training length to import: 200 or 12 in the published archives.
-        seed: preferred training seed, with the lowest as fallback; None takes every seed.
+        seed: preferred training seed; a network without it uses its lowest seed. None imports every seed.
         format: name of a format; None detects it from the path.
         keep_going: collect rejections in the report and continue, instead of stopping at the first.
-        progress: called with (networks done, total); the total is an upper limit for streams.
+        progress: called with the number of finished networks and the total, which is an upper limit for streams.
 
     Raises:
-        CheckpointError: the source is unknown, or, unless `keep_going`, requested weights are absent, damaged, in an
-            unknown format, not finite or another network's.
-        ArchitectureError: the source has a network that is not in the space, unless `keep_going`.
-        ConfigError: the recipe is not a valid name; for other spaces, the number of classes is unknown or a format is
-            named.
+        CheckpointError: the format of the source is unknown. Without `keep_going`, also if requested weights are
+            absent, damaged, not finite, in an unknown format, or belong to another network.
+        ArchitectureError: the source has a network that is not in the space (only without `keep_going`).
+        ConfigError: the recipe is not a valid name. For other spaces than the default, also if the number of classes is
+            unknown or `format` is set.
     """
-    if recipe and not re.fullmatch(_RECIPE, recipe):
+    if recipe and not re.fullmatch(_RECIPE_NAME, recipe):
         raise ConfigError(
-            f"Importing weights failed for the recipe {recipe!r}: expected a letter, then letters, digits, dots, "
-            "dashes and underscores, got another name. Rename it."
+            f"Importing weights failed for the recipe {recipe!r}: a name must start with a letter and contain only "
+            "letters, digits, dots, dashes and underscores. Rename the recipe."
         )
     selection = Selection(None if datasets is None else tuple(datasets), str(epochs), seed)
-    members, total = _open(source, space, indices, selection.datasets, n_classes, format)
+    members, total = _open_source(source, space, indices, selection.datasets, n_classes, format)
     imported: list[CheckpointRecord] = []
-    rejected: list[str] = []
-    for done, member in enumerate(members, start=1):
+    messages: list[str] = []
+    for n_finished, member in enumerate(members, start=1):
         for outcome in _import_member(member, selection, store, space, recipe):
             if isinstance(outcome, CheckpointRecord):
                 imported.append(outcome)
             elif keep_going:
-                rejected.append(str(outcome))
+                messages.append(str(outcome))
             else:
                 store.flush()
                 raise outcome
         if progress is not None:
-            progress(done, total)
+            progress(n_finished, total)
     store.flush()
-    if not imported and not rejected:
+    if not imported and not messages:
         raise CheckpointError(
-            f"Importing weights failed for {source}: expected at least one network, got none. "
+            f"Importing weights failed for {source}: the selection contains no network. "
             "Check the path, the format and the selection."
         )
     return ImportReport(
-        tuple(imported), tuple(rejected), 0 if seed is None else sum(record.seed != seed for record in imported)
+        tuple(imported), tuple(messages), 0 if seed is None else sum(record.seed != seed for record in imported)
     )
 
 
-def _open(
+def _open_source(
     source: Path,
     space: Space,
-    names: Collection[ArchitectureId] | None,
+    indices: Collection[ArchitectureId] | None,
     datasets: tuple[str, ...] | None,
     n_classes: int | None,
     format: str | None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
-    """Return the networks of a source and their number (see `open_members`)."""
+    """Return the networks of a source, and their number (see `open_members`)."""
     if space.has_published_weights:
-        return open_members(source, None if names is None else [int(name) for name in names], format)
+        return open_members(source, None if indices is None else [int(name) for name in indices], format)
     if format is not None:
         raise ConfigError(
-            f"Importing weights failed for {source}: expected no --format for networks of the space {space.name}, "
-            f"whose state_dicts are named by the networks, got {format}. Leave it out."
+            f"Importing weights failed for {source}: --format {format} is only for the space {DEFAULT_SPACE}. For "
+            f"{space.name}, files of state_dicts are named after the networks. Remove --format."
         )
     dataset = datasets[0] if datasets else ""
     if n_classes is None and dataset in DATASETS:
         n_classes = DATASETS[dataset].n_classes
     if n_classes is None:
         raise ConfigError(
-            f"Importing weights failed for {source}: expected a known dataset, or its number of classes, got "
-            f"{dataset or 'none'}. Name one of {', '.join(DATASETS)} with --datasets, or give --classes."
+            f"Importing weights failed for {source}: the number of classes of the dataset {dataset or '(none set)'} is "
+            f"unknown. Set --datasets to one of {', '.join(DATASETS)}, or set --classes."
         )
-    members = named_members(source, None if names is None else [str(name) for name in names], n_classes)
+    members = named_members(source, None if indices is None else [str(name) for name in indices], n_classes)
     return members, len(members)
 
 
 def _import_member(
     member: Member, selection: Selection, store: CheckpointStore, space: Space, recipe: str
 ) -> Iterator[CheckpointRecord | InputError]:
-    """Import one network's trials; a rejected trial does not stop the others."""
+    """Import the trials of one network; a rejected trial does not stop the others."""
     try:
         for weights in member(selection):
             try:
@@ -161,7 +161,7 @@ def _import_member(
 def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, recipe: str) -> CheckpointRecord:
     spec = space.spec(weights.index)
     if weights.spec is not None and weights.spec != spec:
-        raise _other_network(weights, f"the cell {spec}", weights.spec)
+        raise _other_network_error(weights, f"the cell {spec}", weights.spec)
     if weights.channels is not None and weights.cells is not None:
         space = space.sized(channels=weights.channels, cells=weights.cells)
     check_weights(weights, space)
@@ -185,23 +185,21 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
 
 
 def check_weights(weights: SourceWeights, space: Space) -> None:
-    """Check that weights fit a network: parameter count, names, shapes, and finite values."""
-    # Before building the network, because a damaged record may have more channels than fit into memory.
-    expected = space.parameter_count(weights.index, n_classes=weights.n_classes)
-    got = count_parameters(weights.state_dict)
-    if expected not in {None, got}:
-        raise _other_network(weights, f"{expected:,} parameters", f"{got:,}")
+    """Check that weights belong to a network (parameter count, names and shapes), and that they are finite."""
+    # The count comes before building the network, because a damaged record may have more channels than fit into memory.
+    expected_parameters = space.parameter_count(weights.index, n_classes=weights.n_classes)
+    n_parameters = count_parameters(weights.state_dict)
+    if expected_parameters not in {None, n_parameters}:
+        raise _other_network_error(weights, f"{expected_parameters:,} parameters", f"{n_parameters:,}")
     fill_network(space.build(weights.index, n_classes=weights.n_classes), weights.state_dict, weights.label, _ADVICE)
     check_finite(weights.state_dict, weights.label)
 
 
 _ADVICE = (
-    "The source has another network there: import another seed with --seed, correct --datasets or --space, or leave "
-    "the network out."
+    "The weights belong to another network: import another seed with --seed, correct --datasets or --space, or exclude "
+    "the network."
 )
 
 
-def _other_network(weights: SourceWeights, expected: str, got: str) -> CheckpointError:
-    return CheckpointError(
-        f"Importing weights failed for {weights.label}: expected {expected}, got {got}: another network's. {_ADVICE}"
-    )
+def _other_network_error(weights: SourceWeights, expected: str, got: str) -> CheckpointError:
+    return CheckpointError(f"Importing weights failed for {weights.label}: expected {expected}, got {got}. {_ADVICE}")

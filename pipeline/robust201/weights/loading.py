@@ -1,4 +1,4 @@
-"""Reading a weights file, and loading its tensors into a network."""
+"""Reading of a weights file, and loading of its tensors into a network."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_SHOWN_NAMES = 3
-_COUNTER = ".num_batches_tracked"
+_MAX_LISTED = 3
+_COUNTER_SUFFIX = ".num_batches_tracked"
 
 
-def read_weights(path: Path | str, say: Callable[[str], None] = lambda _line: None) -> "dict[str, torch.Tensor]":
-    """Return the CPU tensors by name, all finite, of a safetensors file or a PyTorch file with a state_dict.
+def read_weights(path: Path | str, print_line: Callable[[str], None] = lambda _line: None) -> "dict[str, torch.Tensor]":
+    """Return the tensors of a safetensors file, or of a PyTorch file with a state_dict, by name.
 
-    PyTorch files are opened with `weights_only`; the state_dict may be an entry of a checkpoint. Prefixes of wrappers
-    such as ``module.`` are removed. `say` receives a line if either applies.
+    The tensors are on the CPU and finite. PyTorch files are opened with `weights_only`; the state_dict may be an entry
+    of a checkpoint. Prefixes of wrappers such as ``module.`` are removed. `print_line` is called with a message if an
+    entry is used or a prefix removed.
 
     Raises:
         CheckpointError: the file cannot be read, is truncated, has an unknown format, would execute code, or contains
             NaN or infinity.
     """
-    return parse_weights(read_network_file(Path(path)), str(path), say)
+    return parse_weights(read_network_file(Path(path)), str(path), print_line)
 
 
 def check_shapes(
@@ -41,13 +42,17 @@ def check_shapes(
     name: str,
     advice: str,
 ) -> None:
-    """Check names and shapes of a network's weights; the network is built only if its space does not know them."""
+    """Check the names and shapes of a network's weights.
+
+    The network is built only if its space cannot compute the shapes. `name` and `advice` are the source of the weights
+    and the remedy in the error message.
+    """
     expected = space.tensor_shapes(architecture, n_classes=n_classes)
     if expected is None:
         _check_by_building(space, architecture, shapes, n_classes, name, advice)
         return
-    # PyTorch accepts weights without batch counters, which old versions did not have.
-    counters = {tensor for tensor in expected if tensor.endswith(_COUNTER)}
+    # PyTorch accepts weights without the batch counters of BatchNorm, which old versions did not save.
+    counters = {tensor for tensor in expected if tensor.endswith(_COUNTER_SUFFIX)}
     differences = _describe_differences(
         *(
             {tensor: shape for tensor, shape in tensors.items() if tensor not in counters}
@@ -56,8 +61,8 @@ def check_shapes(
     )
     if differences:
         raise CheckpointError(
-            f"Loading weights failed for {name}: expected the tensors of {show_architecture(architecture)} with "
-            f"{n_classes} classes, got others ({differences}). {advice}"
+            f"Loading weights failed for {name}: the tensors are not those of {show_architecture(architecture)} with "
+            f"{n_classes} classes ({differences}). {advice}"
         )
 
 
@@ -71,7 +76,7 @@ def _check_by_building(
 ) -> None:
     import torch
 
-    # User code may need values of its tensors, which do not exist on the meta device.
+    # User code may need the values of tensors, which do not exist on the meta device.
     device = torch.device("cpu" if space.executes_code else "meta")
     with torch.random.fork_rng(devices=[]), device:
         network = space.build(architecture, n_classes=n_classes)
@@ -81,7 +86,7 @@ def _check_by_building(
             raise
         except Exception as error:  # loading may execute user code
             raise CheckpointError(
-                f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got an error "
+                f"Loading weights failed for {name}: {type(network).__name__} raised an error "
                 f"({describe_failure(error)}). {advice}"
             ) from error
 
@@ -90,37 +95,40 @@ def fill_network(
     network: "nn.Module",
     tensors: "Mapping[str, torch.Tensor]",
     name: str,
-    advice: str = "Give the weights of this network.",
+    advice: str = "Use the weights of this network.",
 ) -> None:
-    """Load tensors into a network strictly; `name` and `advice` are the source and the remedy in messages."""
+    """Load tensors into a network strictly; `name` and `advice` are their source and the remedy in error messages."""
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
         expected, got = (
-            {tensor: tuple(values.shape) for tensor, values in state_dict.items()}
+            {tensor: tuple(tensor_values.shape) for tensor, tensor_values in state_dict.items()}
             for state_dict in (network.state_dict(), tensors)
         )
         differences = _describe_differences(expected, got) or one_line(error)
         raise CheckpointError(
-            f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
+            f"Loading weights failed for {name}: the tensors are not those of {type(network).__name__} "
             f"({differences}). {advice}"
         ) from error
 
 
-def _describe_differences(expected: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> str:
-    """Describe differences in names and shapes, such as ``2 of 14 missing: fc.weight, fc.bias``; empty without one."""
-    shapes = [
-        f"{name} {got[name]} instead of {shape}"
+def _describe_differences(expected: Mapping[str, tuple[int, ...]], actual: Mapping[str, tuple[int, ...]]) -> str:
+    """Describe differences in names and shapes, such as ``2 of 14 missing: fc.weight, fc.bias``.
+
+    Return an empty string if there is no difference.
+    """
+    shape_differences = [
+        f"{name} {actual[name]} instead of {shape}"
         for name, shape in expected.items()
-        if name in got and got[name] != shape
+        if name in actual and actual[name] != shape
     ]
-    kinds = {
-        f"{{}} of {len(expected):,} missing": [name for name in expected if name not in got],
-        f"{{}} of {len(got):,} unknown": [name for name in got if name not in expected],
-        "{} of another shape": shapes,
+    names_by_difference = {
+        f"{{}} of {len(expected):,} missing": [name for name in expected if name not in actual],
+        f"{{}} of {len(actual):,} unknown": [name for name in actual if name not in expected],
+        "{} of another shape": shape_differences,
     }
     return "; ".join(
-        f"{kind.format(f'{len(names):,}')}: {', '.join(names[:_SHOWN_NAMES])}{', …' * (len(names) > _SHOWN_NAMES)}"
-        for kind, names in kinds.items()
+        f"{difference.format(f'{len(names):,}')}: {', '.join(names[:_MAX_LISTED])}{', …' * (len(names) > _MAX_LISTED)}"
+        for difference, names in names_by_difference.items()
         if names
     )

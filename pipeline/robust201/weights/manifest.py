@@ -1,8 +1,9 @@
-"""The manifest of a checkpoint store: one line of JSON per file, about its network and training. No torch.
+"""The manifest of a checkpoint store, with one line of JSON per weights file about its network and training.
 
-Format version 1: a header line, then one line per checkpoint. The manifest only grows: adding a checkpoint appends a
-line, which replaces an earlier one of the same (space, dataset, index, recipe, epochs, seed, steps). So an interrupted
-import loses nothing; at worst the last line is incomplete, which is ignored and removed by the next import.
+Format version 1 is a header line, followed by one line per checkpoint. Adding a checkpoint appends a line, which
+replaces an earlier line with the same (space, dataset, index, recipe, epochs, seed, steps). Therefore an interrupted
+import loses nothing. At worst, the last line is incomplete; it is ignored, and the next import removes it. This module
+does not import torch.
 """
 
 import errno
@@ -37,7 +38,7 @@ _OPTIONAL_DEFAULTS = {
     "test_accuracy": None,
     "steps": None,
 }
-"""Optional fields of a line, with their defaults."""
+"""Optional fields of a line, and their default values."""
 
 
 _MAX_INTEGER = 1 << 63
@@ -67,54 +68,58 @@ def _optional(check: _Check) -> _Check:
     return f"{expected} or nothing", lambda value: value is None or is_valid(value)
 
 
-_TEXT: _Check = "text", _is_text
-_COUNT: _Check = "a non-negative integer", _is_count
-_NUMBER: _Check = "a finite number", _is_number
-_FRACTION: _Check = "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
-_OBJECT: _Check = "an object", lambda value: isinstance(value, dict)
-_DIGEST: _Check = "64 hex digits", lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None
+_TEXT_CHECK: _Check = "text", _is_text
+_COUNT_CHECK: _Check = "a non-negative integer", _is_count
+_NUMBER_CHECK: _Check = "a finite number", _is_number
+_FRACTION_CHECK: _Check = "a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1
+_OBJECT_CHECK: _Check = "an object", lambda value: isinstance(value, dict)
+_DIGEST_CHECK: _Check = (
+    "64 hex digits",
+    lambda value: _is_text(value) and re.fullmatch("[0-9a-f]{64}", value) is not None,
+)
 
 _FIELDS: dict[str, _Check] = {
-    **dict.fromkeys(("space", "dataset", "source", "file", "recipe"), _TEXT),
-    "spec": _optional(_TEXT),
+    **dict.fromkeys(("space", "dataset", "source", "file", "recipe"), _TEXT_CHECK),
+    "spec": _optional(_TEXT_CHECK),
     "index": ("an index or a name", lambda value: _is_text(value) or _is_count(value)),
     "seed": ("an integer", _is_integer),
-    **dict.fromkeys(("epochs", "n_classes", "parameters"), _COUNT),
-    **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT)),
-    **dict.fromkeys(("source_sha256", "sha256"), _DIGEST),
-    "test_accuracy": _optional(_FRACTION),
-    # Objects before their fields.
+    **dict.fromkeys(("epochs", "n_classes", "parameters"), _COUNT_CHECK),
+    **dict.fromkeys(("channels", "cells", "steps"), _optional(_COUNT_CHECK)),
+    **dict.fromkeys(("source_sha256", "sha256"), _DIGEST_CHECK),
+    "test_accuracy": _optional(_FRACTION_CHECK),
+    # An object is checked before its fields.
     **dict.fromkeys(
         ("training", "training.recipe", "training.recipe.settings", "training.inputs", "training.inputs.recipe"),
-        _optional(_OBJECT),
+        _optional(_OBJECT_CHECK),
     ),
-    "training.outcome": _optional(_OBJECT),
-    **dict.fromkeys(("training.inputs.recipe.epochs", "training.inputs.recipe.iterations"), _optional(_COUNT)),
-    **dict.fromkeys(("training.outcome.steps", "training.outcome.n_batches"), _optional(_COUNT)),
-    **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION)),
-    "training.outcome.train_loss": _optional(_NUMBER),
+    "training.outcome": _optional(_OBJECT_CHECK),
+    **dict.fromkeys(("training.inputs.recipe.epochs", "training.inputs.recipe.iterations"), _optional(_COUNT_CHECK)),
+    **dict.fromkeys(("training.outcome.steps", "training.outcome.n_batches"), _optional(_COUNT_CHECK)),
+    **dict.fromkeys(("training.outcome.test_accuracy", "training.outcome.train_accuracy"), _optional(_FRACTION_CHECK)),
+    "training.outcome.train_loss": _optional(_NUMBER_CHECK),
 }
-"""Checks of the fields of a line, and of those inside `training` that are read."""
+"""Checks of the fields of a line, and of the fields inside `training` that robust201 reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
-    """One line of the manifest: network, training and source of a weights file.
+    """One line of the manifest, about the network, training and source of a weights file.
 
     Attributes:
         index: id of the architecture.
         spec: cell string of the architecture; None in spaces without cells.
         channels: channels of the first stage (C), if the space has a skeleton of variable size.
-        epochs: length of the training, or complete epochs before the snapshot.
+        epochs: length of the training, or number of complete epochs before the snapshot.
         cells: cells per stage (N), like `channels`.
         source: file from which the weights were imported, or the software that trained them.
         source_sha256: 64 hex digits of the source file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.
         sha256: 64 hex digits of the weights file.
         training: recipe and outcome of a training by robust201, or None.
-        recipe: name of the training, to distinguish trainings of equal length and seed; empty for the published one.
+        recipe: name of the training recipe, to distinguish training runs of equal length and seed; empty for the
+            published recipe.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
-        steps: iterations before a snapshot within an epoch; None after complete epochs.
+        steps: number of iterations before a snapshot within an epoch; None after complete epochs.
     """
 
     space: str
@@ -142,19 +147,19 @@ class CheckpointRecord:
 
     @property
     def recorded_accuracy(self) -> float | None:
-        """Accuracy on the test split recorded by the source or the training, or None."""
+        """Accuracy on the test split according to the source or the training, or None."""
         trained: float | None = self._outcome.get("test_accuracy")
         return trained if self.test_accuracy is None else self.test_accuracy
 
     @property
     def steps_done(self) -> int | None:
-        """Iterations of the training so far; None if not recorded."""
+        """Number of training iterations before the snapshot; None if not recorded."""
         recorded: int | None = self._outcome.get("steps")
         return recorded if self.steps is None else self.steps
 
     @property
     def is_end(self) -> bool | None:
-        """Whether these are the final weights of their training; None if its length is not recorded."""
+        """Whether these are the final weights of their training; None if the length of the training is not recorded."""
         recipe = self.inputs.get("recipe") or {}
         epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
         length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
@@ -162,7 +167,7 @@ class CheckpointRecord:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Inputs of the training's id besides the network; empty if not recorded."""
+        """Inputs of the training's id, other than the network; empty if not recorded."""
         return (self.training or {}).get("inputs") or {}
 
     @property
@@ -171,7 +176,7 @@ class CheckpointRecord:
 
     @property
     def trial(self) -> "Trial":
-        """Training of the network and snapshot of the training."""
+        """Training run of the network, and snapshot of the run."""
         return self.recipe, self.epochs, self.seed, self.steps
 
     @property
@@ -183,81 +188,81 @@ NetworkName = tuple[str, str, ArchitectureId]
 """Space, dataset and architecture."""
 
 Trial = tuple[str, int, int, int | None]
-"""Recipe, epochs and seed of a training, and the steps of a snapshot within an epoch."""
+"""Recipe, epochs and seed of a training run, and the steps of a snapshot within an epoch."""
 
 Trials = dict[Trial, CheckpointRecord]
-"""Checkpoints of one network on one dataset."""
+"""Checkpoints of one network on one dataset, by trial."""
 
 
 def describe_trial(trial: Trial) -> str:
-    """Return the name of a trial in messages, such as ``200 epochs seed 777``."""
+    """Describe a trial in messages, such as ``200 epochs seed 777``."""
     recipe, epochs, seed, steps = trial
     length = f"{epochs} epochs" if steps is None else f"{steps} steps"
     return f"{recipe}{' ' if recipe else ''}{length} seed {seed}"
 
 
 def trial_order(trial: Trial) -> tuple[str, int, int, int]:
-    """Sort key of trials: by recipe, then by length, then by seed."""
+    """Return the sort key of a trial, which orders trials by recipe, then by length, then by seed."""
     recipe, epochs, seed, steps = trial
     return recipe, epochs, steps or 0, seed
 
 
 def record_line(record: CheckpointRecord) -> bytes:
     """Return a record as a line of the manifest."""
-    line = {
+    fields = {
         key: value
         for key, value in asdict(record).items()
         if key not in _OPTIONAL_DEFAULTS or value != _OPTIONAL_DEFAULTS[key]
     }
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
 
 class ManifestWriter:
-    """Appends lines to a manifest; the first line creates it."""
+    """Writer that appends lines to a manifest and creates the manifest with the first line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stream: BinaryIO | None = None
 
     def append(self, record: CheckpointRecord) -> None:
-        """Write one line; raise StorageFullError if no space is left on the disk."""
-        raw = record_line(record)
+        """Append one line, or raise StorageFullError if no space is left on the disk."""
+        line = record_line(record)
         if self._stream is None:
-            self._stream = _open(self._path)
+            self._stream = _open_for_appending(self._path)
         try:
-            full = self._stream.write(raw) != len(raw)
+            is_disk_full = self._stream.write(line) != len(line)
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
-            full = True
-        if full:
+            is_disk_full = True
+        if is_disk_full:
             self.close()
             raise StorageFullError(
-                f"Writing failed for {self._path}: expected free space on the disk, got none. "
-                "Free some space and run the same command again; imported weights are kept."
+                f"Writing failed for {self._path}: the disk is full. "
+                "Free some space and run the same command again; imported weights are not lost."
             )
 
     def close(self) -> None:
-        """Make the lines durable; `append` opens the manifest again."""
+        """Make the lines durable and close the manifest; `append` opens it again."""
         if self._stream is not None:
             stream, self._stream = self._stream, None
             with stream:
                 os.fsync(stream.fileno())
 
 
-def _open(path: Path) -> BinaryIO:
+def _open_for_appending(path: Path) -> BinaryIO:
     if not path.exists():
         with atomic_write(path) as stream:
             stream.write(json.dumps(_HEADER).encode() + b"\n")
     content = read_file(path, MAX_JSON_BYTES)
-    complete = content.rfind(b"\n") + 1
-    if complete != len(content):
-        os.truncate(path, complete)
+    n_complete_bytes = content.rfind(b"\n") + 1
+    if n_complete_bytes != len(content):
+        os.truncate(path, n_complete_bytes)
     return open_file(path, None, "ab", buffering=0)
 
 
 def read_manifest(path: Path) -> dict[NetworkName, Trials]:
-    """Return the checkpoints of a manifest, by network and then by trial."""
+    """Read the checkpoints of a manifest, by network and then by trial."""
     try:
         content = read_file(path, MAX_JSON_BYTES)
     except ValueError as error:
@@ -267,15 +272,15 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
         ) from error
     except OSError as error:
         raise CheckpointError(
-            f"Opening weights failed for {path.parent}: expected {MANIFEST_NAME}, got {error.strerror}. "
-            "Create the store with import-weights or train."
+            f"Opening weights failed for {path.parent}: {MANIFEST_NAME} cannot be read ({error.strerror}). "
+            "Correct the path, or create the store with import-weights or train."
         ) from error
-    # Text after the last newline is an incomplete line of an interrupted import.
+    # An interrupted import may leave an incomplete line after the last newline.
     header, *lines = content.split(b"\n")[:-1] or [b""]
     _check_header(header, path)
     networks: dict[NetworkName, Trials] = defaultdict(dict)
-    for number, line in enumerate(lines, start=2):
-        record = parse_line(line, number, path)
+    for line_number, line in enumerate(lines, start=2):
+        record = parse_line(line, line_number, path)
         networks[record.network][record.trial] = record
     return dict(networks)
 
@@ -289,65 +294,67 @@ def _check_header(line: bytes, path: Path) -> None:
         got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
         raise CheckpointError(
             f"Opening weights failed for {path}: expected a manifest of version {MANIFEST_VERSION}, got {got}. "
-            "Use the robust201 that wrote it, or remove it and import or train the weights again."
+            "Use the version of robust201 that wrote the manifest, or remove it and import or train the weights again."
         )
 
 
-def parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
-    """Return the record of a line; a `CheckpointError` names the number of a damaged line."""
+def parse_line(line: bytes, line_number: int, path: Path) -> CheckpointRecord:
+    """Parse the record of a line; the `CheckpointError` for a damaged line contains its number."""
     try:
         record = CheckpointRecord(**json.loads(line, parse_float=_parse_float, parse_constant=_parse_float))
     except (ValueError, TypeError, RecursionError) as error:
         reason = str(error).replace("CheckpointRecord.__init__() ", "")
-        raise _damaged_line(number, path, f"one checkpoint, got a damaged line ({reason})") from error
+        raise _damaged_line_error(line_number, path, f"it is not a checkpoint ({reason})") from error
     for name, (expected, is_valid) in _FIELDS.items():
         value = _look_up(record, name)
         if not is_valid(value):
-            raise _damaged_line(number, path, f"{expected} in the field {name!r}, got {reprlib.repr(value)}")
+            raise _damaged_line_error(
+                line_number, path, f"expected {expected} in the field {name!r}, got {reprlib.repr(value)}"
+            )
     try:
         is_unedited = is_as_trained(record)
     except (ValueError, RecursionError) as error:  # valid JSON from which no id can be computed
-        raise _damaged_line(number, path, f"a recipe that can be hashed, got a damaged line ({error})") from error
+        raise _damaged_line_error(line_number, path, f"its recipe cannot be hashed ({error})") from error
     if not is_unedited:
-        raise _damaged_line(
-            number,
+        raise _damaged_line_error(
+            line_number,
             path,
-            f"the recipe of the training {record.source_sha256[:16]}… in the field 'training' of {record.label}, got "
-            "another: the line was edited",
+            f"the line was edited, because the field 'training' of {record.label} does not match the id "
+            f"{record.source_sha256[:16]}…",
         )
     return record
 
 
-def _parse_float(text: str) -> float:
-    """Parse a number; raise ValueError for NaN and infinity, from which no id can be computed."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"a number that is not finite: {text[:20]}")
-    return value
+def _parse_float(digits: str) -> float:
+    """Parse a number, or raise ValueError for NaN and infinity, because no id can be computed from them."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"a number that is not finite: {digits[:20]}")
+    return number
 
 
 def _look_up(record: CheckpointRecord, name: str) -> Any:
-    """Return a field by its name, such as ``training.outcome.steps``, or None."""
-    first, *nested = name.split(".")
-    value = getattr(record, first)
-    for part in nested:
-        value = None if value is None else value.get(part)
+    """Return the value of a field, such as ``training.outcome.steps``, or None."""
+    attribute, *nested_keys = name.split(".")
+    value = getattr(record, attribute)
+    for key in nested_keys:
+        value = None if value is None else value.get(key)
     return value
 
 
-def _damaged_line(number: int, path: Path, problem: str) -> CheckpointError:
+def _damaged_line_error(line_number: int, path: Path, problem: str) -> CheckpointError:
     return CheckpointError(
-        f"Opening weights failed for {path} line {number}: expected {problem}. Restore the manifest, or remove it and "
+        f"Opening weights failed for {path} line {line_number}: {problem}. Restore the manifest, or remove it and "
         "import or train the weights again."
     )
 
 
 TRAINING_VERSION = 1
-"""Incremented only when an equal recipe gives different weights."""
+"""Version of the training code; it increases only when equal recipes give different weights than before."""
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the SHA-256 (64 hex digits) of a recipe with network, images and seed, as in older stores."""
+    """Return the SHA-256 (64 hex digits) of a recipe with network, images and seed, which older stores use as id."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 
@@ -366,11 +373,11 @@ def hash_training(
     start: str | None,
     version: int = TRAINING_VERSION,
 ) -> str:
-    """Return the SHA-256 (64 hex digits) of everything that determines a training's weights.
+    """Return the SHA-256 (64 hex digits) of everything that determines the weights of a training run.
 
-    `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` that of the recipe
-    (`training.recipes.Recipe.identity`), and `start` the hash of the initial weights. Of the device, only its type is
-    included, and on a CPU the number of threads, which affects the last bits.
+    `data` is the identity of the training data (`training.data.TrainingData.identity`), `recipe` is the identity of the
+    recipe (`training.recipes.Recipe.identity`), and `start` is the hash of the initial weights. The type of the device
+    is included, but not its model. On a CPU, the number of threads is included, because it affects the last bits.
     """
     payload = {
         "version": version,
@@ -387,7 +394,7 @@ def hash_training(
 
 
 def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:
-    """Return whether the recipe in a record matches the record's id; True if it has no recipe.
+    """Return whether the recipe in a record matches the record's id; True for a record without a recipe.
 
     Without `space`, records of custom spaces are not checked, because their ids contain the hash of a user's file.
     """
@@ -397,11 +404,16 @@ def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:
     recipe = (record.training or {}).get("recipe")
     if recipe is not None:
         settings = recipe.get("settings") or {}
-        repeated = {"epochs": record.epochs, "seed": record.seed, "channels": record.channels, "cells": record.cells}
+        copied_settings = {
+            "epochs": record.epochs,
+            "seed": record.seed,
+            "channels": record.channels,
+            "cells": record.cells,
+        }
         return (
             record.source_sha256 == hash_recipe(recipe)
             and recipe.get("spec", record.spec) == record.spec
-            and all(settings.get(name, value) == value for name, value in repeated.items())
+            and all(settings.get(name, copied_value) == copied_value for name, copied_value in copied_settings.items())
         )
     return True
 
@@ -414,7 +426,7 @@ def _space_of(record: CheckpointRecord) -> Space | None:
 
 
 def _ids_of(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
-    """Return the ids of the training with these inputs, for each version of the training code."""
+    """Return the id of the training run with these inputs for each version of the training code."""
     return [
         hash_training(
             space=space.name,

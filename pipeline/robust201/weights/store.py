@@ -1,4 +1,4 @@
-"""The store of weights for workers: safetensors files and a manifest, without pickles.
+"""The store of weights for workers: a folder of safetensors files and a manifest, without pickles.
 
 Layout::
 
@@ -7,7 +7,7 @@ Layout::
     <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   other weights, such as those of `training`
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   other spaces than the default one
 
-where <space> is `Space.weights_name`, and i<steps> replaces e<epochs> for a snapshot within an epoch. Missing,
+Here <space> is `Space.weights_name`, and i<steps> replaces e<epochs> for a snapshot within an epoch. Missing,
 truncated, changed or non-finite weights raise `CheckpointError`.
 """
 
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
-"""Preferred training length of `CheckpointStore.find`, with the accuracies of the paper's figure 11."""
+"""Training length that `CheckpointStore.find` prefers; networks of this length have the accuracies of figure 11."""
 
 
-_SHOWN_NETWORKS = 20
-_RECREATE = "Import the weights again, or run their training again."
+_MAX_LISTED_NETWORKS = 20
+_RECREATE_ADVICE = "Import the weights again, or run their training again."
 
 
 class CheckpointStore:
-    """A folder of weights with a manifest, created by the first `add`; a context manager that flushes.
+    """A folder of weights with a manifest, which the first `add` creates.
 
-    The manifest is read on first use, without torch. With `hashed`, `check` compares each file once with its hash in
-    the manifest.
+    As a context manager, it flushes the manifest at the end. The manifest is read on first use, without torch. With
+    `hashed`, `check` compares each file once with its hash in the manifest.
     """
 
     def __init__(self, root: Path, *, hashed: bool = False) -> None:
@@ -100,10 +100,10 @@ class CheckpointStore:
         seed: int | None = None,
         recipe: str | None = None,
     ) -> CheckpointRecord:
-        """Return one network's checkpoint; `index` is its id in the space.
+        """Return a checkpoint of one network; `index` is the network's id in the space.
 
-        Without `epochs`, 200 is preferred, then the longest training; without `seed`, 777, then the lowest. Snapshots
-        within an epoch come last.
+        Without `epochs`, 200 epochs are preferred, then the longest training. Without `seed`, the seed 777 is
+        preferred, then the lowest seed. Snapshots within an epoch come last.
 
         Raises:
             CheckpointError: there is no such checkpoint, or, without `recipe`, several recipes match; the message lists
@@ -136,13 +136,14 @@ class CheckpointStore:
         steps: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[CheckpointRecord, ...]:
-        """Return the checkpoints of one network that a sweep selects, sorted by recipe, epochs, steps and seed.
+        """Return the checkpoints of one network that a sweep selects.
 
-        Every combination of `recipes`, lengths (`epochs` and `steps`) and `seeds` must exist. None selects all lengths
-        (if neither epochs nor steps are given), all seeds, or the only recipe.
+        They are sorted by recipe, epochs, steps and seed. Every combination of `recipes`, lengths (`epochs` and
+        `steps`) and `seeds` must exist. If `epochs` and `steps` are None, all lengths are selected. If `seeds` is None,
+        all seeds are selected, and if `recipes` is None, the only recipe.
 
         Raises:
-            CheckpointError: a combination is missing, or several recipes match and none is named; the message lists
+            CheckpointError: a combination is missing, or `recipes` is None and several recipes match; the message lists
                 the existing checkpoints.
         """
         network = space, dataset, index
@@ -166,23 +167,23 @@ class CheckpointStore:
     def _check_one_recipe(self, network: NetworkName, matching: Sequence[Trial]) -> None:
         recipes = sorted({recipe for recipe, *_ in matching})
         if len(recipes) > 1:
-            shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
+            recipe_list = ", ".join(recipe or '"" (the unnamed recipe)' for recipe in recipes)
             raise CheckpointError(
-                f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
-                f"one recipe, got those of {len(recipes)}: {shown}. Name one: in a sweep with "
-                "`weights: {path: …, recipe: …}`, otherwise as `recipe`; the manifest has the settings of each."
+                f"Choosing weights failed for {_network_label(network)} in {self.root}: there are weights of "
+                f"{len(recipes)} recipes: {recipe_list}. Set `recipe` to one of them; in a sweep, with "
+                "`weights: {path: …, recipe: …}`. The manifest has the settings of each recipe."
             )
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
-        """Return the checkpoints of one network; empty if there are none or no store yet."""
+        """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
         trials = self._index(create=True).get((space, dataset, index), {})
         return tuple(trials[trial] for trial in sorted(trials, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
-        """Check that a record's file exists and is not truncated; in a hashed store, also check its hash.
+        """Check that the file of a record exists and is not truncated; in a hashed store, also check its hash.
 
         Raises:
-            CheckpointError: the file is missing, truncated, or not safetensors; in a hashed store, if it has changed.
+            CheckpointError: the file is missing, truncated or not safetensors, or (in a hashed store) it has changed.
         """
         if (record.file, record.sha256) in self._intact:
             return
@@ -191,44 +192,44 @@ class CheckpointStore:
             path = self._path_of(record)
             digest = sha256_of(path)
             if digest != record.sha256:
-                raise self._changed(record, digest, path.stat().st_size)
+                raise self._changed_file_error(record, digest, path.stat().st_size)
             self._intact.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of a record's tensors by name, read from the header of its file."""
         path = self._path_of(record)
         try:
-            return read_shapes(path, f"{record.label} at {path}", _RECREATE)
+            return read_shapes(path, f"{record.label} at {path}", _RECREATE_ADVICE)
         except OSError as error:
-            raise self._unreadable(record, error) from error
+            raise self._unreadable_error(record, error) from error
 
-    def _changed(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
+    def _changed_file_error(self, record: CheckpointRecord, digest: str, n_bytes: int) -> CheckpointError:
         return CheckpointError(
             f"Loading weights failed for {record.label} from {self._path_of(record)}: expected SHA-256 "
-            f"{record.sha256[:16]}…, got {digest[:16]}… of {n_bytes:,} bytes: the file is truncated or changed. "
-            f"{_RECREATE}"
+            f"{record.sha256[:16]}…, got {digest[:16]}… ({n_bytes:,} bytes). The file is truncated or changed. "
+            f"{_RECREATE_ADVICE}"
         )
 
     @staticmethod
-    def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
+    def _unreadable_error(record: CheckpointRecord, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. {_RECREATE}"
+            f"Loading weights failed for {record.label}: {error.filename}: {error.strerror}. {_RECREATE_ADVICE}"
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Return the CPU tensors of a record by name, all finite; `verify` checks the file's hash."""
+        """Return the tensors of a record by name, finite and on the CPU; `verify` checks the hash of the file."""
         path = self._path_of(record)
         try:
             raw = read_file(path, MAX_WEIGHTS_BYTES)
         except OSError as error:
-            raise self._unreadable(record, error) from error
+            raise self._unreadable_error(record, error) from error
         digest = hashlib.sha256(raw).hexdigest()
         if verify and digest != record.sha256:
-            raise self._changed(record, digest, len(raw))
+            raise self._changed_file_error(record, digest, len(raw))
         return parse_safetensors(raw, str(path))
 
     def add(self, **fields: Any) -> CheckpointRecord:
-        """Store the weights of one network (`write` and `enter`); adding equal weights again changes nothing."""
+        """Store the weights of one network with `write` and `enter`; adding equal weights again changes nothing."""
         self._index(create=True)
         record = self.write(**fields)
         self.enter(record)
@@ -242,10 +243,10 @@ class CheckpointStore:
         training: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> CheckpointRecord:
-        """Write the weights file of one network atomically; `enter` then adds it to the manifest.
+        """Write the weights file of one network atomically; `enter` must then add it to the manifest.
 
-        Tensors may be on any device; `fields` are the other fields of `CheckpointRecord`, except those that follow from
-        the weights.
+        Tensors may be on any device. `fields` are the other fields of `CheckpointRecord`, without the fields that are
+        computed from the weights.
 
         Raises:
             CheckpointError: the weights contain NaN or infinity, or a name is not a valid file name.
@@ -260,11 +261,11 @@ class CheckpointStore:
             **fields,
         )
         names = {"dataset": record.dataset, "space": space, "architecture": str(record.index), "recipe": record.recipe}
-        for what, name in names.items():
-            if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
+        for field_name, name in names.items():
+            if name in {".", ".."} or PurePosixPath(name).name != name or (not name and field_name != "recipe"):
                 raise CheckpointError(
-                    f"Storing weights failed for the {what} {name!r}: expected a name that can name a folder, got "
-                    f"another. Rename the {what}."
+                    f"Storing weights failed for the {field_name} {name!r}: it cannot be the name of a folder. "
+                    f"Rename the {field_name}."
                 )
         check_finite(state_dict, f"{record.label} from {record.source}")
         raw = _serialise(state_dict)
@@ -276,7 +277,7 @@ class CheckpointStore:
         return record
 
     def enter(self, record: CheckpointRecord) -> None:
-        """Add a file to the manifest, replacing an earlier one of the same network, dataset and trial."""
+        """Add a file to the manifest; it replaces an earlier file of the same network, dataset and trial."""
         trials = self._index(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
@@ -295,41 +296,54 @@ class CheckpointStore:
         relative = PurePosixPath(record.file)
         if relative.is_absolute() or ".." in relative.parts:
             raise CheckpointError(
-                f"Loading weights failed for {record.label}: expected a file below {self.root}, got {record.file!r}. "
-                "Create the store again with import-weights."
+                f"Loading weights failed for {record.label}: its file {record.file!r} in the manifest is outside the "
+                f"store {self.root}. Create the store again with import-weights."
             )
         return self.root / relative
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
         networks = self._index()
-        got = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
-        advice = "Import them with import-weights, or train them."
-        if not got:
+        existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
+        advice = "Import the weights with import-weights, or train them."
+        if not existing:
             other_datasets = sorted(
-                {name for other_space, name, number in networks if (other_space, number) == (space, index)}
+                {
+                    other_dataset
+                    for other_space, other_dataset, other_index in networks
+                    if (other_space, other_index) == (space, index)
+                }
             )
-            others = sorted(
-                (number for other_space, name, number in networks if (other_space, name) == (space, dataset)),
+            other_networks = sorted(
+                (
+                    other_index
+                    for other_space, other_dataset, other_index in networks
+                    if (other_space, other_dataset) == (space, dataset)
+                ),
                 key=_position,
             )
             spaces = sorted({other_space for other_space, _, _ in networks})
-            got = f"only weights on {', '.join(other_datasets)}" if other_datasets else _describe_networks(others)
+            if other_datasets:
+                existing = f"only weights on {', '.join(other_datasets)}"
+            else:
+                existing = _describe_networks(other_networks)
             if space not in spaces:
-                got = f"only weights of the space {', '.join(spaces)}" if spaces else "none at all"
-                advice = "Name a store of weights of this space, or import them with import-weights."
-            elif others:
-                advice = "Name existing networks in `architectures`, or import this one with import-weights."
-        forms = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
-        requested = " and ".join(form.format(value) for form, value in forms if value is not None)
+                existing = f"only weights of the space {', '.join(spaces)}" if spaces else "an empty store"
+                advice = "Use a store with weights of this space, or import them with import-weights."
+            elif other_networks:
+                advice = "Correct `architectures`, or import the weights of this network with import-weights."
+        templates = zip(("recipe {}", "{} epochs", "{} steps", "seed {}"), query, strict=True)
+        requested = " and ".join(
+            template.format(requested_value) for template, requested_value in templates if requested_value is not None
+        )
         return CheckpointError(
-            f"Finding weights failed for {_label(network)} in {self.root}: expected "
-            f"{requested or 'a checkpoint'}, got {got}. {advice}"
+            f"Finding weights failed for {_network_label(network)} in {self.root}: expected "
+            f"{requested or 'a checkpoint'}, got {existing}. {advice}"
         )
 
 
 class _Query(NamedTuple):
-    """Properties of a requested checkpoint; None means any."""
+    """Properties of a requested checkpoint; None matches any value."""
 
     recipe: str | None
     epochs: int | None
@@ -337,7 +351,7 @@ class _Query(NamedTuple):
     seed: int | None
 
     def matches(self, record: CheckpointRecord) -> bool:
-        """Return whether a record matches; a number of epochs does not match a snapshot within the next epoch."""
+        """Return whether a record matches; `epochs` does not match a snapshot within the following epoch."""
         return (
             self.recipe in {None, record.recipe}
             and (self.epochs is None or (self.epochs == record.epochs and record.steps is None))
@@ -346,42 +360,42 @@ class _Query(NamedTuple):
         )
 
 
-def _label(network: NetworkName) -> str:
+def _network_label(network: NetworkName) -> str:
     _, dataset, index = network
     return f"{show_architecture(index)} {dataset}"
 
 
 def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
-    """Return the sort key of a network's trials of one recipe, in the order of preference of `find`."""
+    """Return the sort key of a trial by which `find` prefers trials of one recipe."""
     _, epochs, seed, steps = trial
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
 def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
-    """Return a sort key that places indices, by number, before names."""
+    """Return the sort key of an architecture: indices by number, followed by names."""
     return isinstance(index, str), index
 
 
 def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
-    """Describe the networks that have weights, listing at most `_SHOWN_NETWORKS`."""
+    """Describe the networks that have weights, and list at most `_MAX_LISTED_NETWORKS` of them."""
     if not indices:
-        return "none on this dataset"
-    more = ", …" if len(indices) > _SHOWN_NETWORKS else ""
-    shown = ", ".join(map(show_architecture, indices[:_SHOWN_NETWORKS]))
-    return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
+        return "no weights on this dataset"
+    ellipsis = ", …" if len(indices) > _MAX_LISTED_NETWORKS else ""
+    labels = ", ".join(map(show_architecture, indices[:_MAX_LISTED_NETWORKS]))
+    return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({labels}{ellipsis})"
 
 
 def _file_of(record: CheckpointRecord) -> str:
-    """Return the path of a record's weights below the store's folder."""
+    """Return the path of a record's weights file below the folder of the store."""
     length = f"e{record.epochs}" if record.steps is None else f"i{record.steps}"
-    trial = f"{record.recipe}{'-' if record.recipe else ''}{length}-s{record.seed}.safetensors"
+    file_name = f"{record.recipe}{'-' if record.recipe else ''}{length}-s{record.seed}.safetensors"
     if record.space == DEFAULT_SPACE:
-        return f"{record.dataset}/{record.index:06d}-{trial}"
-    return f"{record.space}/{record.dataset}/{record.index}/{trial}"
+        return f"{record.dataset}/{record.index:06d}-{file_name}"
+    return f"{record.space}/{record.dataset}/{record.index}/{file_name}"
 
 
 def _has_content(path: Path, raw: bytes) -> bool:
-    """Return whether a file has these bytes."""
+    """Return whether a file exists and contains exactly these bytes."""
     try:
         return read_file(path, len(raw)) == raw
     except (FileNotFoundError, IrregularFileError):
@@ -389,26 +403,26 @@ def _has_content(path: Path, raw: bytes) -> bool:
 
 
 def hash_weights(state_dict: StateDict) -> str:
-    """Return the SHA-256 of the file in which a store would save these tensors."""
+    """Return the SHA-256 that the file of these tensors would have in a store."""
     return hashlib.sha256(_serialise(state_dict)).hexdigest()
 
 
 def _serialise(state_dict: StateDict) -> bytes:
     from safetensors.torch import save
 
-    # Clone, because safetensors rejects tensors that share memory, as those of a pickle may.
+    # The tensors are cloned, because safetensors rejects tensors that share memory, which is possible in a pickle.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
 
 
 class FinishedSnapshots:
-    """Records of finished snapshots in a folder, by name; no two workers write the same name."""
+    """Folder of records of finished snapshots, one file per name; no two workers write the same name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, name: str, record: CheckpointRecord) -> None:
-        """Write a record; raises `StorageFullError` if no space is left."""
+        """Write a record, or raise `StorageFullError` if no space is left."""
         with atomic_write(self._path(name)) as stream:
             stream.write(record_line(record))
 
@@ -421,7 +435,7 @@ class FinishedSnapshots:
             return None
 
     def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
-        """Move a record durably to a store's manifest, and return it; None if it cannot be read."""
+        """Move a record durably to the manifest of a store, and return it; return None if it cannot be read."""
         record = self.read(name)
         if record is not None:
             store.enter(record)
@@ -430,17 +444,20 @@ class FinishedSnapshots:
         return record
 
     def recover(self, store: CheckpointStore) -> int:
-        """Move a killed driver's records of intact files to the manifest, and return their number; remove the rest."""
-        count = 0
+        """Move the records that a killed driver left to the manifest, and return their number.
+
+        Records whose weights file is missing or damaged are deleted.
+        """
+        n_moved = 0
         for path in sorted(self._folder.glob("*.json")):
             name = path.name.removesuffix(".json")
             record = self.read(name)
             if record is not None and _is_intact(store.root / record.file, record.sha256):
                 self.enter(name, store)
-                count += 1
+                n_moved += 1
             else:
                 path.unlink()
-        return count
+        return n_moved
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"

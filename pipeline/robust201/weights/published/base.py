@@ -1,4 +1,4 @@
-"""Shared parts of the readers of published weights: members of a source, selection of trials, weights.
+"""Types and functions that the readers of published weights share.
 
 Missing, truncated, damaged, unknown or non-finite weights raise `CheckpointError`.
 """
@@ -24,7 +24,7 @@ _Entry = TypeVar("_Entry")
 _Id = TypeVar("_Id", int, str)
 
 DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
-"""Default datasets. `cifar10-valid` (trained on half of CIFAR-10) is imported only if named."""
+"""Default datasets. `cifar10-valid` (trained on half of CIFAR-10) is imported only on request."""
 
 DEFAULT_HP = "200"
 DEFAULT_SEED = 777
@@ -32,7 +32,7 @@ DEFAULT_SEED = 777
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
 
 MAX_WEIGHTS_BYTES = 8 << 30
-"""Maximum size of one network's weights file: two billion parameters."""
+"""Maximum size of one network's weights file, which is enough for two billion parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Selection:
     """Selection of a network's trials.
 
     Attributes:
-        datasets: names that must all exist; None takes those of `DEFAULT_DATASETS` that exist.
+        datasets: names of datasets that must all exist; None selects the existing ones of `DEFAULT_DATASETS`.
         hp: training length, ``"200"`` or ``"12"`` epochs, as in the published records.
-        seed: preferred training seed; a network without it uses its lowest seed. None takes every seed.
+        seed: preferred training seed; a network without it uses its lowest seed. None selects every seed.
     """
 
     datasets: tuple[str, ...] | None = None
@@ -57,9 +57,9 @@ class SourceWeights:
     Attributes:
         index: id of the architecture in the source.
         spec: cell string in the source, or None.
-        seed: seed of the training; differs from the requested seed if the source lacks it.
-        channels: channels of the first stage (C, 16 as published); None in spaces without sizes.
-        cells: cells per stage (N, 5 as published), like `channels`.
+        seed: seed of the training; it differs from the requested seed if the source lacks that seed.
+        channels: channels of the first stage (C; 16 in published networks); None in spaces without sizes.
+        cells: cells per stage (N; 5 in published networks); None like `channels`.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
         source_sha256: 64 hex digits of the file or archive member.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
@@ -84,19 +84,21 @@ class SourceWeights:
 
 
 Member = Callable[[Selection], Iterator[SourceWeights]]
-"""One network of a source, which is opened only when its weights are read; a stream must be read in order."""
+"""Function that yields the selected weights of one network of a source.
+
+The network's file is opened only when it is called. The members of a stream must be called in order."""
 
 
 @dataclass(frozen=True)
 class WeightsFormat:
-    """One published storage format of networks.
+    """One published file format of networks' weights.
 
     Attributes:
         name: name on the command line.
-        description: short description of its files.
-        matches: returns whether a path looks like this format.
-        members: returns the networks in a path: all in ascending order, or the given ones; reading an absent one raises
-            `CheckpointError`.
+        description: short description of the files.
+        matches: function that returns whether the file names at a path are those of this format.
+        members: function that returns the networks at a path in ascending order; its second argument selects networks
+            (None: all). Reading an absent network raises `CheckpointError`.
     """
 
     name: str
@@ -106,7 +108,7 @@ class WeightsFormat:
 
 
 def absent_member(message: str) -> Member:
-    """Return a placeholder for a requested but absent network: reading it raises `CheckpointError`."""
+    """Return a placeholder for a requested network that is absent; reading it raises `CheckpointError`."""
 
     def reject(_selection: Selection) -> Iterator[SourceWeights]:
         raise CheckpointError(message)
@@ -120,7 +122,11 @@ def make_members(
     read: Callable[[_Id, _Entry, Selection], Iterator[SourceWeights]],
     absent: Callable[[_Id], str],
 ) -> list[Member]:
-    """Return the members of a source's entries by id; `absent` returns the message for a missing id."""
+    """Return the networks of a source in ascending order.
+
+    `entries` are the source's entries by id, `indices` the requested ids (None: all), `read` reads an entry, and
+    `absent` returns the error message for a missing id.
+    """
     return [
         partial(read, index, entries[index]) if index in entries else absent_member(absent(index))
         for index in sorted(entries if indices is None else set(indices))
@@ -128,7 +134,10 @@ def make_members(
 
 
 def matching_files(path: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
-    """Return the sorted files of a folder, or the file itself, whose full name matches; empty for a missing path."""
+    """Return the sorted files in a folder whose full names match, and the matches.
+
+    If `path` is a file, only this file is considered. If it does not exist, the list is empty.
+    """
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
     return [(file, match) for file in files if (match := pattern.fullmatch(file.name))]
 
@@ -139,17 +148,18 @@ def numbered_format(
     pattern: re.Pattern[str],
     read: Callable[[int, Path, Selection], Iterator[SourceWeights]],
 ) -> WeightsFormat:
-    """Return the format of a folder with one file per network; its index is the pattern's first group."""
+    """Return the format of a folder with one file per network; the pattern's first group is the network's index."""
 
     def members(path: Path, indices: Collection[int] | None) -> list[Member]:
         files: dict[int, Path] = {}
         for file, match in matching_files(path, pattern):
-            files.setdefault(int(match[1]), file)  # prefer the zero-padded name, like the official reader
+            # Zero-padded names come first, so they are preferred as in the official reader.
+            files.setdefault(int(match[1]), file)
 
         def absent(index: int) -> str:
             return (
-                f"Finding weights failed for #{index} in {path}: expected a file of network #{index}, got {len(files)} "
-                "files of others. Add the file or leave it out."
+                f"Finding weights failed for #{index} in {path}: there is no file of network #{index}, only "
+                f"{len(files)} files of other networks. Add the file, or exclude the network."
             )
 
         return make_members(files, indices, read, absent)
@@ -163,36 +173,36 @@ def read_network_file(path: Path) -> bytes:
         return read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
         raise CheckpointError(
-            f"Reading weights failed for {path}: expected a readable file of one network, got {error.strerror}. "
+            f"Reading weights failed for {path}: {error.strerror}. "
             "Correct the path, or get the file again from its publisher."
         ) from error
 
 
 def choose_seeds(present: Collection[int], preferred: int | None) -> list[int]:
-    """Return the preferred seed if present, else the lowest; for None, all ascending."""
+    """Return the preferred seed if it is present, else the lowest seed; if `preferred` is None, all seeds ascending."""
     if preferred is None:
         return sorted(present)
     return [preferred] if preferred in present else [min(present)]
 
 
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")
-"""Name prefixes added by `DataParallel` and `torch.compile`."""
+"""Prefixes that `DataParallel` and `torch.compile` add to the names of tensors."""
 
 _STATE_DICT_ENTRIES = ("state_dict", "model_state_dict", "model", "net", "network")
 """Usual names of the state_dict in a training checkpoint, in order of preference."""
 
 
 def wrapper_prefix(names: Iterable[str]) -> str:
-    """Return the longest wrapper prefix that all names have, such as ``module.``."""
+    """Return the longest wrapper prefix that all names have, such as ``module.`` or ``module._orig_mod.``."""
     names, prefix = list(names), ""
-    while names and (step := _common_step(names, prefix)):
-        prefix += step
+    while names and (next_prefix := _common_prefix_after(names, prefix)):
+        prefix += next_prefix
     return prefix
 
 
-def _common_step(names: list[str], prefix: str) -> str:
-    steps = (step for step in _WRAPPER_PREFIXES if all(name.startswith(prefix + step) for name in names))
-    return next(steps, "")
+def _common_prefix_after(names: list[str], prefix: str) -> str:
+    candidates = (wrapper for wrapper in _WRAPPER_PREFIXES if all(name.startswith(prefix + wrapper) for name in names))
+    return next(candidates, "")
 
 
 def _is_state_dict(value: Any) -> bool:
@@ -205,44 +215,45 @@ def _is_state_dict(value: Any) -> bool:
     )
 
 
-def find_state_dict(content: Any, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Return the state_dict in a file's content, which is the content itself or an entry, without wrapper prefixes.
+def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
+    """Return the state_dict in the content of a file, without wrapper prefixes.
 
-    An entry with a usual name is preferred; otherwise it must be the only state_dict. `say` receives a line if an entry
-    is used or a prefix removed.
+    The content may be the state_dict itself or contain it as an entry. An entry with a usual name is preferred; any
+    other must be the only state_dict. `print_line` is called with a message if an entry is used or a prefix removed.
 
     Warns:
-        RobustWarning: there are several state_dicts; the warning names the used one and the others.
+        RobustWarning: there are several state_dicts; the warning names the one in use and the others.
 
     Raises:
-        CheckpointError: there is no state_dict, several have unknown names, or it has unsupported tensors.
+        CheckpointError: there is no state_dict, there are several without a usual name, or it has unsupported tensors.
     """
-    entry, others = None, []
+    entry_name, other_entries = None, []
     if isinstance(content, Mapping) and not _is_state_dict(content):
-        entries = [key for key, value in content.items() if _is_state_dict(value)]
-        usual = [key for key in _STATE_DICT_ENTRIES if key in entries]
-        if len(entries) > 1 and not usual:
+        entry_names = [key for key, value in content.items() if _is_state_dict(value)]
+        usual_names = [key for key in _STATE_DICT_ENTRIES if key in entry_names]
+        if len(entry_names) > 1 and not usual_names:
             raise CheckpointError(
-                f"Reading weights failed for {name}: expected one state_dict, got {len(entries)}, such as "
-                f"{', '.join(map(repr, entries[:4]))}. Save the network's one in a separate file."
+                f"Reading weights failed for {name}: expected one state_dict, got {len(entry_names)}, such as "
+                f"{', '.join(map(repr, entry_names[:4]))}. Save the state_dict of the network in a separate file."
             )
-        entry = next(iter([*usual, *entries]), None)
-        others = [key for key in entries if key != entry]
-    if entry is not None:
-        content = content[entry]
+        entry_name = next(iter([*usual_names, *entry_names]), None)
+        other_entries = [key for key in entry_names if key != entry_name]
+    if entry_name is not None:
+        content = content[entry_name]
     state_dict = require_state_dict(content, name)
-    if others:
-        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+    if other_entries:
+        remaining_count = f" and {len(other_entries) - 4} more" if len(other_entries) > 4 else ""
         warnings.warn(
-            f"{name} contains several state_dicts: using {entry!r}, not {', '.join(map(repr, others[:4]))}{more}. To "
-            "use another one, save it in a separate file.",
+            f"{name} contains several state_dicts: using {entry_name!r}, not "
+            f"{', '.join(map(repr, other_entries[:4]))}{remaining_count}. To use another state_dict, save it in a "
+            "separate file.",
             RobustWarning,
             stacklevel=2,
         )
-    notes = [] if entry is None else [f"the entry {entry!r}"]
+    notes = [] if entry_name is None else [f"the entry {entry_name!r}"]
     notes += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
     if notes:
-        say(f"Using weights of {name}: {'; '.join(notes)}.")
+        print_line(f"Using weights of {name}: {'; '.join(notes)}.")
     return state_dict
 
 
@@ -256,15 +267,15 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
             got = f"a dictionary of {', '.join(map(repr, list(value)[:4])) or 'nothing'}"
         raise CheckpointError(
             f"Reading weights failed for {name}: expected a state_dict of named tensors, got {got}. "
-            "Get or save the file again, with the network's state_dict()."
+            "Get the file again, or save it again with the network's state_dict()."
         )
     for key, tensor in value.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
             raise CheckpointError(
                 f"Reading weights failed for {name}: expected dense tensors on the CPU, got {key!r}, which is "
-                f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the network's float weights."
+                f"{tensor.dtype}, {tensor.layout} on {tensor.device}. Save the floating-point weights of the network."
             )
-    # A view may repeat a few bytes of a file indefinitely.
+    # A view in the file may repeat a few bytes so often that they would fill the memory.
     n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in value.values())
     if n_bytes > MAX_WEIGHTS_BYTES:
         raise CheckpointError(
@@ -276,20 +287,20 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def read_test_accuracy(percents: Any, epochs: int) -> float | None:
-    """Return the accuracy on the whole test split after the last epoch, as a fraction, from a trial's percentages.
+    """Return the test accuracy of a trial after the last epoch, as a fraction; None if the trial does not have it.
 
-    Their names are as in ``{"ori-test@199": 93.43}``; "ori-test" are 10,000 images of the CIFAR datasets and 6,000 of
-    ImageNet16-120. Returns None if the trial has no such number.
+    `percents` are the trial's percentages, such as ``{"ori-test@199": 93.43}``; "ori-test" means the whole test split
+    of 10,000 images (CIFAR datasets) or 6,000 images (ImageNet16-120).
     """
     percent = percents.get(f"ori-test@{epochs - 1}") if isinstance(percents, Mapping) else None
     return float(percent) / 100 if isinstance(percent, int | float) and 0 <= percent <= 100 else None
 
 
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
-    """Return (channels C, cells per stage N, number of classes), inferred from a network's tensors.
+    """Infer (channels C, cells per stage N, number of classes) from the tensors of a network.
 
-    Names are as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the first residual
-    block follows the N cells of the first stage.
+    The tensors have the names of the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py), where
+    the first residual block follows the N cells of the first stage.
 
     Raises:
         CheckpointError: the tensors do not belong to such a network.
@@ -297,16 +308,16 @@ def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
     blocks = [int(match.group(1)) for key in state_dict if (match := re.match(r"cells\.(\d+)\.conv_a\.", key))]
     stem, classifier = state_dict.get("stem.0.weight"), state_dict.get("classifier.weight")
     if not blocks or stem is None or classifier is None or stem.ndim != 4 or classifier.ndim != 2:
-        names = ", ".join(list(state_dict)[:3])
+        first_names = ", ".join(list(state_dict)[:3])
         raise CheckpointError(
             f"Reading weights failed for {name}: expected the tensors of a NAS-Bench-201 network (stem.0.weight, "
-            f"cells.N.conv_a…, classifier.weight), got {names}, …. Import a network of this space."
+            f"cells.N.conv_a…, classifier.weight), got {first_names}, …. Import a network of this space."
         )
     return int(stem.shape[0]), min(blocks), int(classifier.shape[0])
 
 
 def count_parameters(state_dict: StateDict) -> int:
-    """Return the number of trainable parameters of a state_dict: all but the running statistics of BatchNorm."""
+    """Return the number of parameters in a state_dict, without the running statistics of BatchNorm."""
     return sum(tensor.numel() for key, tensor in state_dict.items() if not _BUFFER_KEY.search(key))
 
 
@@ -314,8 +325,8 @@ def check_finite(state_dict: StateDict, name: str) -> None:
     """Check that weights contain neither NaN nor infinity."""
     for key, tensor in state_dict.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            bad = int((~tensor.isfinite()).sum())
+            n_not_finite = int((~tensor.isfinite()).sum())
             raise CheckpointError(
-                f"Reading weights failed for {name}: expected finite numbers, got {bad} NaN or infinite values in "
-                f"{key}. Get the weights again, or train the network again."
+                f"Reading weights failed for {name}: {key} has {n_not_finite} NaN or infinite values. "
+                "Get the weights again, or train the network again."
             )

@@ -1,4 +1,4 @@
-"""The table of published weight formats; a new one is a module and one row here."""
+"""The table of published weight formats. A new format needs a module and one row here."""
 
 from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
@@ -23,25 +23,22 @@ FORMATS = {
         STATE_DICTS,
     )
 }
-"""Formats by name, in the order in which `detect` tries them."""
+"""Formats by name; `detect` tries them in this order."""
 
 
 def detect(path: Path) -> WeightsFormat:
-    """Return the first format of `FORMATS` that matches a path's file names."""
+    """Return the first format of `FORMATS` that matches the file names at a path."""
     for row in FORMATS.values():
         if row.matches(path):
             return row
     if not path.exists():
-        raise CheckpointError(
-            f"Finding weights failed for {path}: expected a file or folder of networks, got no such file or folder. "
-            "Check the path."
-        )
-    known = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
-    names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
-    got = ", ".join(names) or "an empty folder"
+        raise CheckpointError(f"Finding weights failed for {path}: no such file or folder. Check the path.")
+    known_formats = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
+    file_names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
+    got = ", ".join(file_names) or "an empty folder"
     raise CheckpointError(
-        f"Finding weights failed for {path}: expected one of the published formats ({known}), got {got}. "
-        "Check the path, or name the format with --format."
+        f"Finding weights failed for {path}: expected one of the published formats ({known_formats}), got {got}. "
+        "Check the path, or set the format with --format."
     )
 
 
@@ -50,19 +47,18 @@ def open_members(
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
-    """Return a source's networks and their number, which is an upper limit for streams."""
+    """Return the networks of a source, and their number (an upper limit for streams)."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
-            f"Finding weights failed for {path}: expected the name of a format, got {format!r}."
-            f"{closest(format, FORMATS)}"
+            f"Finding weights failed for {path}: there is no format {format!r}.{closest(format, FORMATS)}"
         )
-    row = detect(path) if format is None else FORMATS[format]
-    if not path.exists() and not row.matches(path):
+    weights_format = detect(path) if format is None else FORMATS[format]
+    if not path.exists() and not weights_format.matches(path):
         raise CheckpointError(
-            f"Finding weights failed for {path}: expected {row.description}, got no such file or folder. "
+            f"Finding weights failed for {path}: there is no such file or folder ({weights_format.description}). "
             "Check the path."
         )
-    members = row.members(path, indices)
+    members = weights_format.members(path, indices)
     if indices is not None:
         return members, len(set(indices))
     return members, len(members) if isinstance(members, Sized) else N_ARCHITECTURES

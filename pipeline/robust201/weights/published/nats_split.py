@@ -1,7 +1,7 @@
-"""Reader of NATS-Bench's full archive as downloaded: tar parts, read without unpacking.
+"""Reader of NATS-Bench's full archive in the form of its download, which is a tar archive split into parts.
 
-Only the headers and the records of requested networks are read, and the rest is skipped. So importing six networks
-costs about as much as reading six records, not the whole archive.
+Nothing is unpacked. Only the headers and the records of requested networks are read, so importing six networks takes
+about as long as reading six records.
 """
 
 import bisect
@@ -34,58 +34,63 @@ def is_part_name(name: str) -> bool:
 
 
 def find_parts(path: Path) -> list[Path]:
-    """Return the parts of an archive up to the first missing one; `path` is its folder, a part, or the common name."""
+    """Return the parts of an archive up to the first missing part.
+
+    `path` is the folder of the parts, one of the parts, or their common name.
+    """
     folder = path if path.is_dir() else path.parent
     files = sorted(file for file in folder.iterdir() if is_part_name(file.name)) if folder.is_dir() else []
-    bases = {_base(file) for file in files}
+    archive_names = {_archive_name(file) for file in files}
     if not path.is_dir():
-        bases &= {_base(path)} if is_part_name(path.name) else set()
-    if len(bases) != 1:
+        archive_names &= {_archive_name(path)} if is_part_name(path.name) else set()
+    if len(archive_names) != 1:
         raise CheckpointError(
-            f"Finding the parts of an archive failed for {path}: expected those of one archive, got "
-            f"{', '.join(sorted(bases)) or 'none'}. Name one of its parts."
+            f"Finding the parts of an archive failed for {path}: expected the parts of one archive, got "
+            f"{', '.join(sorted(archive_names)) or 'none'}. Set the path to one part of the archive."
         )
-    base = bases.pop()
-    by_suffix = {file.name.removeprefix(base): file for file in files if _base(file) == base}
-    return [by_suffix.pop("")] if "" in by_suffix else _contiguous(by_suffix, folder / base)
+    archive_name = archive_names.pop()
+    by_suffix = {file.name.removeprefix(archive_name): file for file in files if _archive_name(file) == archive_name}
+    return [by_suffix.pop("")] if "" in by_suffix else _contiguous_parts(by_suffix, folder / archive_name)
 
 
-def _base(file: Path) -> str:
+def _archive_name(file: Path) -> str:
     match = _PART_NAME.fullmatch(file.name)
     return match["base"] if match else ""
 
 
-def _contiguous(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
+def _contiguous_parts(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
     parts: list[Path] = []
     for major in _SUFFIXES:
-        minor = list(itertools.takewhile(by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES)))
-        if major in by_suffix and minor:
+        minor_suffixes = list(
+            itertools.takewhile(by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES))
+        )
+        if major in by_suffix and minor_suffixes:
             raise CheckpointError(
-                f"Finding the parts of an archive failed for {archive}: expected {by_suffix[major].name} or its "
-                f"parts, got both. Remove one of them."
+                f"Finding the parts of an archive failed for {archive}: there are both {by_suffix[major].name} and "
+                "smaller parts of it. Remove one of them."
             )
-        suffixes = [major] if major in by_suffix else minor
+        suffixes = [major] if major in by_suffix else minor_suffixes
         if not suffixes:
             break
         parts += [by_suffix[suffix] for suffix in suffixes]
     if not parts:
         raise CheckpointError(
-            f"Finding the parts of an archive failed for {archive}: expected its first part {archive.name}aa, got "
-            f"{', '.join(sorted(by_suffix))} only. Get the missing part."
+            f"Finding the parts of an archive failed for {archive}: the first part {archive.name}aa is missing; there "
+            f"is only {', '.join(sorted(by_suffix))}. Get the missing part."
         )
     return parts
 
 
 def missing_after(parts: Sequence[Path]) -> str:
-    """Return the name of the part after the last one, for a message."""
+    """Return the name of the part that follows the last of `parts`, for messages."""
     match = _PART_NAME.fullmatch(parts[-1].name)
     if match is None or match["major"] is None:
         return f"the rest of {parts[-1].name}"
-    following = _SUFFIXES[_SUFFIXES.index(match["major"]) + 1 :] or ["…"]
+    next_major = _SUFFIXES[_SUFFIXES.index(match["major"]) + 1 :] or ["…"]
     if match["minor"] is None:
-        return f"{match['base']}{following[0]}"
-    finer = _SUFFIXES[_SUFFIXES.index(match["minor"]) + 1 :] or ["…"]
-    return f"{match['base']}{match['major']}-{finer[0]} or {match['base']}{following[0]}-aa"
+        return f"{match['base']}{next_major[0]}"
+    next_minor = _SUFFIXES[_SUFFIXES.index(match["minor"]) + 1 :] or ["…"]
+    return f"{match['base']}{match['major']}-{next_minor[0]} or {match['base']}{next_major[0]}-aa"
 
 
 class JoinedParts(io.RawIOBase):
@@ -105,7 +110,7 @@ class JoinedParts(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a position in the joined file; as for any file, it may be past the end."""
+        """Move to a position in the joined file, which may be past the end as in any file."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ends[-1]}[whence]
         self._position = max(0, start + offset)
         return self._position
@@ -114,22 +119,22 @@ class JoinedParts(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer from the current position, at most to the end of the current part."""
-        number = bisect.bisect_right(self._ends, self._position)
-        if number == len(self._parts):
+        """Read bytes from the current position into a buffer, at most to the end of the current part."""
+        part_number = bisect.bisect_right(self._ends, self._position)
+        if part_number == len(self._parts):
             return 0
-        if self._open is None or self._open[0] != number:
+        if self._open is None or self._open[0] != part_number:
             self._close_part()
-            self._open = number, cast(io.BufferedReader, open_file(self._parts[number], None))
+            self._open = part_number, cast(io.BufferedReader, open_file(self._parts[part_number], None))
         file = self._open[1]
-        start = self._ends[number - 1] if number else 0
+        start = self._ends[part_number - 1] if part_number else 0
         file.seek(self._position - start)
-        count = file.readinto(buffer)
-        self._position += count
-        return count
+        n_bytes = file.readinto(buffer)
+        self._position += n_bytes
+        return n_bytes
 
     def is_complete_tar(self) -> bool:
-        """Return whether the joined file ends with two empty blocks, like a complete tar archive."""
+        """Return whether the joined file ends with two empty blocks, as a complete tar archive does."""
         position = self.tell()
         self.seek(max(0, self._ends[-1] - len(_END_OF_TAR)))
         tail = b"".join(iter(lambda: self.read(len(_END_OF_TAR)), b""))
@@ -159,26 +164,30 @@ def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
     requested = None if indices is None else set(indices)
     with JoinedParts(parts) as joined:
         is_complete = joined.is_complete_tar()
-        yield from _walk(io.BufferedReader(joined, 1 << 16), parts, requested, is_complete=is_complete)
+        yield from _requested_members(io.BufferedReader(joined, 1 << 16), parts, requested, is_complete=is_complete)
     if requested is None and not is_complete:
-        raise CheckpointError(_cut_off(parts, "all records"))
+        raise CheckpointError(_truncated_message(parts, "the rest of the records"))
     for index in sorted(requested or ()):
-        yield absent_member(_absent(parts, index) if is_complete else _cut_off(parts, f"the record of #{index}"))
+        record = f"the record of #{index}"
+        yield absent_member(_absent_message(parts, index) if is_complete else _truncated_message(parts, record))
 
 
-def _walk(
+def _requested_members(
     stream: io.BufferedReader, parts: list[Path], remaining: set[int] | None, *, is_complete: bool
 ) -> Iterator[Member]:
-    """Yield the requested records in archive order, and remove them from `remaining`."""
-    found_indices: set[int] = set()
+    """Yield the requested networks in the order of the archive, and remove their indices from `remaining`.
+
+    If `remaining` is None, all networks are requested.
+    """
+    read_indices: set[int] = set()
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
                 index = _index_of(entry, parts)
-                if index is None or index in found_indices or (remaining is not None and index not in remaining):
+                if index is None or index in read_indices or (remaining is not None and index not in remaining):
                     continue
-                found_indices.add(index)
-                yield _record(archive, entry, index, parts)
+                read_indices.add(index)
+                yield _record_member(archive, entry, index, parts)
                 if remaining is not None:
                     remaining.discard(index)
                     if not remaining:
@@ -186,17 +195,17 @@ def _walk(
     except tarfile.TarError as error:
         if is_complete:
             raise CheckpointError(
-                f"Reading an archive failed for {parts[0]}: expected the headers of a tar archive, got damaged ones "
-                f"({error}). Get its parts again."
+                f"Reading an archive failed for {parts[0]}: the headers of the tar archive are damaged ({error}). "
+                "Get the parts again."
             ) from error
 
 
 def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
-    """Return the index in an entry's name; None for folders and other files."""
+    """Return the network index in the name of an entry; None for folders and other files."""
     path = PurePosixPath(entry.name)
     if path.is_absolute() or ".." in path.parts:
         raise CheckpointError(
-            f"Reading an archive failed for {parts[0]}: expected entries inside its own folder, got {entry.name!r}. "
+            f"Reading an archive failed for {parts[0]}: the entry {entry.name!r} is outside the folder of the archive. "
             "Get the archive from its publisher."
         )
     match = RECORD_NAME.fullmatch(path.name)
@@ -211,31 +220,31 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
     return int(match.group(1))
 
 
-def _record(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> Member:
+def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> Member:
     def weights(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
-            raw = b"" if stream is None else stream.read()
+            record_bytes = b"" if stream is None else stream.read()
         except tarfile.TarError:
-            raw = b""
-        if len(raw) != entry.size:
-            raise CheckpointError(_cut_off(parts, f"the record of #{index}"))
-        return read_nats(index, raw, f"{parts[0]}:{entry.name}", selection)
+            record_bytes = b""
+        if len(record_bytes) != entry.size:
+            raise CheckpointError(_truncated_message(parts, f"the record of #{index}"))
+        return read_nats(index, record_bytes, f"{parts[0]}:{entry.name}", selection)
 
     return weights
 
 
-def _cut_off(parts: list[Path], what: str) -> str:
+def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
-        f"Reading an archive failed for {parts[0].parent}: expected {missing_after(parts)} after {parts[-1].name} to "
-        f"contain {what}, got no such part. Get the missing part; parts need not be joined."
+        f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in {missing_after(parts)}, which "
+        f"is missing after {parts[-1].name}. Get the missing part; it is not necessary to join the parts."
     )
 
 
-def _absent(parts: list[Path], index: int) -> str:
+def _absent_message(parts: list[Path], index: int) -> str:
     return (
-        f"Finding weights failed for #{index} in {parts[0]}: expected its record in the archive, got none. "
-        "Leave it out, or import it from another source."
+        f"Finding weights failed for #{index} in {parts[0]}: the archive has no record of this network. "
+        "Exclude the network, or import it from another source."
     )
 
 

@@ -1,7 +1,7 @@
-"""Reader of the files of NAS-Bench-201's training: one per network and seed, with the weights for all datasets.
+"""Reader of the files that NAS-Bench-201's training writes, one per network and seed with the weights on all datasets.
 
-Layout: ``arch-{index:06d}-seed-{seed:04d}.pth``, torch.save of {"info", "all_dataset_keys", dataset: {"net_state_dict",
-"total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
+``arch-{index:06d}-seed-{seed:04d}.pth`` is written with torch.save and contains {"info", "all_dataset_keys", dataset:
+{"net_state_dict", "total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
 """
 
 import hashlib
@@ -37,46 +37,46 @@ def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
 
     def absent(index: int) -> str:
         return (
-            f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or with another "
-            f"seed, got files of {len(by_index)} other networks. Add the file or leave it out."
+            f"Finding weights failed for #{index} in {path}: there is no file arch-{index:06d}-seed-….pth, only files "
+            f"of {len(by_index)} other networks. Add the file, or exclude the network."
         )
 
     return make_members(by_index, indices, _read_network, absent)
 
 
 def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:
-    """Yield each dataset's weights from the file of the preferred seed, else of the lowest seed that has them."""
+    """Yield the weights on each dataset, from the file of the preferred seed or of the lowest seed with weights."""
     requested = selection.datasets or DEFAULT_DATASETS
-    missing = set(requested)
+    missing_datasets = set(requested)
     available: dict[str, None] = {}
     for seed in sorted(files, key=lambda seed: (seed != selection.seed, seed)):
-        if selection.seed is not None and not missing:
+        if selection.seed is not None and not missing_datasets:
             break
         raw = read_network_file(files[seed])
         trials = _trials_of(raw, str(files[seed]))
         available |= dict.fromkeys(trials)
         for dataset in requested:
-            if dataset in trials and (selection.seed is None or dataset in missing):
-                missing.discard(dataset)
+            if dataset in trials and (selection.seed is None or dataset in missing_datasets):
+                missing_datasets.discard(dataset)
                 yield _read_trial(index, seed, files[seed], raw, dataset, trials[dataset], selection.hp)
-    if (missing and selection.datasets is not None) or missing == set(requested):
-        absent = next(dataset for dataset in requested if dataset in missing)
-        expected = absent if selection.datasets is not None else " or ".join(requested)
-        names = ", ".join(str(files[seed]) for seed in sorted(files))
-        got = f"those of {', '.join(available)}" if available else "none"
+    if (missing_datasets and selection.datasets is not None) or missing_datasets == set(requested):
+        first_missing = next(dataset for dataset in requested if dataset in missing_datasets)
+        expected = first_missing if selection.datasets is not None else " or ".join(requested)
+        file_names = ", ".join(str(files[seed]) for seed in sorted(files))
+        got = f"weights of {', '.join(available)}" if available else "none"
         raise CheckpointError(
-            f"Reading weights failed for #{index} in {names}: expected weights of {expected}, got {got}."
-            f"{closest(absent, available) if available else ' Get the files again.'}"
+            f"Reading weights failed for #{index} in {file_names}: expected weights of {expected}, got {got}."
+            f"{closest(first_missing, available) if available else ' Get the files again.'}"
         )
 
 
 def _trials_of(raw: bytes, name: str) -> dict[str, Mapping[str, Any]]:
-    """Return the trials with weights in a file, by dataset."""
+    """Return the trials in a file that have weights, by dataset."""
     content = load_torch(io.BytesIO(raw), name)
     return {
-        key: value
-        for key, value in (content.items() if isinstance(content, Mapping) else ())
-        if isinstance(value, Mapping) and value.get("net_state_dict") is not None
+        key: trial
+        for key, trial in (content.items() if isinstance(content, Mapping) else ())
+        if isinstance(trial, Mapping) and trial.get("net_state_dict") is not None
     }
 
 

@@ -1,18 +1,18 @@
 """Reader of the nested records of NATS-Bench and NAS-Bench-201 in their published archives.
 
-- NATS-Bench, full: ``NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2``, else ``{index:d}.pickle.pbz2``, one
+- NATS-Bench, full: ``NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`` or ``{index:d}.pickle.pbz2``, one
   bz2-compressed pickle (protocol 4) per network (nats_bench 1.8, api_utils.py, `NASBenchMetaAPI.reload`). The "simple"
-  archive has the same layout without weights.
+  archive has the same layout, but no weights.
 - NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file per network: ``"full"`` (200
   epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files have no
   weights.
 - The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``, have no weights.
 
-Structure (nats_bench 1.8, api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py): training length
-→ {arch_index, arch_str, all_results: {(dataset, seed): trial}, …}; a trial has net_state_dict (None in the "simple"
-files), arch_config, epochs, params and eval_acc1es {"ori-test@199": percent}. Its `seed` is a string; the integer in
-the key is used instead. In some trials `params` and `flop` belong to another network (NATS-Bench issue 36), so they
-are not used.
+A file maps each training length to {arch_index, arch_str, all_results: {(dataset, seed): trial}, …} (nats_bench 1.8,
+api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py). A trial has net_state_dict (None in the
+"simple" files), arch_config, epochs, params and eval_acc1es {"ori-test@199": percent}. Its `seed` is a string, so the
+integer in the key is used instead. In some trials, `params` and `flop` belong to another network (NATS-Bench issue 36),
+so they are not used.
 """
 
 import bz2
@@ -42,17 +42,17 @@ from robust201.weights.published.base import (
 )
 
 RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
-"""Name of a record of NATS-Bench; its group is the index."""
+"""Pattern of the file name of a NATS-Bench record; its group is the index."""
 
-# The largest network with all four datasets and three seeds, at both training lengths, has about 130 MB.
+# The record of the largest network, with four datasets, three seeds and both training lengths, has about 130 MB.
 _MAX_RECORD_BYTES = 1 << 30
 
-_LENGTHS = {"less": "12", "full": "200"}
-"""Names of the training lengths, from NAS-Bench-201's to NATS-Bench's."""
+_NATS_LENGTH_NAMES = {"less": "12", "full": "200"}
+"""NATS-Bench's name of a training length, by NAS-Bench-201's name."""
 
 
 def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
-    """Return the selected weights of one record of NATS-Bench; `raw` are its compressed bytes."""
+    """Return the selected weights in one record of NATS-Bench; `raw` is the compressed record."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
     states = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
     return _weights_of(states, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest())
@@ -66,23 +66,23 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
     raw = read_network_file(path)
     states = load_torch(io.BytesIO(raw), str(path))
     if isinstance(states, dict):
-        states = {_LENGTHS.get(name, name): state for name, state in states.items()}
+        states = {_NATS_LENGTH_NAMES.get(name, name): state for name, state in states.items()}
     return _weights_of(states, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest())
 
 
 def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
-    """Return the format of a merged file of all networks' records, which is rejected because it has no weights."""
-    compiled = re.compile(pattern)
+    """Return the format of a merged file with the records of all networks, which is rejected for lack of weights."""
+    compiled_pattern = re.compile(pattern)
 
     def members(path: Path, _indices: Collection[int] | None) -> list[Member]:
         message = (
-            f"Reading weights failed for {path}: expected weights, got a merged file, which has records without "
-            "weights. Take the archive with weights (NATS-tss-v1_0-3ffb9-full)."
+            f"Reading weights failed for {path}: this merged file has records without weights. "
+            "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
         )
         return [absent_member(message)]
 
     return WeightsFormat(
-        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled)), members
+        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), members
     )
 
 
@@ -111,7 +111,7 @@ NATS_MERGED = _merged_format(
 def _weights_of(
     states: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
-    """Yield the selected trials' weights in one network's records, by dataset and seed."""
+    """Yield the weights of the selected trials in the records of one network, by dataset and seed."""
     state = _state_of(states, selection.hp, index, source)
     trials = _trials_of(state, source)
     with_weights = {
@@ -140,16 +140,16 @@ def _weights_of(
             )
 
 
-def _bad_records(
+def _invalid_records_error(
     name: str, expected: str, got: str, advice: str = "Get the file again from its publisher."
 ) -> Exception:
     return CheckpointError(f"Reading records failed for {name}: expected {expected}, got {got}. {advice}")
 
 
-def _field(mapping: Any, key: str, kind: Any, name: str) -> Any:
+def _field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
     value = mapping.get(key) if isinstance(mapping, Mapping) else None
-    if not isinstance(value, kind):
-        raise _bad_records(name, f"a {kind.__name__} named {key!r}", f"a {type(value).__name__}")
+    if not isinstance(value, field_type):
+        raise _invalid_records_error(name, f"a {field_type.__name__} named {key!r}", f"a {type(value).__name__}")
     return value
 
 
@@ -157,11 +157,11 @@ def _state_of(states: Any, hp: str, index: int, source: str) -> Any:
     if not isinstance(states, Mapping) or hp not in states:
         available = ", ".join(map(str, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
         advice = "Choose another training length with --epochs, or get the file again."
-        raise _bad_records(source, f"records of {hp} epochs", available, advice)
+        raise _invalid_records_error(source, f"records of {hp} epochs", available, advice)
     state = states[hp]
     record_index = _field(state, "arch_index", int, source)
     if record_index != index:
-        raise _bad_records(source, f"the records of network #{index}", f"those of #{record_index}")
+        raise _invalid_records_error(source, f"the records of network #{index}", f"the records of #{record_index}")
     return state
 
 
@@ -172,7 +172,7 @@ def _trials_of(state: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]
             case (str(dataset), int(seed)), Mapping():
                 trials[dataset][seed] = trial
             case _:
-                raise _bad_records(source, "trials by (dataset, seed)", repr(key))
+                raise _invalid_records_error(source, "trials by (dataset, seed)", repr(key))
     return dict(trials)
 
 
@@ -182,21 +182,22 @@ def _choose_datasets(
     datasets = (
         tuple(name for name in DEFAULT_DATASETS if name in usable) if selection.datasets is None else selection.datasets
     )
-    unknown = [name for name in datasets if name not in trials]
-    if unknown:
+    unknown_datasets = [name for name in datasets if name not in trials]
+    if unknown_datasets:
         raise CheckpointError(
-            f"Reading weights failed for {source}: expected trials of {unknown[0]!r}, got none."
-            f"{closest(unknown[0], trials)}"
+            f"Reading weights failed for {source}: there are no trials on {unknown_datasets[0]!r}."
+            f"{closest(unknown_datasets[0], trials)}"
         )
-    empty = [name for name in datasets if name not in usable]
-    if empty or not datasets:
-        what = ", ".join(empty) if empty else f"any of {', '.join(DEFAULT_DATASETS)}"
+    without_weights = [name for name in datasets if name not in usable]
+    if without_weights or not datasets:
+        expected = ", ".join(without_weights) if without_weights else f"any of {', '.join(DEFAULT_DATASETS)}"
         available = (
             f"weights of {', '.join(usable)} only" if usable else "records without weights (net_state_dict is None)"
         )
         raise CheckpointError(
-            f"Reading weights failed for {source}: expected weights of {what} after {selection.hp} epochs, got "
-            f"{available}. Take the archive with weights (NATS-tss-v1_0-3ffb9-full), or choose others with --datasets."
+            f"Reading weights failed for {source}: expected weights of {expected} after {selection.hp} epochs, got "
+            f"{available}. Use the archive with weights (NATS-tss-v1_0-3ffb9-full), or choose other datasets with "
+            "--datasets."
         )
     return datasets
 
@@ -204,5 +205,5 @@ def _choose_datasets(
 def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
     epochs = int(_field(trial, "epochs", int, name))
     if str(epochs) != hp:
-        raise _bad_records(name, f"a training of {hp} epochs", str(epochs))
+        raise _invalid_records_error(name, f"a training of {hp} epochs", str(epochs))
     return epochs, _field(trial, "arch_config", Mapping, name)

@@ -1,7 +1,7 @@
-"""Reader of a plain folder of state_dicts, one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
+"""Reader of a folder of state_dicts with one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
 
 Files of other spaces are named after the architecture, such as ``resnet18.safetensors``. The files contain only
-tensors, so the caller specifies dataset, length and seed of the training.
+tensors, so the caller specifies the dataset, length and seed of the training.
 """
 
 import hashlib
@@ -39,11 +39,14 @@ if TYPE_CHECKING:
 
 _NAMED_FILE = re.compile(r"([A-Za-z][\w.-]*)\.(?:pth|pt|safetensors)")
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
-_MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
+_MAX_HEADER_BYTES = 100 << 20  # the limit of safetensors
 
 
 def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] | None:
-    """Return the file size and the tensors' shapes by name according to a safetensors header; None if invalid."""
+    """Return the size of the file and the tensors' shapes by name, according to a safetensors header.
+
+    The result is None if the header is invalid.
+    """
     n_bytes = stream.seek(0, SEEK_END)
     stream.seek(0)
     length = int.from_bytes(stream.read(8), "little")
@@ -52,16 +55,18 @@ def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] 
     try:
         tensors = json.loads(stream.read(length))
         tensors.pop("__metadata__", None)
-        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        data_end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
         shapes = {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
     sizes = (size for shape in shapes.values() for size in shape)
-    return (8 + length + end, shapes) if all(type(size) is int and size >= 0 for size in sizes) else None
+    return (8 + length + data_end, shapes) if all(type(size) is int and size >= 0 for size in sizes) else None
 
 
 def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes of tensors by name from a safetensors header; `name` and `advice` are for messages.
+    """Return the shapes of the tensors in a safetensors file, by name, from the header alone.
+
+    `name` and `advice` are the name of the file and the remedy in error messages.
 
     Raises:
         OSError: the file cannot be read.
@@ -74,14 +79,14 @@ def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, .
     if header is None or n_bytes != header[0]:
         expected = "a safetensors file" if header is None else f"{header[0]:,} bytes"
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected {expected}, got {n_bytes:,} bytes: the file is truncated or "
+            f"Reading weights failed for {name}: expected {expected}, got {n_bytes:,} bytes. The file is truncated or "
             f"damaged. {advice}"
         )
     return header[1]
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
-    """Return the CPU tensors by name, all finite, of the bytes of a safetensors file."""
+    """Return the tensors in the bytes of a safetensors file, by name, finite and on the CPU."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -89,9 +94,9 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
     try:
         tensors: dict[str, torch.Tensor] = load(raw)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        got = f"a truncated or damaged one ({error})" if raw else "an empty one"
+        got = f"a truncated or damaged file ({error})" if raw else "an empty file"
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected a whole safetensors file, got {got}. Get or save the file "
+            f"Reading weights failed for {name}: expected a complete safetensors file, got {got}. Get or save the file "
             "again."
         ) from error
     check_finite(tensors, name)
@@ -99,9 +104,10 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def reject_torch_file(beginning: bytes, name: str) -> None:
-    """Reject a PyTorch file by its first bytes, because it is a pickle, which workers never open."""
+    """Reject a PyTorch file by its first bytes, because it is a pickle and workers never open pickles."""
     if is_torch_file(beginning[:TORCH_MAGIC_BYTES]):
-        path = PurePath(name)  # a file that already has the suffix must not be overwritten
+        # If the file already has the suffix .safetensors, the new file must have another name.
+        path = PurePath(name)
         target = str(path.with_suffix(".converted.safetensors" if path.suffix == ".safetensors" else ".safetensors"))
         program = (
             "from safetensors.torch import save_file; from robust201.weights.loading import read_weights; "
@@ -109,29 +115,29 @@ def reject_torch_file(beginning: bytes, name: str) -> None:
         )
         raise CheckpointError(
             f"Reading weights failed for {name}: expected a safetensors file, got a PyTorch file, which is a pickle. "
-            f"Convert it and name the new file: python -c {quote(program)}"
+            f"Convert the file, and use the new file: python -c {quote(program)}"
         )
 
 
-def parse_weights(raw: bytes, name: str, say: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
-    """Return the CPU tensors by name of the bytes of a safetensors or PyTorch file (see `find_state_dict`)."""
+def parse_weights(raw: bytes, name: str, print_line: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
+    """Return the tensors in the bytes of a safetensors or PyTorch file, by name (see `find_state_dict`)."""
     is_pickle = is_torch_file(raw[:TORCH_MAGIC_BYTES])
     content = load_torch(io.BytesIO(raw), name) if is_pickle else parse_safetensors(raw, name)
-    # Clone, because tensors of a pickle may share memory, which safetensors cannot write.
-    state_dict = {key: tensor.clone() for key, tensor in find_state_dict(content, name, say).items()}
+    # The tensors are cloned, because tensors of a pickle may share memory, which safetensors cannot write.
+    state_dict = {key: tensor.clone() for key, tensor in find_state_dict(content, name, print_line).items()}
     check_finite(state_dict, name)
     return state_dict
 
 
-def _read(
+def _read_state_dict(
     index: ArchitectureId, path: Path, selection: Selection, *, n_classes: int | None = None
 ) -> Iterator[SourceWeights]:
-    """Read one network; without `n_classes`, this number and the skeleton's size are inferred from the tensors."""
+    """Read one network; without `n_classes`, the number of classes and the skeleton are inferred from the tensors."""
     if selection.datasets is None or len(selection.datasets) != 1:
         got = "none" if selection.datasets is None else ", ".join(selection.datasets)
         raise CheckpointError(
             f"Reading weights failed for {path.parent}: expected the one dataset that these networks were trained on, "
-            f"got {got}. Name it with --datasets."
+            f"got {got}. Set the dataset with --datasets."
         )
     name, raw = str(path), read_network_file(path)
     state_dict = parse_weights(raw, name, lambda _line: None)
@@ -154,21 +160,23 @@ def _read(
 
 
 def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """Return the networks of a folder or file, named after the files; None takes all."""
+    """Return the networks in a folder or file, whose files are named after the networks; `names` None selects all."""
     files = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
     if not files:
         raise CheckpointError(
-            f"Finding weights failed for {path}: expected files such as resnet18.safetensors, named by their networks, "
-            "got none. Check the path."
+            f"Finding weights failed for {path}: there are no files named after networks, such as "
+            "resnet18.safetensors. Check the path."
         )
 
     def absent(name: str) -> str:
         return (
-            f"Finding weights failed for {name} in {path}: expected a file {name}.safetensors, got "
-            f"{', '.join(sorted(files)[:4])}. Add the file or leave it out."
+            f"Finding weights failed for {name} in {path}: there is no file {name}.safetensors, only files of "
+            f"{', '.join(sorted(files)[:4])}. Add the file, or exclude the network."
         )
 
-    return make_members(files, names, partial(_read, n_classes=n_classes), absent)
+    return make_members(files, names, partial(_read_state_dict, n_classes=n_classes), absent)
 
 
-STATE_DICTS = numbered_format("state-dicts", "{index:06d}.pth, .pt or .safetensors, one dataset", _FILE_NAME, _read)
+STATE_DICTS = numbered_format(
+    "state-dicts", "{index:06d}.pth, .pt or .safetensors, one dataset", _FILE_NAME, _read_state_dict
+)
