@@ -39,7 +39,7 @@ def test_export_rejects_folder_of_another_sweep(tmp_path):
     export(tmp_path / "out", other)
     before = read_tree(tmp_path / "out")
     with pytest.raises(
-        InputError, match="earlier export of the sweep 'fabricated', got an export of the sweep 'other'"
+        InputError, match=r"contains an export of the sweep 'other'.+ earlier export of the sweep 'fabricated'"
     ):
         export(tmp_path / "out", plan)
     assert read_tree(tmp_path / "out") == before
@@ -78,7 +78,7 @@ def test_sweep_with_same_name_is_another_if_all_protocols_differ(tmp_path, earli
     if same:
         export(tmp_path, later)
         return
-    with pytest.raises(InputError, match="of the same name but of other protocols"):
+    with pytest.raises(InputError, match="with the same name but different protocols"):
         export(tmp_path, later)
     assert read_tree(tmp_path) == before
 
@@ -102,7 +102,7 @@ def test_sweep_with_same_protocols_is_another_if_all_weights_differ(tmp_path, ea
     export(tmp_path, plan_of(earlier_content))
     before = read_tree(tmp_path)
     if not same:
-        with pytest.raises(InputError, match="of the same name and protocols but of other weights"):
+        with pytest.raises(InputError, match="with the same name and protocols but different weights"):
             export(tmp_path, plan_of(later_content))
         assert read_tree(tmp_path) == before
         (tmp_path / "weights.json").write_text("[]")  # with invalid content, the export is allowed
