@@ -158,7 +158,7 @@ def test_convert_command_reports_written_files(folder, robust201):
     assert "Wrote 4 Parquet files" in result.out
     assert "4 already existed" in robust201("convert", folder).out
     error_line = robust201("convert", folder / "parquet").refusal(2)
-    assert "expected JSON files" in error_line
+    assert "there are no JSON files" in error_line
 
 
 def test_converted_export_passes_verification(finished, tmp_path, robust201):

@@ -232,7 +232,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
 )
 def test_check_licence_rejects_characters_that_need_escaping(tmp_path, licence):
-    with pytest.raises(ConfigError, match="expected a licence of letters"):
+    with pytest.raises(ConfigError, match="expected a licence of at most 200 letters"):
         export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
     assert not (tmp_path / "out").exists()
 

@@ -391,14 +391,14 @@ def replace_folder_by_link(out: Path) -> None:
 
 
 UNEXPECTED_ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a pipe": (lambda out: os.mkfifo(out / "pipe"), "got a named pipe"),
-    "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "got a symbolic link to"),
-    "a link to nothing": (lambda out: (out / "link").symlink_to("nowhere"), "got a symbolic link to 'nowhere'"),
-    "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "got a symbolic link to '/'"),
-    "a link to itself": (lambda out: (out / "link").symlink_to("link"), "got a symbolic link to 'link'"),
-    "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "got a symbolic link to '..'"),
-    "a link for a listed file": (replace_file_by_link, "got a symbolic link to"),
-    "a link for a listed folder": (replace_folder_by_link, "got a symbolic link to"),
+    "a pipe": (lambda out: os.mkfifo(out / "pipe"), "this is a named pipe"),
+    "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "this is a symbolic link to"),
+    "a link to nothing": (lambda out: (out / "link").symlink_to("nowhere"), "this is a symbolic link to 'nowhere'"),
+    "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "this is a symbolic link to '/'"),
+    "a link to itself": (lambda out: (out / "link").symlink_to("link"), "this is a symbolic link to 'link'"),
+    "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "this is a symbolic link to '..'"),
+    "a link for a listed file": (replace_file_by_link, "this is a symbolic link to"),
+    "a link for a listed folder": (replace_folder_by_link, "this is a symbolic link to"),
 }
 
 

@@ -80,7 +80,7 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
             some[cell]
             == (expected(cell, "clean", 0.0) & expected(cell, "fog", 5.0) & expected(cell, "pgd", 0.5)).mean()
         )
-    with pytest.raises(ConfigError, match="expected at least one task"):
+    with pytest.raises(ConfigError, match="Choose at least one task"):
         data.worst_case("cifar10", [])
     table = data.worst_case("cifar10", [("fog", 5.0), ("pgd", 0.5)], intervals=True)
     n_images = len(expected(0, "fog", 5.0))

@@ -27,7 +27,7 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
     assert (frame["low"] <= frame["value"]).all()
     assert (frame["value"] <= frame["high"]).all()
     for options in ({"wide": True}, {"measure": "cm"}):
-        with pytest.raises(ConfigError, match="intervals are available only for accuracies in the long form"):
+        with pytest.raises(ConfigError, match="intervals are only available for accuracies in the long form"):
             data.to_frame(intervals=True, **options)
 
 

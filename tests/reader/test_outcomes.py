@@ -64,7 +64,7 @@ def test_outcomes_equal_measured_predictions(folder: Path) -> None:
     np.testing.assert_array_equal(some.correct, read_back.correct[[3, 0]])
     with pytest.raises(ArchitectureError, match="the architecture has no outcomes"):
         some.of([2])
-    with pytest.raises(ConfigError, match=r"expected a strength of 0.5, 1, 8"):
+    with pytest.raises(ConfigError, match=r"a strength is needed\. Choose one of 0\.5, 1, 8"):
         data.outcomes("cifar10", "pgd")
 
 
@@ -206,9 +206,9 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "expected_text"),
     [
-        ({}, "expected accuracies at one strength"),
-        ({"strength": 1.0, "lowest_first": True}, "expected accuracies at one strength"),
-        ({"strength": 1.0, "measure": "cm"}, "expected accuracies at one strength"),
+        ({}, "only available for accuracies at one strength"),
+        ({"strength": 1.0, "lowest_first": True}, "only available for accuracies at one strength"),
+        ({"strength": 1.0, "measure": "cm"}, "only available for accuracies at one strength"),
     ],
 )
 def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:

@@ -49,7 +49,7 @@ def test_accuracy_accepts_zero_strength_as_clean(data: RobustnessDataset, streng
 
 
 def test_error_suggests_closest_strength(data: RobustnessDataset) -> None:
-    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Ask for one of them\."):
+    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Choose one of these\."):
         data.accuracy(0, "cifar10", "pgd", 7)
 
 

@@ -38,5 +38,5 @@ def test_draw_arch_uses_current_axes_by_default(dataset, monkeypatch):
     assert axes is plt.gca()
     assert axes.get_title() == "#13714"
     plt.close("all")
-    with pytest.raises(ArchitectureError, match="expected a cell string or an id, got neither"):
+    with pytest.raises(ArchitectureError, match="a cell string or an id is needed"):
         dataset.draw_arch()

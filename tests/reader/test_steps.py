@@ -42,7 +42,7 @@ def test_read_steps_returns_stored_steps(dataset: RobustnessDataset) -> None:
 
 
 def test_read_steps_rejects_strength_without_steps(dataset: RobustnessDataset) -> None:
-    with pytest.raises(ResultsError, match="there are none at strength 4"):
+    with pytest.raises(ResultsError, match="there are no steps at strength 4"):
         read_steps(dataset.files, "cifar10", "pgd", 4.0)
 
 
