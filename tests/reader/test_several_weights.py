@@ -111,7 +111,7 @@ def test_select_restricts_networks_and_keys(folder, parts):
     assert several.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2, got another"):
         part.select([10])
-    with pytest.raises(ConfigError, match=r"'pdg': expected one of its keys, got another\. Did you mean 'pgd'"):
+    with pytest.raises(ConfigError, match=r"'pdg': it has no results for this key\. Did you mean 'pgd'"):
         part.select(keys="pdg")
 
 

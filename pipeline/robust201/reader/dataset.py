@@ -470,7 +470,7 @@ class RobustnessDataset:
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
         label = f"{dataset} {key} {measure}"
         if ties is None:
-            return rank_by_value(frame, ranked_strengths, lowest_first=lowest_first, what=label)
+            return rank_by_value(frame, ranked_strengths, lowest_first=lowest_first, label=label)
         if measure != "accuracy" or lowest_first or len(ranked_strengths) != 1:
             raise ConfigError(
                 f"Ranking with ties failed for {label}: ties are only available for accuracies at one strength, "

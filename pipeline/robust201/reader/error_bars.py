@@ -147,7 +147,7 @@ def rank_with_ties(
             f"Ranking failed for {label}: the number of images, which is needed to find ties, is unknown. Export the "
             "dataset with Parquet, or rank without ties."
         )
-    ranks = rank_by_value(frame, (strength,), lowest_first=False, what=label)
+    ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
     # Isomorphic architectures have one common evaluation, which is compared only once.
     evaluated = rows_at_strength.groupby("isomorph", sort=False)["value"].first()

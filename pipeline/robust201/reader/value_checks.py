@@ -120,7 +120,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
 
 
 def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Return whether the content of sweep.json has strengths by dataset and key, a list of measurements, and a sweep."""
+    """Return whether the content of sweep.json has strengths by dataset and key, measurements, and a sweep."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
@@ -233,9 +233,7 @@ def stack_values(
     columns = MEASUREMENTS.get(measure, {})
     if not all(column.dimensions for column in columns.values()):
         return None
-    values_by_strength = (
-        [[flat_value] for flat_value in values_of_architectures] if single else list(values_of_architectures)
-    )
+    values_by_strength = [[value] for value in values_of_architectures] if single else list(values_of_architectures)
     if not _are_lists_of_one_length(values_by_strength):
         return None
     flat_values, n_strengths = list(chain.from_iterable(values_by_strength)), len(values_by_strength[0])
@@ -305,7 +303,7 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, single: bool) 
     Unless `single` is true, it is a list of values by strength, or has lists of values by strength as its fields.
     """
     if isinstance(value, list) and not single and "" not in columns:
-        return all(_has_valid_columns(columns, value, True) for value in value)
+        return all(_has_valid_columns(columns, value_at_strength, True) for value_at_strength in value)
     fields = {"": value} if "" in columns else value
     if not isinstance(fields, dict) or not columns.keys() <= fields.keys():
         return False
