@@ -155,6 +155,6 @@ def describe_absent(path: Path, names: Iterable[str]) -> str:
     missing_names = sorted(names)
     verb_phrase = "file is" if len(missing_names) == 1 else "files are"
     return (
-        f"{len(missing_names):,} listed {verb_phrase} not in {path}, such as {missing_names[0]}, because of deletion or "
-        "an incomplete download; their results are missing"
+        f"{len(missing_names):,} listed {verb_phrase} not in {path}, such as {missing_names[0]}, because of deletion "
+        "or an incomplete download; their results are missing"
     )
