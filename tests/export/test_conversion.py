@@ -243,7 +243,7 @@ def write_fractions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("measurements", [MEASUREMENTS, ("accuracy", "confidence", "cm")])
-def test_convert_turns_fractions_to_counts_and_warns(tmp_path, monkeypatch, robust201, measurements):
+def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, robust201, measurements):
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)
     folder = tmp_path / "data"
     export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))

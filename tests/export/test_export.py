@@ -175,7 +175,7 @@ def test_sweep_json_records_protocols_and_strengths(tmp_path):
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
 
 
-def test_weights_json_lists_hashes_of_weights(tmp_path):
+def test_weights_json_contains_hash_of_each_network(tmp_path):
     plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
     export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
     assert load(tmp_path, "weights.json") == {

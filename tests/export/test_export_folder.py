@@ -170,7 +170,7 @@ def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1, 5, 12, 13, 15, 16])
-def test_next_export_completes_killed_replacement(tmp_path, monkeypatch, step):
+def test_next_export_completes_replacement_by_killed_export(tmp_path, monkeypatch, step):
     out, plan, other_plan = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
     export(tmp_path / "fresh", plan)
     export(tmp_path / "other", other_plan)

@@ -211,7 +211,7 @@ def custom_results(custom_fields, tmp_path, robust201):
     return Path(custom_fields["results"])
 
 
-def test_all_commands_accept_sweep_with_custom_parts(custom_results, tmp_path, robust201):
+def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_results, tmp_path, robust201):
     def run_command(*arguments: object, code: int = 0) -> Any:
         command_result = robust201(*arguments)
         assert command_result.code == code, command_result.err

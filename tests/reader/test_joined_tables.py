@@ -134,7 +134,7 @@ def test_join_rejects_pickle_with_wrong_columns(
         dataset.join(path)
 
 
-def test_join_rejects_table_that_decompresses_to_too_much(
+def test_join_limits_decompressed_size(
     dataset: RobustnessDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = pd.DataFrame({"index": np.zeros(5000, np.int64), "x": np.zeros(5000)})

@@ -55,7 +55,7 @@ def test_rank_orders_measure_in_either_direction(folder, lowest_first):
     assert ranks.to_dict() == {int(name): rank for rank, name in enumerate(ordered_ids, start=1)}
 
 
-def test_query_rejects_missing_measurement_of_measure(folder):
+def test_value_rejects_unknown_column_of_measure(folder):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
     with pytest.raises(ConfigError, match="expected numbers, got values of type object"):

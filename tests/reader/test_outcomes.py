@@ -52,7 +52,7 @@ def expected_outcomes(architecture: int, key: str, strength: float) -> np.ndarra
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)["predictions"] == LABELS
 
 
-def test_outcomes_equal_measured_predictions(folder: Path) -> None:
+def test_outcomes_match_measured_predictions(folder: Path) -> None:
     for dataset in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
             outcomes = dataset.outcomes("cifar10", key, strength)
@@ -70,7 +70,7 @@ def test_outcomes_equal_measured_predictions(folder: Path) -> None:
         dataset.outcomes("cifar10", "pgd")
 
 
-def test_images_returns_table_of_images(folder: Path) -> None:
+def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
     frame = RobustnessDataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()

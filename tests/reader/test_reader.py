@@ -107,7 +107,7 @@ def test_query_equals_result_of_published_helper(published):
     assert dataset.keys_all == RobustnessDataset.keys_all
 
 
-def test_lookup_of_published_readme_works(published):
+def test_example_of_published_readme_works(published):
     dataset = RobustnessDataset(path=published)
     result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
     position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
@@ -124,7 +124,7 @@ def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
 
 
 @pytest.mark.parametrize("spelling", ["pgd", "pgd@Linf"])
-def test_query_accepts_both_spellings_and_keeps_callers(folder, dataset, spelling):
+def test_query_accepts_both_spellings_and_returns_callers_spelling(folder, dataset, spelling):
     (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
     expected = read_values(folder, "cifar10", stored_spelling, "accuracy")
     assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
@@ -168,7 +168,7 @@ def test_query_rejects_or_skips_missing_files(tmp_path):
     assert result["cifar100"] == {}
 
 
-def test_query_skips_keys_that_are_not_in_sweep(tmp_path):
+def test_query_of_all_keys_skips_keys_that_are_not_in_sweep(tmp_path):
     units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
     export(tmp_path, FabricatedPlan(units))
     dataset = RobustnessDataset(tmp_path)
@@ -209,7 +209,7 @@ def test_query_progress_counts_files(dataset):
     assert bars[0].total == 2 * 4 * 3
 
 
-def test_isomorphs_share_results(dataset):
+def test_isomorphs_have_results_of_evaluated_architecture(dataset):
     assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
     assert dataset.get_uid(21) == "21"
     assert dataset.get_uid(np.int64(3365)) == "991"

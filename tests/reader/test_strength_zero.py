@@ -80,7 +80,7 @@ def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> N
     }
 
 
-def test_other_attacks_start_with_clean_value(dataset: RobustnessDataset) -> None:
+def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDataset) -> None:
     frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]

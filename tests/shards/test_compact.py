@@ -225,7 +225,7 @@ def test_killed_compaction_does_not_change_visible_results(store, step):
     assert len(assert_complete_store(store, UNITS).shards) == 1
 
 
-def test_interrupted_deletion_loses_nothing(store, monkeypatch):
+def test_interrupted_deletion_loses_no_results(store, monkeypatch):
     store.compact(grace_seconds=HOUR)
     original_unlink, deleted = Path.unlink, []
 
@@ -244,7 +244,7 @@ def test_interrupted_deletion_loses_nothing(store, monkeypatch):
     assert_complete_store(store, UNITS)
 
 
-def test_full_disk_during_compaction_loses_nothing(store):
+def test_full_disk_during_compaction_loses_no_results(store):
     def fail(step):
         if step == "written":
             raise OSError(28, os.strerror(28))
@@ -255,7 +255,7 @@ def test_full_disk_during_compaction_loses_nothing(store):
     assert not any(map(is_compacted, assert_complete_store(store, UNITS).shards))
 
 
-def test_concurrent_compactions_lose_nothing(store):
+def test_concurrent_compactions_lose_no_results(store):
     processes = [start_until("never", store) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_complete_store(store, UNITS)

@@ -158,7 +158,7 @@ def test_merge_folders_supports_all_backends(store, tmp_path):
     assert_complete_store(store, [*UNITS, new_unit])
 
 
-def test_other_files_are_ignored(store, tmp_path):
+def test_scan_ignores_other_files(store, tmp_path):
     shard = store.commit(make_results(UNITS[0])).shard
     if store.folder.shards_url:
         filesystem, root = fsspec.core.url_to_fs(store.folder.shards_url)
@@ -171,7 +171,7 @@ def test_other_files_are_ignored(store, tmp_path):
 # Object stores only
 
 
-def test_first_of_equal_writers_wins(s3, s3_url, tmp_path):
+def test_publish_keeps_object_of_first_writer(s3, s3_url, tmp_path):
     stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
     backend = stores[0].folder.backend
     shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
@@ -221,7 +221,7 @@ def test_read_past_end_returns_available_bytes(s3, s3_url, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=() if step == "put" else pytest.mark.slow) for step in PUT_STEPS]
 )
-def test_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
+def test_killed_writer_leaves_complete_object_or_none(s3_url, tmp_path, step):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
@@ -345,7 +345,7 @@ def test_check_url_normalises_urls(monkeypatch, sweep_fields):
     assert check_url("sftp://user@host:22/paper") == "sftp://user@host:22/paper"
 
 
-def test_run_names_missing_library_and_starts_nothing(robust201, write_sweep, tmp_path, monkeypatch):
+def test_run_reports_missing_library_before_creating_results(robust201, write_sweep, tmp_path, monkeypatch):
     def raise_import_error(*_args, **_named):
         raise ImportError("Install s3fs to access S3")
 

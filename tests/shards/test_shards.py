@@ -61,7 +61,7 @@ def test_values_returns_only_requested_columns(store):
     assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
 
 
-def test_shard_opens_in_any_parquet_reader(store):
+def test_shard_is_readable_as_plain_parquet(store):
     unit = make_unit()
     shard = store.commit(make_results(unit, measurements=ALL)).shard
     frame = pq.read_table(store.folder.shards.joinpath(shard)).to_pandas()
@@ -138,7 +138,7 @@ def test_additional_measurement_is_missing(store):
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
 
 
-def test_results_of_other_checkpoint_are_foreign(store):
+def test_foreign_counts_results_of_other_weights(store):
     planned, unplanned = make_unit(), make_unit(checkpoint="d" * 64)
     store.commit(make_results(planned))
     store.commit(make_results(unplanned))
@@ -347,7 +347,7 @@ def test_find_receipts_ignores_other_and_damaged_shards(store):
 # Several folders
 
 
-def test_merge_folders_joins_shards_and_protocols(tmp_path):
+def test_merge_folders_copies_shards_and_protocols(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     units = [make_unit(architecture) for architecture in range(3)]
     a.commit(make_results(units[0]))

@@ -74,7 +74,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
         for step in files.WRITE_STEPS
     ],
 )
-def test_killed_commit_leaves_all_or_nothing(store, step):
+def test_killed_commit_leaves_complete_shard_or_none(store, step):
     store.commit(make_results(make_unit(1)))
     assert start_until(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
