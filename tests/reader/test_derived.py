@@ -18,7 +18,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
-from tests.reader.test_outcomes import ARCHITECTURES, expected
+from tests.reader.test_outcomes import ARCHITECTURES, expected_outcomes
 from tests.support.fabricated import (
     N_IMAGES,
     ChangedStore,
@@ -61,7 +61,9 @@ def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: Deri
     series = metric_values(derived_metrics, "robustness_r", "pgd")
     strengths = (0.0, 0.5, 1.0, 8.0)
     for cell in ARCHITECTURES:
-        curve = [expected(cell, "clean" if strength == 0 else "pgd", strength).mean() for strength in strengths]
+        curve = [
+            expected_outcomes(cell, "clean" if strength == 0 else "pgd", strength).mean() for strength in strengths
+        ]
         assert series[cell] == pytest.approx(float(robustness_r(strengths, curve).value))
         for strength, accuracy in zip(strengths[1:], curve[1:], strict=True):
             change = metric_values(derived_metrics, "relative_change", "pgd", strength)[cell]
@@ -75,7 +77,7 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
     )
     for cell in ARCHITECTURES:
         clean, fgsm, pgd = (
-            expected(cell, key, strength) for key, strength in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))
+            expected_outcomes(cell, key, strength) for key, strength in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))
         )
         assert success[cell] == (clean & ~pgd).sum() / clean.sum()
         assert worst_case[cell] == (fgsm & pgd).mean()
@@ -84,12 +86,16 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
     for cell in ARCHITECTURES:
         assert (
             accuracies[cell]
-            == (expected(cell, "clean", 0.0) & expected(cell, "fog", 5.0) & expected(cell, "pgd", 0.5)).mean()
+            == (
+                expected_outcomes(cell, "clean", 0.0)
+                & expected_outcomes(cell, "fog", 5.0)
+                & expected_outcomes(cell, "pgd", 0.5)
+            ).mean()
         )
     with pytest.raises(ConfigError, match="Choose at least one task"):
         dataset.worst_case("cifar10", [])
     table = dataset.worst_case("cifar10", [("fog", 5.0), ("pgd", 0.5)], intervals=True)
-    n_images = len(expected(0, "fog", 5.0))
+    n_images = len(expected_outcomes(0, "fog", 5.0))
     low, high = accuracy_intervals(table["accuracy"], n_images)
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
@@ -108,7 +114,7 @@ def test_calibration_uses_stored_means(derived_metrics: DerivedMetrics) -> None:
 def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMetrics) -> None:
     errors = {
         key: {
-            cell: sum(1 - expected(cell, key, severity).mean() for severity in (1.0, 3.0, 5.0))
+            cell: sum(1 - expected_outcomes(cell, key, severity).mean() for severity in (1.0, 3.0, 5.0))
             for cell in ARCHITECTURES
         }
         for key in ("fog", "frost")

@@ -59,8 +59,8 @@ def published(tmp_path_factory) -> Path:
                         else [0.5 / (1 + position) for position in range(n_strengths)]
                         for identifier in values
                     }
-                read_values = {dataset_name: {task.published_key: {measure: values}}}
-                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(read_values))
+                content = {dataset_name: {task.published_key: {measure: values}}}
+                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(content))
     return out
 
 
@@ -342,8 +342,8 @@ def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
-def test_reader_rejects_damaged_meta_json(tmp_path, read_values):
-    (tmp_path / "meta.json").write_bytes(read_values.encode(errors="surrogateescape"))
+def test_reader_rejects_damaged_meta_json(tmp_path, content):
+    (tmp_path / "meta.json").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ResultsError, match=r"failed for .*meta\.json: expected"):
         RobustnessDataset(tmp_path)
 
@@ -352,9 +352,9 @@ def test_reader_rejects_damaged_meta_json(tmp_path, read_values):
     "content",
     ["", '{"cifar10"', '{"cifar10": {"pgd": {"accuracy": {"0": [0.5]}}}}', "{}", "[]", '{"cifar10": {"pgd": []}}'],
 )
-def test_reader_rejects_damaged_results(tmp_path, read_values):
+def test_reader_rejects_damaged_results(tmp_path, content):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
-    (tmp_path / "cifar10/pgd_accuracy.json").write_text(read_values)
+    (tmp_path / "cifar10/pgd_accuracy.json").write_text(content)
     with pytest.raises(ResultsError, match="Reading failed for"):
         RobustnessDataset(tmp_path).to_frame()
 
