@@ -197,7 +197,7 @@ def test_verify_rejects_export_of_another_sweep_in_one_line(finished, tmp_path, 
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert result.code == 4
     assert len(result.err.splitlines()) == 1
-    assert "expected the export of mine, got one of 'tiny', with other protocols under every key" in result.err
+    assert "expected an export of mine, got an export of 'tiny' with different protocols for every key" in result.err
 
 
 def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust201):

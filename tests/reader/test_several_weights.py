@@ -140,7 +140,7 @@ def test_reader_of_single_name_needs_no_weights_argument(folder, single_folders,
 
 
 def test_reader_of_unnamed_weights_rejects_name(single_folders):
-    with pytest.raises(ConfigError, match=r"the folder's weights have no names\. Leave them out\."):
+    with pytest.raises(ConfigError, match=r"the folder's weights have no names\. Omit the name\."):
         RobustnessDataset(single_folders["e12-s0"]).to_frame(weights="e12-s0")
 
 

@@ -23,7 +23,7 @@ from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 
 MAX_LISTED_DIFFERENCES = 5
-"""Maximum number of architectures listed for each key and strength: those with the largest differences."""
+"""Maximum number of architectures listed for each key and strength, beginning with the largest difference."""
 
 _N_SAMPLED_NETWORKS = 20
 

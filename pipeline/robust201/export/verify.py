@@ -331,8 +331,8 @@ def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) ->
         and not any(payload in plan_description["protocols"] for payload in exported_protocols)
     ):
         raise ResultsError(
-            f"Verifying failed for {out}: expected the export of {plan_description['name']}, got one of "
-            f"{reprlib.repr(exported_sweep.get('name'))}, with other protocols under every key. Use the "
+            f"Verifying failed for {out}: expected an export of {plan_description['name']}, got an "
+            f"export of {reprlib.repr(exported_sweep.get('name'))} with different protocols for every key. Use the "
             "folder that these results were exported to."
         )
 

@@ -74,7 +74,7 @@ class RankAgreement(NamedTuple):
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of the 95% interval of `kendall` for sampling of architectures.
         high: upper bound of this interval.
-        top: number of best architectures that are compared; of equal architectures, those with the lowest ids.
+        top: number of best architectures that are compared; ties are broken by the lowest id.
         overlap: number of architectures among the best by both metrics.
     """
 

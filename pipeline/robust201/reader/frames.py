@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
-    """Read a key's values; those of attacks that were not evaluated at strength 0 begin with the clean value."""
+    """Read a key's values; for attacks that were not evaluated at strength 0, they begin with the clean value."""
     files.check_protocols(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)

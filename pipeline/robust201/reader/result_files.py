@@ -363,9 +363,9 @@ class ResultFiles:
             return self
         names = self.weight_names
         if weights not in names:
-            expected = ", ".join(names) or "none, since the folder's weights have no names"
-            advice = closest(weights, names) if names else " Leave them out."
-            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: expected {expected}.{advice}")
+            problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
+            advice = closest(weights, names) if names else " Omit the name."
+            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: {problem}.{advice}")
         restricted = copy.copy(self)
         restricted.weights = weights
         return restricted
@@ -407,7 +407,7 @@ class ResultFiles:
         return self._stored_measurements(dataset, key)
 
     def _columns_of(self, task: Task, dataset: str) -> list[str]:
-        """Return a measure's columns: those in its protocols, or those of its task if its protocols have none."""
+        """Return a measure's columns from its protocols or, if these have none, from its task."""
         recorded_columns = [
             name
             for protocol in (self.protocols_of(dataset, task.key) if task.columns else ())

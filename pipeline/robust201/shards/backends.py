@@ -82,7 +82,7 @@ def unreadable_error(label: str, error: OSError) -> StorageError:
 
 
 def damage_error(label: str, expected: str, got: object, action: str = "Reading") -> ShardDamagedError:
-    """Return an error for a shard whose bytes are not those that were written."""
+    """Return an error for a shard whose bytes have changed since they were written."""
     return ShardDamagedError(
         f"{action} failed for result file {label}: expected {expected}, got {got}. Run the sweep again: it sets the "
         "file aside and recomputes its evaluations."

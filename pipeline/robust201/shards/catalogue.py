@@ -136,7 +136,7 @@ def _iter_states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
 
 
 def verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
-    """Return the names of verified shards whose size and change marker are those in a listing."""
+    """Return the names of verified shards that are in a listing with the same size and change marker."""
     listed = _listed_states(entries)
     return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed}
 
@@ -148,7 +148,7 @@ def _listed_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
 def select_unchanged(
     catalogue: Catalogue, entries: Iterable[ShardEntry], verified: Collection[str], used_names: set[str]
 ) -> Catalogue:
-    """Return a catalogue of the shards whose size and change marker are those in a listing.
+    """Return a catalogue of the shards that are in a listing with the same size and change marker.
 
     A shard named in `verified` is returned only if the catalogue has it as verified. Shards named in `used_names` are
     left out, and the names of the returned shards are added to `used_names`.
@@ -197,7 +197,7 @@ class _Columns:
 
 
 def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
-    """Return the contents of an inventory, with all shards of some catalogues except the hidden ones.
+    """Return the contents of an inventory, with all shards of some catalogues except `hidden` shards.
 
     Shards are sorted by name, and units by their first appearance, so the result does not depend on the order of the
     catalogues. The list of catalogues is emptied, so that their memory can be freed during the conversion.

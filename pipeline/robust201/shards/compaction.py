@@ -34,7 +34,7 @@ _OUTPUT_RATIO = 0.8
 slightly better. Sizes of outputs stay within the limits of `Compaction` for any actual ratio between 0.54 and 1.06."""
 
 MAX_COMPACTED_INPUTS = 8
-"""Maximum number of compacted shards merged at once, since each keeps a row group in memory."""
+"""Maximum number of compacted shards that are merged at once. Each needs memory for a row group."""
 
 
 @dataclass(frozen=True)

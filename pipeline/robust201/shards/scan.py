@@ -25,7 +25,7 @@ from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, 
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
-"""Shards to hash: none, those that were not hashed with their current size and change marker, or all."""
+"""Shards to hash: none, shards that were not yet hashed with their current size and change marker, or all."""
 
 _SCAN_ATTEMPTS = 5
 _BATCH_ROWS = 1 << 17  # rows that are collected before they are copied into a catalogue
@@ -46,7 +46,7 @@ def scan(
     Args:
         folder: the results folder.
         verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a resume
-            hashes unverified ones. With ``"none"``, the scan finds only damage that prevents reading.
+            hashes unverified shards. With ``"none"``, the scan finds only damage that prevents reading.
         on_damage: whether a damaged shard raises an error, is moved to ``damaged/``, or is reported and not changed.
         networks: (dataset, architecture) pairs. With ``verify="unverified"``, only uncompacted shards of these networks
             are hashed.

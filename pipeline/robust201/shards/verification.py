@@ -184,7 +184,7 @@ class _ClassCountCheck:
         return self._images[protocol]
 
     def find_disagreements(self) -> Iterator[tuple[int, str]]:
-        """Yield rows whose counts differ from those of the majority, each with a message.
+        """Yield rows whose counts differ from the majority's counts, each with a message.
 
         Rows with the same dataset, images and range of images are compared.
         """
@@ -301,7 +301,7 @@ def _is_named_for(shard: str, unit: StoredUnit) -> bool:
 def find_unequal_duplicates(
     reader: RowReader, inventory: Inventory, intact: Collection[str] | None = None
 ) -> Iterator[ShardFinding]:
-    """Compare results that exist more than once, and yield a finding for each that differs from the one readers use.
+    """Compare results that exist more than once, and yield a finding for each that differs from the result in use.
 
     Results are compared if they have the same range of images, or if one has all images and the others are its parts.
     Only results in the `intact` shards are compared, or all results if `intact` is None.
