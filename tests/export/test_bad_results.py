@@ -123,7 +123,7 @@ def held_lease(finished):
         yield finished / "lease.json"
 
 
-@pytest.mark.usefixtures("lease_on")
+@pytest.mark.usefixtures("held_lease")
 def test_second_driver_is_rejected(robust201, write_sweep, finished, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
     other_results = tmp_path / "other"
