@@ -205,8 +205,8 @@ def export_dataset(
             folder.record(file)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))
-        for name, content in side_files.items():
-            folder.write(name, content)
+        for name, text in side_files.items():
+            folder.write(name, text)
         for name, content in estimate_files.items():
             folder.write(name, content)
         for name, make_text in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
