@@ -227,14 +227,18 @@ def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -
 def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     """Return the number of a plan's incomplete evaluations, and descriptions of the units that lack some strengths.
 
-    An evaluation is complete if it has all images and measurements. Units without any strength are not described.
+    An evaluation is complete if it has all images and measurements. Units that lack all strengths are not described.
     """
     gaps = []
     for coverage in count_coverage(plan, inventory):
         for position in coverage.unfinished:
             if coverage.complete[position]:
                 unit = coverage.planned.unit(position)
-                missing_strengths = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
+                missing_strengths = [
+                    strength
+                    for strength in unit.strengths
+                    if not inventory.is_complete(unit, strength, plan.measurements)
+                ]
                 gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in missing_strengths)}")
     return plan.n_evaluations - count_done(plan, inventory).total(), tuple(gaps)
 
@@ -249,7 +253,7 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
         yield f"Verifying failed for {path}: {error}"
         return
     if not is_same:
-        yield (f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again.")
+        yield f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again."
 
 
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:

@@ -101,20 +101,20 @@ def verify_dataset(
             f"Verifying failed for {folder}: the folder contains no results. Use a results folder, or the folder of a "
             "dataset."
         )
-    remarks += _describe_absent_keys(dataset, {(rows_of_key.dataset, rows_of_key.key) for rows_of_key in keys})
+    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in keys})
     counted_names: set[tuple[str, str, str]] = set()
     n_evaluations = 0
-    for n_done, key_rows in enumerate(keys, start=1):
-        rows_of_key = replace(key_rows)  # a copy, so that its cached values are freed after this iteration
-        evaluated_name = key_rows.dataset, key_rows.key, str(key_rows.files.weights)
+    for n_done, original_rows in enumerate(keys, start=1):
+        key_rows = replace(original_rows)  # copied, so that cached values are freed after this iteration
+        evaluated_name = original_rows.dataset, original_rows.key, str(original_rows.files.weights)
         is_first = evaluated_name not in counted_names
         counted_names.add(evaluated_name)
         try:
-            _read_parquet_pages(rows_of_key)
-            for unit, by_strength in rows_of_key.iter_rows():
+            _read_parquet_pages(key_rows)
+            for unit, by_strength in key_rows.iter_rows():
                 n_evaluations += len(by_strength) if is_first else 0
-                problems += _check_unit(rows_of_key, unit, by_strength)
-            remarks += rows_of_key.remarks
+                problems += _check_unit(key_rows, unit, by_strength)
+            remarks += key_rows.remarks
         except ResultsError as error:
             problems.append(str(error))
         on_progress(n_done, len(keys))

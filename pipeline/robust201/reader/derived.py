@@ -164,10 +164,12 @@ def derive_metrics(
     for dataset in datasets:
         results = StoredResults.read(files, dataset, keys)
         rankings += rank_evaluations(results, level, n_draws, seed)
-        metrics += [row for derive in _METRICS for row in derive(results, requirements)]
+        metrics += [metric_row for derive in _METRICS for metric_row in derive(results, requirements)]
         metrics += _corruption_errors(results, requirements, reference)
         agreements += [
-            _compare_ranks(results, row) for row in metrics if row.dataset == dataset and _is_comparable(row)
+            _compare_ranks(results, metric_row)
+            for metric_row in metrics
+            if metric_row.dataset == dataset and _is_comparable(metric_row)
         ]
     metrics += _seed_deviations(files, datasets, keys, requirements)
     return DerivedMetrics(rankings, metrics, requirements, agreements)
@@ -177,10 +179,12 @@ def _is_comparable(metric: MetricRow) -> bool:
     return metric.metric == "robustness_r" and len(metric.values.dropna()) >= MIN_RANKED_ARCHITECTURES
 
 
-def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
-    accuracies_by_strength = results.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
+def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreement:
+    accuracies_by_strength = results.accuracies[metric_row.key].drop(columns=CLEAN_STRENGTH)
     metric_pairs = (
-        pd.DataFrame({"r": row.values, "mean": accuracies_by_strength.mean(axis=1, skipna=False)}).dropna().sort_index()
+        pd.DataFrame({"r": metric_row.values, "mean": accuracies_by_strength.mean(axis=1, skipna=False)})
+        .dropna()
+        .sort_index()
     )
     tau_and_interval = correlate_ranks(metric_pairs.to_numpy()).kendall.interval(0, 1)
     n_top = min(MAX_TOP, len(metric_pairs) // 2)
@@ -190,7 +194,7 @@ def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
     ]
     return RankAgreement(
         results.name,
-        row.key,
+        metric_row.key,
         len(metric_pairs),
         *tau_and_interval,
         n_top,
@@ -212,9 +216,8 @@ def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series
 
 def _robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
-        if not results.files.repeats_clean(
-            results.name, key
-        ):  # the attack's curve does not begin with the clean accuracy
+        # Other attacks have no curve that begins with the clean accuracy.
+        if not results.files.repeats_clean(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
@@ -294,13 +297,13 @@ def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterat
                 if confidence is None or cm is None:
                     continue
                 calibration = stored_calibration(
-                    cm, *(_to_float_array(confidence[measurement]) for measurement in ("prediction", "argmax"))
+                    cm, *(_to_float_array(confidence[field]) for field in ("prediction", "argmax"))
                 )
                 by_strength[strength][architecture_of(identifier)] = (calibration.overconfidence, calibration.class_gap)
         for strength, metrics_by_network in by_strength.items():
             for position, metric in enumerate(("overconfidence", "class_calibration_gap")):
                 values = pd.Series(
-                    {measurement: metric_values[position] for measurement, metric_values in metrics_by_network.items()},
+                    {network: metric_values[position] for network, metric_values in metrics_by_network.items()},
                     dtype=np.float64,
                 )
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
@@ -339,8 +342,8 @@ def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[Met
             for position, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
                 values = pd.Series(
                     {
-                        network_name: metric_values[position]
-                        for network_name, metric_values in metrics_by_network.items()
+                        architecture: metric_values[position]
+                        for architecture, metric_values in metrics_by_network.items()
                     },
                     dtype=np.float64,
                 )
