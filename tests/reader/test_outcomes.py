@@ -206,13 +206,13 @@ def test_rank_marks_ties_with_best(folder: Path) -> None:
 
 def test_rank_compares_isomorphs_once(folder: Path) -> None:
     dataset = RobustnessDataset(folder)
-    evaluated, with_isomorphs = (
+    ranks, ranks_of_isomorphs = (
         dataset.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=isomorphs) for isomorphs in (False, True)
     )
-    assert len(with_isomorphs) > len(evaluated)
-    for architecture in with_isomorphs.index:
+    assert len(ranks_of_isomorphs) > len(ranks)
+    for architecture in ranks_of_isomorphs.index:
         uid = int(dataset.get_uid(architecture))
-        assert with_isomorphs.loc[architecture, "p_value"] == evaluated.loc[uid, "p_value"]
+        assert ranks_of_isomorphs.loc[architecture, "p_value"] == ranks.loc[uid, "p_value"]
 
 
 def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> None:

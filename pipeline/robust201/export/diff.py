@@ -226,13 +226,13 @@ def _match_weights(
     return _merge_weights(first, common_names), _merge_weights(second, common_names)
 
 
-def _merge_weights(by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
+def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
     """Merge the numbers for some names of weights; if there are several, names of architectures include them."""
     merged: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
-        for evaluation, by_architecture in by_weights[weights].items():
+        for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():
             merged_numbers = merged.setdefault(evaluation, {})
-            for architecture, value in by_architecture.items():
+            for architecture, value in numbers_by_architecture.items():
                 merged_numbers[architecture if len(names) == 1 else f"{architecture} {weights}"] = value
     return merged
 
@@ -294,16 +294,20 @@ def read_result_set(folder: Path) -> ResultSet:
     weights_names = (
         dataset.weights if len(dataset.weights) > 1 else [*recorded_weights] if len(recorded_weights) == 1 else [""]
     )
-    by_weights = {
+    numbers_by_weights = {
         dataset_name: _read_dataset(dataset, dataset_name if len(weights_names) > 1 else None)
         for dataset_name in weights_names
     }
     if dataset.sweep is None:
         accuracies_by_evaluation = [
-            accuracies for evaluation, accuracies in by_weights[weights_names[0]].items() if " " not in evaluation[1]
+            accuracies
+            for evaluation, accuracies in numbers_by_weights[weights_names[0]].items()
+            if " " not in evaluation[1]
         ]
         sampled_accuracies = [
-            value for by_index in accuracies_by_evaluation for value in islice(by_index.values(), _N_SAMPLED_NETWORKS)
+            value
+            for accuracies_by_index in accuracies_by_evaluation
+            for value in islice(accuracies_by_index.values(), _N_SAMPLED_NETWORKS)
         ]
         decimals = count_decimals(sampled_accuracies)
     else:
@@ -315,7 +319,7 @@ def read_result_set(folder: Path) -> ResultSet:
     # Parquet files are not hashed: they contain all measurements, so this would take longer than the comparison.
     json_files = [path for path in accuracy_files if path is not None and path.suffix != ".parquet"]
     remarks = explain_changes(folder, {path: sha256_of(path, MAX_LISTED_BYTES) for path in json_files})
-    return ResultSet(by_weights, decimals, source, remarks=tuple(remarks))
+    return ResultSet(numbers_by_weights, decimals, source, remarks=tuple(remarks))
 
 
 def _fewest_decimals(record: Mapping[str, Any]) -> int | None:
@@ -337,16 +341,16 @@ def _read_shards(folder: Path) -> ResultSet:
         )
         if strengths:
             units.setdefault(measurements, []).append(replace(unit, strengths=strengths))
-    by_weights: dict[str, dict[EvaluationKey, dict[ArchitectureId, float]]] = {}
+    numbers_by_weights: dict[str, dict[EvaluationKey, dict[ArchitectureId, float]]] = {}
     for measurements, units_to_read in units.items():
         for unit, values in store.select(units_to_read, inventory, measurements).iter_values(None):
-            numbers = by_weights.setdefault(unit.weights, {})
+            numbers = numbers_by_weights.setdefault(unit.weights, {})
             for strength, columns in values.items():
                 for name in measurements:
                     key = f"{unit.key} {name}" if unit.columns else unit.key
                     for label, value in _iter_scalars(key, columns[name].tolist()):
                         numbers.setdefault((unit.dataset, label, strength), {})[unit.architecture] = value
-    return ResultSet(by_weights or {"": {}}, None, "shards")
+    return ResultSet(numbers_by_weights or {"": {}}, None, "shards")
 
 
 def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> ResultNumbers:

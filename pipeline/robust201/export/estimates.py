@@ -204,8 +204,8 @@ def estimates_json(
     """
     estimates_by_key: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
     for network in results.networks:
-        by_architecture = estimates_by_key.setdefault((network.unit.dataset, network.unit.key), {})
-        by_architecture[network.unit.architecture] = network.estimates.value
+        values_by_architecture = estimates_by_key.setdefault((network.unit.dataset, network.unit.key), {})
+        values_by_architecture[network.unit.architecture] = network.estimates.value
     for group in groups:
         estimates_by_architecture = estimates_by_key.get((group.dataset, group.key))
         if estimates_by_architecture is None:

@@ -222,7 +222,7 @@ class KeyRows:
         measurements_to_read = [name for name in self.sources if measurement in (None, name)]
         rows_by_measurement = {name: _ReorderedRows(self._iter_source(name)) for name in measurements_to_read}
         for unit in self.units:
-            by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
+            columns_by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
             for name, rows in rows_by_measurement.items():
                 label = f"{unit.label} {name}"
                 architecture_value = rows.take(unit.id)
@@ -234,8 +234,8 @@ class KeyRows:
                     else values_by_strength(architecture_value, unit.strengths, label)
                 )
                 for strength, value in zip(unit.strengths, values, strict=True):
-                    by_strength[strength] |= self._columns(name, value, label)
-            yield unit, by_strength
+                    columns_by_strength[strength] |= self._columns(name, value, label)
+            yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
                 raise self._unmatched_architecture(f"no {show_architecture(architecture_of(unmatched_id))}", name)

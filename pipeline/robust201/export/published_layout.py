@@ -121,8 +121,8 @@ def _measurement_columns(measurements: Sequence[str], example: Values, n_classes
 def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
     if not weights:
         return {}
-    with_steps = any(weights_state.steps is not None for weights_state in weights)
-    return {name: column for name, column in _WEIGHTS_COLUMNS.items() if with_steps or name != STEPS}
+    has_steps = any(weights_state.steps is not None for weights_state in weights)
+    return {name: column for name, column in _WEIGHTS_COLUMNS.items() if has_steps or name != STEPS}
 
 
 def parquet_columns(

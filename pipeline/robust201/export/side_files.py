@@ -92,16 +92,16 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     Raises:
         ConfigError: an attack has different epsilons on different datasets.
     """
-    by_key: dict[str, Group] = {}
+    groups_by_key: dict[str, Group] = {}
     for group in groups:
-        first_group = by_key.setdefault(group.key, group)
+        first_group = groups_by_key.setdefault(group.key, group)
         if first_group.strengths != group.strengths and group.task.kind == "attack":
             raise ConfigError(
                 f"Exporting failed for {group.dataset} {group.key}: its epsilons {list(group.strengths)} differ from "
                 f"{list(first_group.strengths)} for {first_group.dataset}, but {META_FILE} has one list per key. Keep "
                 "the results of these datasets in separate folders, and export each folder."
             )
-    return {key: group.strengths for key, group in by_key.items()}
+    return {key: group.strengths for key, group in groups_by_key.items()}
 
 
 def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:

@@ -111,9 +111,9 @@ def verify_dataset(
         counted_names.add(evaluated_name)
         try:
             _read_parquet_pages(key_rows)
-            for unit, by_strength in key_rows.iter_rows():
-                n_evaluations += len(by_strength) if is_first else 0
-                problems += _check_unit(key_rows, unit, by_strength)
+            for unit, columns_by_strength in key_rows.iter_rows():
+                n_evaluations += len(columns_by_strength) if is_first else 0
+                problems += _check_unit(key_rows, unit, columns_by_strength)
             remarks += key_rows.remarks
         except ResultsError as error:
             problems.append(str(error))
@@ -163,9 +163,9 @@ def _read_parquet_pages(rows: KeyRows) -> None:
             ) from error
 
 
-def _check_unit(rows: KeyRows, unit: Unit, by_strength: Mapping[float, Values]) -> Iterator[str]:
+def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
     n_images = unit.n_images or rows.origin.n_images
-    for strength, stored_values in by_strength.items():
+    for strength, stored_values in columns_by_strength.items():
         values = rows.complete(stored_values)
         name = f"{unit.label} of {rows.files.path} at {strength:g}"
         try:

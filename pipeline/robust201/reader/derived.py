@@ -286,7 +286,9 @@ def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterat
             continue
         confidences, matrices = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
         strengths, is_single = files.strengths(results.name, key), files.is_single(results.name, key)
-        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
+        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {
+            strength: {} for strength in strengths
+        }
         for identifier, confidence_value in confidences.items():
             if identifier not in matrices:
                 continue
@@ -299,8 +301,11 @@ def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterat
                 calibration = stored_calibration(
                     cm, *(_to_float_array(confidence[field]) for field in ("prediction", "argmax"))
                 )
-                by_strength[strength][architecture_of(identifier)] = (calibration.overconfidence, calibration.class_gap)
-        for strength, metrics_by_network in by_strength.items():
+                metrics_by_strength[strength][architecture_of(identifier)] = (
+                    calibration.overconfidence,
+                    calibration.class_gap,
+                )
+        for strength, metrics_by_network in metrics_by_strength.items():
             for position, metric in enumerate(("overconfidence", "class_calibration_gap")):
                 values = pd.Series(
                     {network: metric_values[position] for network, metric_values in metrics_by_network.items()},
@@ -335,10 +340,10 @@ def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[Met
         if not has_steps(results.files, results.name, key):
             requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
             continue
-        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
+        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
         for network in iter_steps(results.files, results.name, key):
-            by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
-        for strength, metrics_by_network in sorted(by_strength.items()):
+            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
+        for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             for position, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
                 values = pd.Series(
                     {

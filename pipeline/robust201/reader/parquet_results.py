@@ -262,9 +262,9 @@ def read_parquet_values(
         scalars = _read_scalars(path, measure, None if single else sorted(strengths), selected_weights, text_ids)
         if scalars is not None:
             return scalars
-    by_id: dict[str, dict[float, Any]] = {}
+    values_by_id: dict[str, dict[float, Any]] = {}
     for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, text_ids):
-        values = by_id.setdefault(identifier, {})
+        values = values_by_id.setdefault(identifier, {})
         if strength in values:
             raise _malformed_error(path, f"{show_id(identifier)} at {strength:g} twice")
         values[strength] = value
@@ -272,7 +272,7 @@ def read_parquet_values(
         identifier: _single_value(path, identifier, values)
         if single
         else _values_by_strength(path, identifier, values, strengths)
-        for identifier, values in by_id.items()
+        for identifier, values in values_by_id.items()
     }
 
 
@@ -318,8 +318,8 @@ def _iter_values(
     groups = None if requested_id is None else _find_groups(path, requested_id)
     for group in _iter_row_groups(path, ["architecture", "strength", *parquet_forms(measure)], weights, groups):
         with _as_damage_error(path):
-            names = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
-            table = group if requested_id is None else group.filter(pc.equal(names, requested_id))
+            architectures = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
+            table = group if requested_id is None else group.filter(pc.equal(architectures, requested_id))
             if table["architecture"].null_count or table["strength"].null_count:
                 raise _malformed_error(path, "rows without an architecture or strength")
             for first_row in range(0, len(table), _N_ROWS_PER_BATCH):
@@ -394,10 +394,10 @@ def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = Non
             raise _malformed_error(path, f"{name} as {schema.field(name).type}")
 
 
-def _malformed_error(path: Path, got: str) -> ResultsError:
+def _malformed_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
         f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text in spaces "
-        f"without indices), a strength (a double) and a key, got {got}. {ADVICE}"
+        f"without indices), a strength (a double) and a key, got {fault}. {ADVICE}"
     )
 
 
@@ -524,10 +524,10 @@ def read_packed_outcomes(
     return list(map(str, ids)), packed
 
 
-def _invalid_outcomes_error(path: Path, got: str) -> ResultsError:
+def _invalid_outcomes_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
         f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, set for as many images as the "
-        f"accuracy implies, got {got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the "
+        f"accuracy implies, got {fault}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the "
         "file again."
     )
 

@@ -227,13 +227,13 @@ class ResultFiles:
         self._parquet_listing = self._read_parquet_listing()
         has_meta = (path / META_FILE).is_file()
         if not has_meta and not self.parquet.is_dir():
-            content_found = "none"
+            actual_content = "none"
             fix = "Use an export, the parquet folder of an export, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
-                content_found = "the results of a sweep"
+                actual_content = "the results of a sweep"
                 fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
             raise ResultsError(
-                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {content_found}. {fix}."
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {actual_content}. {fix}."
             )
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}

@@ -149,12 +149,12 @@ class Compaction:
 
         All rows of an input are written to the same compacted shard, so compacted shards do not depend on each other.
         """
-        by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
+        candidates_by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
             layout = (dataset, candidate.order[1], tuple(sorted(candidate.columns)))
-            by_layout.setdefault(layout, []).append(candidate)
-        for candidates in by_layout.values():
+            candidates_by_layout.setdefault(layout, []).append(candidate)
+        for candidates in candidates_by_layout.values():
             yield from self._groups_of_layout(candidates)
 
     def _groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:

@@ -199,23 +199,23 @@ class Inventory:
         starts, stops = (self._rows[name][first_row:end_row].tolist() for name in ("start", "stop"))
         return list(map(Slice, starts, stops, range(first_row, end_row)))
 
-    def _by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
+    def _slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
         if self._cached_slices[0] != unit_id:
             unit_number = self._unit_numbers.get(unit_id)
-            by_strength: dict[float, list[Slice]] = {}
+            slices_by_strength: dict[float, list[Slice]] = {}
             if unit_number is not None:
                 first_row, end_row = self._offsets[unit_number : unit_number + 2].tolist()
                 strengths = self._rows["strength"][first_row:end_row].tolist()
                 strength_slices = zip(strengths, self._slices(first_row, end_row), strict=True)
-                by_strength = {
+                slices_by_strength = {
                     strength: [row_slice for _, row_slice in group]
                     for strength, group in groupby(strength_slices, itemgetter(0))
                 }
-            self._cached_slices = unit_id, by_strength
+            self._cached_slices = unit_id, slices_by_strength
         return self._cached_slices[1]
 
-    def _usable(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
-        slices = self._by_strength(unit.id).get(strength, [])
+    def _usable_slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
+        slices = self._slices_by_strength(unit.id).get(strength, [])
         return [row_slice for row_slice in slices if columns <= self._shard_columns[self._rows["shard"][row_slice.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
@@ -224,7 +224,7 @@ class Inventory:
         If there is a row with all images, only this row is returned. If there are several, the first by shard name is
         returned. Raises IncompleteError if images are missing.
         """
-        chosen = choose_slices(self._usable(unit, strength, columns))
+        chosen = choose_slices(self._usable_slices(unit, strength, columns))
         missing = gaps(chosen, unit.n_images)
         if missing:
             raise IncompleteError(
@@ -273,10 +273,12 @@ class Inventory:
         """Return for units of one key whether they are complete at a strength, without creating an object per unit."""
         if not units:
             return []
-        numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
-        counts = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
-        complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # index -1 is for units without a row
-        return complete
+        unit_numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
+        n_complete = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
+        are_complete: list[bool] = (
+            np.append(n_complete, 0)[unit_numbers] > 0
+        ).tolist()  # index -1 is for units without a row
+        return are_complete
 
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
         """Return for each of `units` the number of `strengths` that are complete with all of `columns`."""
@@ -331,12 +333,12 @@ class Inventory:
             return ()
         if unit.id not in self._unit_numbers:
             return (Part(unit, unit.strengths, 0, unit.n_images),)
-        strengths_of: dict[tuple[int, int], list[float]] = {}
+        strengths_by_range: dict[tuple[int, int], list[float]] = {}
         for strength in unit.strengths:
-            for image_range in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
-                strengths_of.setdefault(image_range, []).append(strength)
+            for image_range in gaps(choose_slices(self._usable_slices(unit, strength, columns)), unit.n_images):
+                strengths_by_range.setdefault(image_range, []).append(strength)
         return tuple(
-            Part(unit, tuple(strengths), *image_range) for image_range, strengths in sorted(strengths_of.items())
+            Part(unit, tuple(strengths), *image_range) for image_range, strengths in sorted(strengths_by_range.items())
         )
 
     def foreign(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:

@@ -189,8 +189,8 @@ class RowBatch:
     columns: Mapping[str, StoredColumn]
 
     @classmethod
-    def of_unit(cls, unit: Unit, by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
-        evaluations = [by_strength[strength] for strength in unit.strengths if strength in by_strength]
+    def of_unit(cls, unit: Unit, columns_by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
+        evaluations = [columns_by_strength[strength] for strength in unit.strengths if strength in columns_by_strength]
         columns: dict[str, StoredColumn] = {}
         for name in evaluations[0] if evaluations else ():
             arrays = [np.asarray(values[name]) for values in evaluations]
@@ -307,7 +307,7 @@ class RowSelection:
 
     def _read_unit(self, reader: RowReader, unit: Unit, first_evaluation: int, column_names: Sequence[str]) -> RowBatch:
         """Read a unit's evaluations one by one; `first_evaluation` is the index of the first."""
-        by_strength = {}
+        columns_by_strength = {}
         offsets = self.offsets[first_evaluation : first_evaluation + len(unit.strengths) + 1].tolist()
         for strength, (first_row, end_row) in zip(unit.strengths, pairwise(offsets), strict=True):
             locations = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first_row, end_row)]
@@ -316,5 +316,5 @@ class RowSelection:
             if len(locations) > 1:
                 columns = {*column_names, "accuracy", *reader.count_columns(locations[0][0])}
             values = reader.merged(locations, columns)
-            by_strength[strength] = {name: values[name] for name in column_names}
-        return RowBatch.of_unit(unit, by_strength)
+            columns_by_strength[strength] = {name: values[name] for name in column_names}
+        return RowBatch.of_unit(unit, columns_by_strength)

@@ -294,8 +294,8 @@ class _RowChecker:
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
     """Return whether a shard with this name may contain rows of a unit."""
-    in_dataset = shard.startswith(f"{unit.dataset}/")
-    return in_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
+    has_dataset = shard.startswith(f"{unit.dataset}/")
+    return has_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
 
 
 def find_unequal_duplicates(
