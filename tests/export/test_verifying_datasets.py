@@ -168,7 +168,7 @@ def test_verify_dataset_finds_damaged_compressed_file(tmp_path, compression):
 
 def write_fractions(path: Path, decimals: int) -> None:
     def to_fractions(matrix):
-        return [[round(count / sum(value), decimals) for count in value] for value in matrix]
+        return [[round(count / sum(matrix_row), decimals) for count in matrix_row] for matrix_row in matrix]
 
     is_single = path.name.startswith("clean")
     edit_rows(

@@ -93,7 +93,7 @@ def test_export_writes_files_of_measure_columns(tmp_path, space):
     assert load(out, "meta.json")["epsilons"] == {}
     card, croissant = (out / "README.md").read_text(), load(out, "croissant.json")
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {configuration["name"] for configuration in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
+    assert {record_set["name"] for record_set in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
     assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 

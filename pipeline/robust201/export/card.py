@@ -177,8 +177,8 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
     """
     if not facts.measures:
         return [
-            {"config_name": file_name, "data_files": f"{PARQUET_FOLDER}/dataset={file_name}/**/*.parquet"}
-            for file_name in facts.datasets
+            {"config_name": dataset, "data_files": f"{PARQUET_FOLDER}/dataset={dataset}/**/*.parquet"}
+            for dataset in facts.datasets
         ]
     configurations = []
     for dataset in facts.datasets:

@@ -295,8 +295,7 @@ def read_result_set(folder: Path) -> ResultSet:
         dataset.weights if len(dataset.weights) > 1 else [*recorded_weights] if len(recorded_weights) == 1 else [""]
     )
     numbers_by_weights = {
-        dataset_name: _read_dataset(dataset, dataset_name if len(weights_names) > 1 else None)
-        for dataset_name in weights_names
+        weights: _read_dataset(dataset, weights if len(weights_names) > 1 else None) for weights in weights_names
     }
     if dataset.sweep is None:
         accuracies_by_evaluation = [

@@ -220,9 +220,7 @@ def estimates_json(
             b'"%s": %s' % (str(architecture).encode(), array_text(accuracies[architecture], form.round_to, form.empty))
             for architecture in sorted(accuracies)
         )
-        opening = "{" + "".join(
-            f"{json.dumps(architecture)}: {{" for architecture in (group.dataset, form.spell(group), "accuracy")
-        )
+        opening = "{" + "".join(f"{json.dumps(name)}: {{" for name in (group.dataset, form.spell(group), "accuracy"))
         yield (
             f"{ESTIMATED_FOLDER}/{group.dataset}/{form.spell(group)}_accuracy.json",
             opening.encode() + b", ".join(entries) + b"}}}}",

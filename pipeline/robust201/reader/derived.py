@@ -416,7 +416,7 @@ def _corruption_errors(
         if series_by_key:
             mean = pd.DataFrame(series_by_key).mean(axis=1, skipna=False)
             note = f"over {len(series_by_key)} corruptions, relative to {show_architecture(reference)}"
-            if undefined := [key for key, accuracies in series_by_key.items() if accuracies.isna().all()]:
+            if undefined := [key for key, series in series_by_key.items() if series.isna().all()]:
                 note += f"; undefined: {undefined_reason} {', '.join(undefined)}"
             yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)
 

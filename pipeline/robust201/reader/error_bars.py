@@ -71,7 +71,7 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
 
     sources = frame["source"] if "source" in frame else [None] * len(frame)
     image_counts = np.array(
-        [image_count(*value_index) for value_index in zip(frame["dataset"], frame["key"], sources, strict=True)]
+        [image_count(*location) for location in zip(frame["dataset"], frame["key"], sources, strict=True)]
     )
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), image_counts, level)
     value_index = list(frame.columns).index("value") + 1

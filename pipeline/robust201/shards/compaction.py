@@ -234,9 +234,9 @@ def _rank(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
 
 def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
     """Return the rows of some shards in the order in which an export reads them."""
-    rows = np.concatenate([inventory.rows_of_shard(index) for index in shard_numbers])
-    units = [inventory.units[index] for index in inventory.row_column("unit")[rows].tolist()]
-    names = [(unit.key, *_rank(unit.architecture)) for unit in units]
-    rank = {name: index for index, name in enumerate(sorted(set(names)))}
+    rows = np.concatenate([inventory.rows_of_shard(shard_number) for shard_number in shard_numbers])
+    units = [inventory.units[unit_number] for unit_number in inventory.row_column("unit")[rows].tolist()]
+    unit_keys = [(unit.key, *_rank(unit.architecture)) for unit in units]
+    rank = {unit_key: index for index, unit_key in enumerate(sorted(set(unit_keys)))}
     location_columns = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
-    return rows[np.lexsort([*location_columns, np.array([rank[name] for name in names])])]
+    return rows[np.lexsort([*location_columns, np.array([rank[unit_key] for unit_key in unit_keys])])]

@@ -164,7 +164,7 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     cells["strength"] = [result.strength for result in results]
     cells["seconds"] = [result.seconds for result in results]
     cells["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
-    arrays = {name: from_values(arrays_of_results, types[name]) for name, arrays_of_results in cells.items()}
+    arrays = {name: from_values(column_cells, types[name]) for name, column_cells in cells.items()}
     for name in columns:
         arrays_of_results = [np.asarray(result.values[name]) for result in results]
         types[name] = MEASUREMENT_TYPES.get(name, _float_list if arrays_of_results[0].ndim else pa.float64())
