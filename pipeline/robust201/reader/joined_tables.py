@@ -212,7 +212,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     if path.suffix.lower() != ".gz":
         with open_file(path, MAX_TABLE_BYTES) as stream:
             return pd.read_csv(stream)
-    with open_file(path, MAX_TABLE_BYTES) as compressed, gzip.open(compressed) as stream:
+    with open_file(path, MAX_TABLE_BYTES) as packed, gzip.open(packed) as stream:
         n_bytes = 0
         while chunk := stream.read(1 << 20):
             n_bytes += len(chunk)

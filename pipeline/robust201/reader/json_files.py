@@ -49,7 +49,7 @@ def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _open_gzip(file: Path) -> Iterator[BinaryIO]:
-    with open_file(file, MAX_LISTED_BYTES) as compressed, gzip.open(compressed) as stream:
+    with open_file(file, MAX_LISTED_BYTES) as packed, gzip.open(packed) as stream:
         yield cast(BinaryIO, stream)
 
 
