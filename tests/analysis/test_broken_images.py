@@ -16,7 +16,7 @@ from robust201.core.errors import DatasetError
 from robust201.figures.image_cards import _thumbnail
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from tests.reader.test_outcomes import write
+from tests.reader.test_outcomes import write_export
 from tests.support.fabricated import export, make_images, make_plan
 from tests.support.small_results import results_of, write_results
 
@@ -25,7 +25,7 @@ KEYS = ("fgsm", "pgd", "fog")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("outcomes"))
+    return write_export(tmp_path_factory.mktemp("outcomes"))
 
 
 def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: Path) -> None:

@@ -43,7 +43,7 @@ def test_exported_dataset_is_rejected_as_results_folder(finished: Path, robust20
     assert robust201("export", finished, "--out", tmp_path / "dataset").code == 0
     for command in ("status", "plan", "run"):
         error = robust201(command, tmp_path / "dataset").refusal(2)
-        assert "got an exported dataset. Give the folder of the sweep's results" in error
+        assert "got an exported dataset. Use the folder of the sweep's results" in error
 
 
 def test_folder_at_the_path_of_a_shard_is_reported(finished: Path, robust201: RunCommand) -> None:

@@ -1,4 +1,4 @@
-"""Command line with results folders that are damaged, in use, on a full disk or in another version's format."""
+"""Commands on results folders that are damaged, in use, on a full disk, or have the format of another version."""
 
 import errno
 import json
@@ -13,31 +13,31 @@ from tests.conftest import read_tree
 from tests.support.small_results import write_results
 
 
-def shards(results: Path) -> list[Path]:
+def shard_paths(results: Path) -> list[Path]:
     return sorted((results / "shards").rglob("*.parquet"))
 
 
 # The results folder
 
 
-@pytest.mark.parametrize("file", ["format.json", "plan.json"])
-def test_commands_reject_results_of_unknown_format_version(robust201, write_sweep, finished, tmp_path, file):
-    content = json.loads((finished / file).read_text())
-    content["version" if file == "format.json" else "format"] = 99
-    (finished / file).write_text(json.dumps(content))
-    before = read_tree(tmp_path)
-    verbs: list[tuple[object, ...]] = [
+@pytest.mark.parametrize("file_name", ["format.json", "plan.json"])
+def test_commands_reject_results_of_unknown_format_version(robust201, write_sweep, finished, tmp_path, file_name):
+    content = json.loads((finished / file_name).read_text())
+    content["version" if file_name == "format.json" else "format"] = 99
+    (finished / file_name).write_text(json.dumps(content))
+    tree_before = read_tree(tmp_path)
+    commands: list[tuple[object, ...]] = [
         ("status", finished),
         ("export", finished, "--out", tmp_path / "json"),
         ("merge", finished, "--out", tmp_path / "both"),
     ]
-    if file == "format.json":
-        verbs += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
-    for arguments in verbs:
-        line = robust201(*arguments).refusal(2)
-        assert "99" in line
-        assert "Use the version of robust201 that" in line
-    assert read_tree(tmp_path) == before
+    if file_name == "format.json":
+        commands += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
+    for arguments in commands:
+        error_line = robust201(*arguments).refusal(2)
+        assert "99" in error_line
+        assert "Use the version of robust201 that" in error_line
+    assert read_tree(tmp_path) == tree_before
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
@@ -68,43 +68,43 @@ def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished
     assert str(path) in robust201("run", write_sweep()).refusal(4)
 
 
-@pytest.mark.parametrize("kind", ["file", "below a file", "export", "checkpoints", "shards"])
-def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, tmp_path, kind):
+@pytest.mark.parametrize("content", ["file", "below a file", "export", "checkpoints", "shards"])
+def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, tmp_path, content):
     path_in_use = tmp_path / "taken"
-    if kind in {"file", "below a file"}:
+    if content in {"file", "below a file"}:
         path_in_use.write_text("mine")
     else:
         path_in_use.mkdir()
-        name = {"export": "meta.json", "checkpoints": "manifest.jsonl", "shards": "shards"}[kind]
+        name = {"export": "meta.json", "checkpoints": "manifest.jsonl", "shards": "shards"}[content]
         (path_in_use / name).write_text("mine")
-    sweep = write_sweep(results=str(path_in_use / "x" if kind == "below a file" else path_in_use))
-    before = read_tree(tmp_path)
+    sweep = write_sweep(results=str(path_in_use / "x" if content == "below a file" else path_in_use))
+    tree_before = read_tree(tmp_path)
     robust201("run", sweep).refusal(2)
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == tree_before
 
 
-@pytest.mark.parametrize("kind", ["file", "foreign", "other files", "results", "inside results"])
-def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path, kind):
-    out = {"results": finished, "inside results": finished / "shards"}.get(kind, tmp_path / "out")
-    if kind == "file":
+@pytest.mark.parametrize("existing", ["file", "foreign", "other files", "results", "inside results"])
+def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path, existing):
+    out = {"results": finished, "inside results": finished / "shards"}.get(existing, tmp_path / "out")
+    if existing == "file":
         out.write_text("mine")
-    if kind == "foreign":
+    if existing == "foreign":
         out.mkdir()
         (out / "meta.json").write_text("mine")
-    if kind == "other files":
+    if existing == "other files":
         (out / "notes").mkdir(parents=True)
-    before = read_tree(tmp_path)
+    tree_before = read_tree(tmp_path)
     robust201("export", finished, "--out", out).refusal(2)
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == tree_before
 
 
 def test_report_requires_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
-        refusal = robust201(*command, "--out", out).refusal(2)
-        assert "expected a folder with meta.json, got the results of a sweep" in refusal
+        error_line = robust201(*command, "--out", out).refusal(2)
+        assert "expected a folder with meta.json, got the results of a sweep" in error_line
         # The error contains the exact command to run.
-        assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in refusal
+        assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in error_line
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     command_result = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
@@ -117,23 +117,23 @@ def test_report_requires_exported_dataset(robust201, finished, tmp_path):
 
 
 @pytest.fixture
-def lease_on(finished):
-    """A live lease, held by this process, on the finished results."""
+def held_lease(finished):
+    """The file of a lease that this process holds on the finished results."""
     with Lease.acquire(finished, interval_seconds=3600):
         yield finished / "lease.json"
 
 
-@pytest.mark.usefixtures("lease_on")
+@pytest.mark.usefixtures("held_lease")
 def test_second_driver_is_rejected(robust201, write_sweep, finished, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
-    other = tmp_path / "other"
-    assert robust201("run", sweep, "--out", other, "--keys", "clean").code == 0
-    before = read_tree(finished)
-    for arguments in (("run", sweep), ("merge", other, "--out", finished)):
-        line = robust201(*arguments).refusal(4)
-        assert f"process {os.getpid()} on " in line
-        assert "which is alive. Wait until it ends" in line
-    assert read_tree(finished) == before
+    other_results = tmp_path / "other"
+    assert robust201("run", sweep, "--out", other_results, "--keys", "clean").code == 0
+    tree_before = read_tree(finished)
+    for arguments in (("run", sweep), ("merge", other_results, "--out", finished)):
+        error_line = robust201(*arguments).refusal(4)
+        assert f"process {os.getpid()} on " in error_line
+        assert "which is alive. Wait until it ends" in error_line
+    assert read_tree(finished) == tree_before
     # Readers are not blocked.
     assert robust201("status", finished).code == 0
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
@@ -143,22 +143,22 @@ def test_second_driver_is_rejected(robust201, write_sweep, finished, tmp_path):
 
 
 def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, finished, tmp_path, monkeypatch):
-    fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
+    original_fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
 
     def fsync_until_full(descriptor: int) -> None:
         if ".parquet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             shards_written.append(descriptor)
             if len(shards_written) > 3:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
+        original_fsync(descriptor)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync_until_full)
         command_result = robust201("run", write_sweep(), "--out", results)
-    line = command_result.refusal(4)
-    assert "the disk is full" in line
-    assert "Free some space and run the same command again" in line
-    assert len(shards(results)) == 3
+    error_line = command_result.refusal(4)
+    assert "the disk is full" in error_line
+    assert "Free some space and run the same command again" in error_line
+    assert len(shard_paths(results)) == 3
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
     assert not json.loads(robust201("status", "--json", results).out)["running"]
     assert robust201("run", write_sweep(), "--out", results).code == 0
@@ -171,32 +171,35 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "fault",
     [pytest.param("truncated", marks=pytest.mark.slow), "data", pytest.param("footer", marks=pytest.mark.slow)],
 )
-def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished, tmp_path, damage):
+def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finished, tmp_path, fault):
     assert robust201("export", finished, "--out", tmp_path / "before").code == 0
-    victim = shards(finished)[2]
-    content = bytearray(victim.read_bytes())
-    position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[damage]
+    damaged_path = shard_paths(finished)[2]
+    content = bytearray(damaged_path.read_bytes())
+    position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[fault]
     content[position] ^= 1
-    victim.write_bytes(content[:position] if damage == "truncated" else content)
-    damaged = read_tree(tmp_path)
+    damaged_path.write_bytes(content[:position] if fault == "truncated" else content)
+    tree_with_damage = read_tree(tmp_path)
 
-    line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
-    assert victim.name in line
-    assert "Run the sweep again: it sets the file aside" in line
-    verified = robust201("verify", finished)
-    assert (verified.code, verified.out) == (4, "1 problem found\n")
-    assert victim.name in verified.err
+    error_line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
+    assert damaged_path.name in error_line
+    assert "Run the sweep again: it sets the file aside" in error_line
+    verify_result = robust201("verify", finished)
+    assert (verify_result.code, verify_result.out) == (4, "1 problem found\n")
+    assert damaged_path.name in verify_result.err
     (finding,) = json.loads(robust201("verify", "--json", finished).out)["findings"]
     assert finding["kind"] == "damaged"
-    assert read_tree(tmp_path) == damaged
+    assert read_tree(tmp_path) == tree_with_damage
 
     command_result = robust201("run", write_sweep())
     assert command_result.code == 0
-    assert f"Damaged result file set aside, its evaluations are recomputed: digits/{victim.name}" in command_result.err
-    assert (finished / "damaged" / "digits" / victim.name).exists()
+    assert (
+        f"Damaged result file set aside, its evaluations are recomputed: digits/{damaged_path.name}"
+        in command_result.err
+    )
+    assert (finished / "damaged" / "digits" / damaged_path.name).exists()
     assert robust201("verify", finished).code == 0
     assert robust201("export", finished, "--out", tmp_path / "after").code == 0
     assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
@@ -209,40 +212,40 @@ def test_run_fails_early_without_requested_gpu(robust201, write_sweep, monkeypat
 
 
 def test_run_reports_missing_write_permission(robust201, write_sweep, finished, monkeypatch):
-    replace_file = Path.replace
+    original_replace = Path.replace
 
     def raise_permission_error(path: Path, target: Path) -> Path:
         if target.suffix == ".parquet":
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return replace_file(path, target)
+        return original_replace(path, target)
 
-    before = set(shards(finished))
+    shards_before = set(shard_paths(finished))
     monkeypatch.setattr(Path, "replace", raise_permission_error)
     command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
     assert "Permission denied. Check the path and its permissions" in command_result.refusal(4)
-    assert set(shards(finished)) == before
+    assert set(shard_paths(finished)) == shards_before
     assert not list(finished.rglob("*.tmp"))
 
 
-# Invalid output paths are rejected before anything is computed or written.
+# Invalid output paths, which are rejected before anything is computed or written
 
 ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
 
 
-@pytest.mark.parametrize("verb", [("report",), ("plot", "attacks"), ("plot", "all")])
+@pytest.mark.parametrize("command", [("report",), ("plot", "attacks"), ("plot", "all")])
 @pytest.mark.parametrize("out_name", ["taken.svg", "file/below.svg", ""])
-def test_report_and_plot_reject_invalid_output_paths(tmp_path, monkeypatch, robust201, verb, out_name):
+def test_report_and_plot_reject_invalid_output_paths(tmp_path, monkeypatch, robust201, command, out_name):
     write_results(tmp_path / "dataset", ACCURACIES)
     monkeypatch.chdir(tmp_path)
-    if verb == ("plot", "all"):
+    if command == ("plot", "all"):
         (tmp_path / "taken.svg").write_text("mine")  # a file in place of the output folder
         out_name = out_name or "file"
     else:
         (tmp_path / "taken.svg").mkdir()
     (tmp_path / "file").write_text("mine")
-    before = read_tree(tmp_path)
-    assert " failed for " in robust201(*verb, "dataset", "--out", out_name).refusal(2)
-    assert read_tree(tmp_path) == before
+    tree_before = read_tree(tmp_path)
+    assert " failed for " in robust201(*command, "dataset", "--out", out_name).refusal(2)
+    assert read_tree(tmp_path) == tree_before
 
 
 def test_plot_rejects_figure_path_that_is_a_folder(tmp_path, robust201):

@@ -19,23 +19,23 @@ from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
-MEASURES = ("accuracy", "confidence", "cm", "predictions")
+MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
 
 @pytest.fixture
 def folder(tmp_path):
-    export_copy(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
+    export_copy(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASUREMENTS))
     return tmp_path / "data"
 
 
-def source_of(folder: Path, measure: str = "accuracy") -> str:
-    data = RobustnessDataset(folder)
-    return data.files.describe_source(data.data, data.keys_all, measure)
+def describe_source(folder: Path, measurement: str = "accuracy") -> str:
+    dataset = RobustnessDataset(folder)
+    return dataset.files.describe_source(dataset.data, dataset.keys_all, measurement)
 
 
 def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
-    (file,) = (folder / "cifar10").glob("pgd*_accuracy.json")
-    os.truncate(file, 20 << 30)
+    (path,) = (folder / "cifar10").glob("pgd*_accuracy.json")
+    os.truncate(path, 20 << 30)
     with pytest.raises(
         ResultsError, match=r"pgd_accuracy\.json: expected .* at most 17\.18 GB, got .* Compress a larger"
     ):
@@ -43,41 +43,52 @@ def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.each_value
-def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, published):
+def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, without_sweep_json):
     monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
-    plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASURES)
+    plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASUREMENTS)
     export(folder, plan, **options)
-    if published:
+    if without_sweep_json:
         (folder / "sweep.json").unlink()
-    before = RobustnessDataset(folder)
-    names = {"data": "cifar10", "key": ["clean", "fgsm", "pgd", "fog"]}
-    expected = before.query(**names, measure=MEASURES)
-    frame, values = before.to_frame(**names), [before.value(10, "cifar10", "pgd", measure) for measure in MEASURES]
+    json_dataset = RobustnessDataset(folder)
+    selection = {"data": "cifar10", "key": ["clean", "fgsm", "pgd", "fog"]}
+    expected = json_dataset.query(**selection, measure=MEASUREMENTS)
+    expected_frame, expected_values = (
+        json_dataset.to_frame(**selection),
+        [json_dataset.value(10, "cifar10", "pgd", measurement) for measurement in MEASUREMENTS],
+    )
     report = convert_dataset(folder)
     assert len(report.written) == 4
-    after = RobustnessDataset(folder)
-    for measure in MEASURES:
-        assert after.files.describe_source(["cifar10"], names["key"], measure) == "Parquet"
-    assert (after.data, after.keys_all, after.measures) == (before.data, before.keys_all, before.measures)
-    assert after.query(**names, measure=MEASURES) == expected
-    assert after.to_frame(**names).equals(frame)
-    assert [after.value(10, "cifar10", "pgd", measure) for measure in MEASURES] == values
+    converted_dataset = RobustnessDataset(folder)
+    for measurement in MEASUREMENTS:
+        assert converted_dataset.files.describe_source(["cifar10"], selection["key"], measurement) == "Parquet"
+    assert (converted_dataset.data, converted_dataset.keys_all, converted_dataset.measures) == (
+        json_dataset.data,
+        json_dataset.keys_all,
+        json_dataset.measures,
+    )
+    assert converted_dataset.query(**selection, measure=MEASUREMENTS) == expected
+    assert converted_dataset.to_frame(**selection).equals(expected_frame)
+    assert [
+        converted_dataset.value(10, "cifar10", "pgd", measurement) for measurement in MEASUREMENTS
+    ] == expected_values
     assert max(pq.ParquetFile(folder / name).num_row_groups for name in report.written) > 1
 
 
 def test_converted_file_has_layout_of_export(folder, tmp_path):
     convert_dataset(folder)
-    export(tmp_path / "other", make_plan(ARCHITECTURES, measurements=MEASURES), formats=("parquet",))
+    export(tmp_path / "other", make_plan(ARCHITECTURES, measurements=MEASUREMENTS), formats=("parquet",))
     for key in ("clean", "pgd"):
         name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
-        of_json, exported = (pq.read_table(root / name, partitioning=None) for root in (folder, tmp_path / "other"))
-        assert of_json.schema.equals(exported.schema)
-        unrecorded = ["protocol", "checkpoint_sha256"]
-        assert of_json.drop(unrecorded).equals(exported.drop(unrecorded))
-        assert all(of_json[column].null_count == len(of_json) for column in unrecorded)
+        converted_table, exported_table = (
+            pq.read_table(root / name, partitioning=None) for root in (folder, tmp_path / "other")
+        )
+        assert converted_table.schema.equals(exported_table.schema)
+        unknown_columns = ["protocol", "checkpoint_sha256"]
+        assert converted_table.drop(unknown_columns).equals(exported_table.drop(unknown_columns))
+        assert all(converted_table[column].null_count == len(converted_table) for column in unknown_columns)
 
 
 def test_convert_keeps_existing_files_and_resumes(folder):
@@ -91,22 +102,22 @@ def test_convert_keeps_existing_files_and_resumes(folder):
 def test_changed_json_is_preferred_and_converted_again(folder):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
-    assert source_of(folder) == "Parquet"
+    assert describe_source(folder) == "Parquet"
     later = path.stat().st_mtime_ns + 10**12
     os.utime(path, ns=(later, later))
-    assert source_of(folder) == "Parquet"  # the time has changed, but not the content
+    assert describe_source(folder) == "Parquet"  # the time has changed, but not the content
     text = path.read_text()
     digit = text.index("0.") + 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
     later += 10**12
     os.utime(path, ns=(later, later))
     assert path.stat().st_size == len(text)
-    assert source_of(folder) == "Parquet, but JSON of cifar10 fog"
-    assert source_of(folder, "cm") == "Parquet"
+    assert describe_source(folder) == "Parquet, but JSON of cifar10 fog"
+    assert describe_source(folder, "cm") == "Parquet"
     changed = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
     assert changed["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
     assert convert_dataset(folder).written == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
-    assert source_of(folder) == "Parquet"
+    assert describe_source(folder) == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed
 
 
@@ -129,7 +140,7 @@ def test_convert_rejects_files_with_different_architectures(folder, change):
     path.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
         convert_dataset(folder)
-    assert not [file for file in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if file.is_file()]
+    assert not [path for path in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if path.is_file()]
 
 
 def test_convert_handles_accuracies_only_and_missing_values(tmp_path):
@@ -137,35 +148,35 @@ def test_convert_handles_accuracies_only_and_missing_values(tmp_path):
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
     assert len(convert_dataset(folder).written) == 2
-    assert source_of(folder) == "Parquet"
+    assert describe_source(folder) == "Parquet"
     assert RobustnessDataset(folder).query() == expected
 
 
 def test_convert_command_reports_written_files(folder, robust201):
-    run = robust201("convert", folder)
-    assert run.code == 0
-    assert "Wrote 4 Parquet files" in run.out
+    result = robust201("convert", folder)
+    assert result.code == 0
+    assert "Wrote 4 Parquet files" in result.out
     assert "4 already existed" in robust201("convert", folder).out
-    line = robust201("convert", folder / "parquet").refusal(2)
-    assert "expected JSON files" in line
+    error_line = robust201("convert", folder / "parquet").refusal(2)
+    assert "there are no JSON files" in error_line
 
 
 def test_converted_export_passes_verification(finished, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
     listing = out / "SHA256SUMS"
-    before = listing.read_text(), listing.stat().st_mtime_ns
+    original_listing = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
-    assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written) + 1
-    assert listing.stat().st_mtime_ns == before[1]  # readers rehash files that are newer
+    assert len(listing.read_text().splitlines()) == len(original_listing[0].splitlines()) + len(report.written) + 1
+    assert listing.stat().st_mtime_ns == original_listing[1]  # readers hash files again that are newer
     assert robust201("verify", finished, "--export", out).code == 0
-    listing.write_text(before[0])  # the state after a conversion was killed before it listed its files
+    listing.write_text(original_listing[0])  # the state after a conversion was killed before it listed its files
     assert convert_dataset(out).written == ()
-    file = out / "digits/fgsm_accuracy.json"
-    file.write_text(file.read_text().replace("0.", "0.0", 1))
+    path = out / "digits/fgsm_accuracy.json"
+    path.write_text(path.read_text().replace("0.", "0.0", 1))
     assert len(convert_dataset(out).written) == 1
-    (wrong, *_) = robust201("verify", finished, "--export", out).err.splitlines()
-    assert "fgsm_accuracy.json" in wrong
+    (error_line, *_) = robust201("verify", finished, "--export", out).err.splitlines()
+    assert "fgsm_accuracy.json" in error_line
     # Converted files belong to the export, and another export replaces them.
     result = robust201("export", finished, "--out", out, "--processes", 1)
     assert f"Removed {len(report.written) + 1} files of an earlier export" in result.err
@@ -179,7 +190,7 @@ def test_convert_keeps_parquet_of_export(tmp_path):
     assert len(report.kept) == 4
 
 
-def _kill(*_: object) -> None:
+def _raise_keyboard_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -187,8 +198,8 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
-    with monkeypatch.context() as killed:
-        killed.setattr(conversion, "_add_to_listings", _kill)
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "_add_to_listings", _raise_keyboard_interrupt)
         with pytest.raises(KeyboardInterrupt):
             convert_dataset(folder)
     expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
@@ -201,51 +212,51 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
 @pytest.mark.each_value
-def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, published):
+def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, without_sweep_json):
     folder = tmp_path / "data"
     export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))
     name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
-    if published:
+    if without_sweep_json:
         (folder / "sweep.json").unlink()
     convert_dataset(folder)
-    right = RobustnessDataset(folder).query("cifar10", key, "accuracy")
+    expected = RobustnessDataset(folder).query("cifar10", key, "accuracy")
     table = pq.ParquetFile(folder / name).read()
     pq.write_table(table.slice(1), folder / name)
     with pytest.raises(ResultsError, match=r"expected the \d+ rows .* run `robust201 convert`"):
         RobustnessDataset(folder).query("cifar10", key, "accuracy")
     assert convert_dataset(folder).written == (name,)
-    assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == right
+    assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == expected
 
 
 def write_fractions(path: Path) -> None:
     content = json.loads(path.read_text())
-    ((dataset, by_key),) = content.items()
-    ((key, by_measure),) = by_key.items()
-    rows = {
-        name: (np.array(row) / np.array(row).sum(axis=-1, keepdims=True)).round(3).tolist()
-        for name, row in by_measure["cm"].items()
+    ((dataset, content_by_key),) = content.items()
+    ((key, content_by_measurement),) = content_by_key.items()
+    fractions = {
+        architecture: (np.array(matrix) / np.array(matrix).sum(axis=-1, keepdims=True)).round(3).tolist()
+        for architecture, matrix in content_by_measurement["cm"].items()
     }
-    path.write_text(json.dumps({dataset: {key: {"cm": rows}}}))
+    path.write_text(json.dumps({dataset: {key: {"cm": fractions}}}))
 
 
-@pytest.mark.parametrize("measurements", [MEASURES, ("accuracy", "confidence", "cm")])
-def test_convert_turns_fractions_to_counts_and_warns(tmp_path, monkeypatch, robust201, measurements):
+@pytest.mark.parametrize("measurements", [MEASUREMENTS, ("accuracy", "confidence", "cm")])
+def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, robust201, measurements):
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)
     folder = tmp_path / "data"
     export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))
-    counts = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
+    expected = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
     for key in ("clean", "pgd"):
         write_fractions(folder / f"cifar10/{key}_cm.json")
-    run = robust201("convert", folder)
-    assert run.code == 0
+    result = robust201("convert", folder)
+    assert result.code == 0
     for key in ("clean", "pgd"):
         warning = f"warning: cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images."
-        assert warning in run.err.replace("\n", " ")
-    assert source_of(folder, "cm") == "Parquet"
-    assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == counts
+        assert warning in result.err.replace("\n", " ")
+    assert describe_source(folder, "cm") == "Parquet"
+    assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == expected
 
 
 def test_convert_rejects_fractions_of_unknown_number_of_images(tmp_path, robust201):

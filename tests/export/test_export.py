@@ -29,8 +29,8 @@ from tests.support.fabricated import (
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
-TOLD = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights", "croissant")}
-SIDE_FILES = {*TOLD, "sweep.yaml", "README.md", "SHA256SUMS"}
+JSON_SIDE_FILES = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights", "croissant")}
+SIDE_FILES = {*JSON_SIDE_FILES, "sweep.yaml", "README.md", "SHA256SUMS"}
 
 
 def load(out: Path, name: str) -> dict:
@@ -40,8 +40,8 @@ def load(out: Path, name: str) -> dict:
 def test_export_writes_published_layout_for_every_measurement(tmp_path):
     measurements = ("accuracy", "confidence", "cm", "predictions")
     report = export(tmp_path / "out", make_plan(ARCHITECTURES, measurements=measurements))
-    names = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
-    assert set(report.files) == names | SIDE_FILES == set(read_tree(tmp_path / "out"))
+    result_files = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
+    assert set(report.files) == result_files | SIDE_FILES == set(read_tree(tmp_path / "out"))
     assert (report.n_units, report.n_evaluations, report.complete) == (16, 4 * (1 + 3 + 3 + 3), True)
     for key, strengths in (("clean", None), ("pgd", (0.5, 1.0, 8.0)), ("fog", (1.0, 3.0, 5.0))):
         for name in measurements:
@@ -49,9 +49,9 @@ def test_export_writes_published_layout_for_every_measurement(tmp_path):
             assert list(content) == ["cifar10"]
             assert list(content["cifar10"]) == [key]
             assert list(content["cifar10"][key]) == [name]
-            rows = content["cifar10"][key][name]
-            assert list(rows) == ["0", "2", "10", "309"]  # ascending as numbers, not as text
-            assert all(strengths is None or len(row) == len(strengths) for row in rows.values())
+            values_by_architecture = content["cifar10"][key][name]
+            assert list(values_by_architecture) == ["0", "2", "10", "309"]  # ascending as numbers, not as text
+            assert all(strengths is None or len(values) == len(strengths) for values in values_by_architecture.values())
 
 
 def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
@@ -60,38 +60,40 @@ def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
         for architecture in ARCHITECTURES:
             unit = make_unit(architecture, "cifar10", key, strengths)
             for position, strength in enumerate(strengths):
-                stored = make_values(unit, strength)
-                read = {
+                stored_values = make_values(unit, strength)
+                exported = {
                     name: load(tmp_path, f"cifar10/{key}_{name}.json")["cifar10"][key][name][str(architecture)]
                     for name in ("accuracy", "confidence", "cm")
                 }
                 if key != "clean":
-                    read = {name: values[position] for name, values in read.items()}
-                assert read["accuracy"] == float(stored["accuracy"])
-                assert read["cm"] == stored["cm"].tolist()
-                assert all(type(count) is int for row in read["cm"] for count in row)
-                assert list(read["confidence"]) == ["label", "argmax", "prediction"]
-                for field, values in read["confidence"].items():
-                    np.testing.assert_array_equal(np.array(values, dtype=np.float64), stored[f"confidence_{field}"])
+                    exported = {name: values[position] for name, values in exported.items()}
+                assert exported["accuracy"] == float(stored_values["accuracy"])
+                assert exported["cm"] == stored_values["cm"].tolist()
+                assert all(type(count) is int for row in exported["cm"] for count in row)
+                assert list(exported["confidence"]) == ["label", "argmax", "prediction"]
+                for field, values in exported["confidence"].items():
+                    np.testing.assert_array_equal(
+                        np.array(values, dtype=np.float64), stored_values[f"confidence_{field}"]
+                    )
 
 
-def store_of(accuracy=0.5):
-    """A store with one accuracy for all, and the missing confidences of a constant classifier."""
-    changed = {
+def make_constant_store(accuracy=0.5):
+    """Return a store with one accuracy for all evaluations, and confidences of a classifier that predicts class 0."""
+    constant_values = {
         "accuracy": np.array(accuracy),
         "confidence_argmax": np.array([[1.0, 0.0, 0.0], [np.nan] * 3, [np.nan] * 3]),
         "confidence_prediction": np.array([0.5, np.nan]),
     }
-    return ChangedStore(change=lambda *_arguments: changed)
+    return ChangedStore(change=lambda *_arguments: constant_values)
 
 
-def test_export_writes_null_for_means_over_no_image(tmp_path):
-    export(tmp_path, make_plan([10], ["pgd"]), store_of())
-    text = (tmp_path / "cifar10/pgd_confidence.json").read_text()
-    assert "NaN" not in text
-    first = json.loads(text)["cifar10"]["pgd"]["confidence"]["10"][0]
-    assert first["argmax"] == [[1.0, 0.0, 0.0], [None] * 3, [None] * 3]
-    assert first["prediction"] == [0.5, None]
+def test_export_writes_null_for_empty_means(tmp_path):
+    export(tmp_path, make_plan([10], ["pgd"]), make_constant_store())
+    content = (tmp_path / "cifar10/pgd_confidence.json").read_text()
+    assert "NaN" not in content
+    confidences = json.loads(content)["cifar10"]["pgd"]["confidence"]["10"][0]
+    assert confidences["argmax"] == [[1.0, 0.0, 0.0], [None] * 3, [None] * 3]
+    assert confidences["prediction"] == [0.5, None]
 
 
 @settings(max_examples=15)
@@ -100,7 +102,7 @@ def test_export_round_trips_doubles_and_rounds_on_request(tmp_path_factory, accu
     folder = tmp_path_factory.mktemp("doubles")
     plan = make_plan([10], ["clean"], measurements=("accuracy",))
     for out, round_to, expected in ((folder / "full", None, accuracy), (folder / "rounded", 3, round(accuracy, 3))):
-        export(out, plan, store_of(accuracy), round_to=round_to)
+        export(out, plan, make_constant_store(accuracy), round_to=round_to)
         assert load(out, "cifar10/clean_accuracy.json")["cifar10"]["clean"]["accuracy"]["10"] == expected
 
 
@@ -109,29 +111,31 @@ def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
     export(tmp_path / "full", plan)
     export(tmp_path / "rounded", plan, round_to=3)
 
-    def rounded(value):
+    def round_nested(value):
         if isinstance(value, dict):
-            return {name: rounded(item) for name, item in value.items()}
+            return {name: round_nested(element) for name, element in value.items()}
         if isinstance(value, list):
-            return [rounded(item) for item in value]
+            return [round_nested(element) for element in value]
         return round(value, 3) if isinstance(value, float) else value
 
     for name in ("accuracy", "confidence", "cm"):
-        file = f"cifar10/pgd_{name}.json"
-        full = load(tmp_path / "full", file)
-        assert load(tmp_path / "rounded", file) == rounded(full)
-        assert (rounded(full) != full) == (name == "confidence")  # the fabricated accuracies have three decimals
+        file_name = f"cifar10/pgd_{name}.json"
+        full_content = load(tmp_path / "full", file_name)
+        assert load(tmp_path / "rounded", file_name) == round_nested(full_content)
+        assert (round_nested(full_content) != full_content) == (
+            name == "confidence"
+        )  # the fabricated accuracies have three decimals
 
 
 def test_export_of_equal_results_has_equal_bytes(tmp_path):
     plan = make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"))
-    for out in ("one", "two", "two"):  # the third replaces the second
+    for out in ("one", "two", "two"):  # the third export replaces the second
         export(tmp_path / out, plan)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    # Like the published files, they have the bytes of json.dumps for the whole nested value.
-    for name, data in read_tree(tmp_path / "one").items():
+    # The files have the same bytes as json.dumps of their content, like the published files.
+    for name, content in read_tree(tmp_path / "one").items():
         if name.startswith("cifar"):
-            assert json.dumps(json.loads(data)).encode() == data
+            assert json.dumps(json.loads(content)).encode() == content
 
 
 def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
@@ -154,8 +158,8 @@ def test_meta_json_of_paper_sweep_equals_published_file(tmp_path):
     units = tuple(make_unit(0, "cifar10", key, strengths[key]) for key in PAPER_KEYS)
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256
-    text = meta_file_text(strengths, "published")
-    assert text.encode() == (tmp_path / "meta.json").read_bytes()
+    content = meta_file_text(strengths, "published")
+    assert content.encode() == (tmp_path / "meta.json").read_bytes()
 
 
 def test_sweep_json_records_protocols_and_strengths(tmp_path):
@@ -171,7 +175,7 @@ def test_sweep_json_records_protocols_and_strengths(tmp_path):
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
 
 
-def test_weights_json_lists_hashes_of_weights(tmp_path):
+def test_weights_json_contains_hash_of_each_network(tmp_path):
     plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
     export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
     assert load(tmp_path, "weights.json") == {
@@ -182,9 +186,9 @@ def test_weights_json_lists_hashes_of_weights(tmp_path):
 def test_export_contains_only_evaluations_of_plan(tmp_path):
     export(tmp_path / "all", make_plan(ARCHITECTURES))
     export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
-    everything = load(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
-    some = load(tmp_path / "some", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
-    assert some == {i: [everything[i][1]] for i in ("2", "309")}
+    all_accuracies = load(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
+    accuracies = load(tmp_path / "some", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
+    assert accuracies == {architecture: [all_accuracies[architecture][1]] for architecture in ("2", "309")}
     assert sorted(path.name for path in (tmp_path / "some/cifar10").iterdir()) == [
         "pgd_accuracy.json",
         "pgd_cm.json",
@@ -192,14 +196,14 @@ def test_export_contains_only_evaluations_of_plan(tmp_path):
     ]
 
 
-LACKING = {(2, "pgd", 8.0), (10, "pgd", 0.5), (10, "pgd", 1.0), *((i, "fog", 3.0) for i in ARCHITECTURES)}
+MISSING_EVALUATIONS = {(2, "pgd", 8.0), (10, "pgd", 0.5), (10, "pgd", 1.0), *((i, "fog", 3.0) for i in ARCHITECTURES)}
 
 
 def test_export_rejects_incomplete_sweep(tmp_path):
-    with pytest.raises(IncompleteError) as caught:
-        export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(lacking=set(LACKING)))
-    message = str(caught.value)
-    assert caught.value.exit_code == 3
+    with pytest.raises(IncompleteError) as error_info:
+        export(tmp_path / "out", make_plan(ARCHITECTURES), FabricatedStore(lacking=set(MISSING_EVALUATIONS)))
+    message = str(error_info.value)
+    assert error_info.value.exit_code == 3
     assert "expected 40 evaluations, got 33" in message
     assert "cifar10 pgd 3, cifar10 fog 4" in message
     assert "#2 cifar10 pgd at strength 8" in message
@@ -209,28 +213,31 @@ def test_export_rejects_incomplete_sweep(tmp_path):
 def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
-    report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(LACKING)), partial=True)
+    report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(MISSING_EVALUATIONS)), partial=True)
     assert not report.complete
-    # Rows that lack a strength are left out.
+    # Architectures that lack a strength are left out.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
     full_values = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
     assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
-        i: full_values[i] for i in ("0", "309")
+        architecture: full_values[architecture] for architecture in ("0", "309")
     }
     assert not list((tmp_path / "out/cifar10").glob("fog_*"))
     assert load(tmp_path / "out", "missing.json") == {
-        "cifar10": {"pgd": {"2": [8.0], "10": [0.5, 1.0]}, "fog": {str(i): [3.0] for i in ARCHITECTURES}}
+        "cifar10": {
+            "pgd": {"2": [8.0], "10": [0.5, 1.0]},
+            "fog": {str(architecture): [3.0] for architecture in ARCHITECTURES},
+        }
     }
-    # Once the results are complete, another export to the folder gives the same files as a new export.
+    # When the results are complete, another export to the folder gives the same files as a new export.
     assert export(tmp_path / "out", plan).removed == ("missing.json",)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "full")
 
 
 def test_export_to_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
-    def full(descriptor):
+    def raise_disk_full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("robust201.core.files.os.fsync", full)
+    monkeypatch.setattr("robust201.core.files.os.fsync", raise_disk_full)
     with pytest.raises(StorageFullError, match="free space"):
         export(tmp_path, make_plan([0]))
     assert read_tree(tmp_path) == {}
@@ -243,7 +250,7 @@ def test_listing_contains_hash_of_every_file(tmp_path):
     assert listing == "".join(f"{hashlib.sha256(tree[name]).hexdigest()}  {name}\n" for name in sorted(tree))
 
 
-class ForgetfulStore(FabricatedStore):
+class InconsistentStore(FabricatedStore):
     """A store that returns fewer or more rows than its inventory lists."""
 
     def __init__(self, fault: str) -> None:
@@ -251,53 +258,57 @@ class ForgetfulStore(FabricatedStore):
         self.fault = fault
 
     def iter_values(self, units, inventory, measurements):
-        rows = list(super().iter_values(units, inventory, measurements))
+        units_and_values = list(super().iter_values(units, inventory, measurements))
         if self.fault == "a unit":
-            rows.pop()
+            units_and_values.pop()
         elif self.fault == "a strength":
-            rows[1][1].popitem()
+            units_and_values[1][1].popitem()
         elif self.fault == "one too many":
-            rows.append(rows[0])
+            units_and_values.append(units_and_values[0])
         elif self.fault == "the order":
-            rows.reverse()
-        return iter(rows)
+            units_and_values.reverse()
+        return iter(units_and_values)
 
 
 @pytest.mark.parametrize("fault", ["a unit", "a strength", "one too many", "the order"])
 def test_export_rejects_store_that_contradicts_inventory(tmp_path, fault):
     with pytest.raises(StorageError, match="robust201 verify"):
-        export(tmp_path, make_plan(ARCHITECTURES), ForgetfulStore(fault))
+        export(tmp_path, make_plan(ARCHITECTURES), InconsistentStore(fault))
     assert not list(tmp_path.glob("cifar10/*.json"))
 
 
 def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     units = (make_unit(0, "cifar10", "pgd", (1.0,)), make_unit(0, "cifar100", "pgd", (1.0, 8.0)))
-    with pytest.raises(ConfigError, match="results of the datasets in separate folders"):
+    with pytest.raises(ConfigError, match="results of these datasets in separate folders"):
         export(tmp_path / "out", FabricatedPlan(units))
     assert not (tmp_path / "out").exists()
 
 
 def test_export_progress_counts_rows(tmp_path):
-    seen: list[tuple[int, int]] = []
+    progress_calls: list[tuple[int, int]] = []
     store = FabricatedStore()
     export_dataset(
-        make_plan([0, 2], ["clean", "pgd"]), store, store, tmp_path, progress=lambda *count: seen.append(count)
+        make_plan([0, 2], ["clean", "pgd"]),
+        store,
+        store,
+        tmp_path,
+        progress=lambda *counts: progress_calls.append(counts),
     )
-    assert seen == [(row, 12) for row in range(1, 13)]  # four units, three files each
+    assert progress_calls == [(n_written, 12) for n_written in range(1, 13)]  # four units, three files each
 
 
 @pytest.mark.parametrize(
-    ("modules", "absent"),
+    ("modules", "forbidden"),
     [
         ("robust201.export", {"torch", "ray", "pandas", "matplotlib"}),
         ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "matplotlib"}),
     ],
 )
-def test_export_and_reader_do_not_import_torch(modules, absent):
+def test_export_and_reader_do_not_import_heavy_libraries(modules, forbidden):
     code = (
         f"import sys, robust201, {modules}\n"
         "robust201.RobustnessDataset\n"
-        f"print(sorted(set({sorted(absent)}).intersection(sys.modules)))"
+        f"print(sorted(set({sorted(forbidden)}).intersection(sys.modules)))"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert shown.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout.strip() == "[]"

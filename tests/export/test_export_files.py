@@ -1,4 +1,4 @@
-"""Result files: exact numbers, several processes, compression and killed exports."""
+"""Result files of exports: exact numbers, several processes, compression and killed exports."""
 
 import gzip
 import json
@@ -28,9 +28,9 @@ FLOATS = st.floats(width=32, allow_infinity=False)
 
 @given(st.one_of(FLOATS, st.lists(FLOATS)))
 def test_array_text_writes_float32_as_doubles(numbers):
-    values = np.array(numbers, dtype=np.float32)
-    plain = np.where(np.isnan(values), None, values.astype(np.float64)).tolist()
-    assert array_text(values).decode() == json.dumps(plain)
+    float32_values = np.array(numbers, dtype=np.float32)
+    expected_values = np.where(np.isnan(float32_values), None, float32_values.astype(np.float64)).tolist()
+    assert array_text(float32_values).decode() == json.dumps(expected_values)
 
 
 def test_export_warns_of_processes_beyond_memory_limit(tmp_path, write_sweep, robust201, monkeypatch):
@@ -44,12 +44,12 @@ def test_export_warns_of_processes_beyond_memory_limit(tmp_path, write_sweep, ro
 def test_default_processes_depends_on_cpus_and_memory(monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
     assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
-    own_rss = psutil.Process().memory_info().rss
-    monkeypatch.setattr(pool, "MEMORY_BYTES", own_rss + 2_000_000_000)
+    process_bytes = psutil.Process().memory_info().rss
+    monkeypatch.setattr(pool, "MEMORY_BYTES", process_bytes + 2_000_000_000)
     assert 1 < pool.max_processes(parquet=True) < pool.max_processes(parquet=False) < 2_000_000_000 / 50_000_000
 
 
-NUMBERS = st.one_of(
+MEANS_AND_ANY_FLOATS = st.one_of(
     st.floats(0, 1),
     st.floats(0, 1e-3),
     st.floats(allow_infinity=False),
@@ -57,7 +57,7 @@ NUMBERS = st.one_of(
 )
 
 
-@given(st.lists(NUMBERS))
+@given(st.lists(MEANS_AND_ANY_FLOATS))
 @example([0.00001, 1e-9, 5e-324, 0.000012])
 def test_array_text_equals_json_dumps(numbers):
     expected = json.dumps([None if number != number else number for number in numbers])
@@ -99,28 +99,28 @@ def test_round_array_equals_python_round(numbers, decimals):
 def test_export_keeps_folder_if_process_fails(tmp_path):
     plan = make_plan((0, 2, 10))
     export(tmp_path / "out", plan, round_to=3)
-    before = read_tree(tmp_path / "out")
+    tree_before = read_tree(tmp_path / "out")
     with pytest.raises(StorageError, match="damaged"):
         export(tmp_path / "out", plan, BrokenStore(), processes=2)
-    assert read_tree(tmp_path / "out") == before
+    assert read_tree(tmp_path / "out") == tree_before
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 def test_compressed_files_contain_same_text_and_are_reproducible(tmp_path, compression):
     plan = make_plan((0, 2, 10))
-    plain = export(tmp_path / "plain", plan)
+    plain_report = export(tmp_path / "plain", plan)
     for out in ("one", "two"):
         report = export(tmp_path / out, plan, compression=compression)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    results = {name for name in plain.files if "/" in name}
-    assert {f"{name}.{compression}" for name in results} == {name for name in report.files if "/" in name}
-    for name in results:
+    result_names = {name for name in plain_report.files if "/" in name}
+    assert {f"{name}.{compression}" for name in result_names} == {name for name in report.files if "/" in name}
+    for name in result_names:
         compressed = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
-        text = gzip.decompress(compressed) if compression == "gz" else unpack_zst(compressed)
-        assert text == (tmp_path / "plain" / name).read_bytes()
+        content = gzip.decompress(compressed) if compression == "gz" else decompress_zst(compressed)
+        assert content == (tmp_path / "plain" / name).read_bytes()
 
 
-def unpack_zst(data: bytes) -> bytes:
+def decompress_zst(data: bytes) -> bytes:
     return pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
 
 
@@ -137,27 +137,29 @@ if __name__ == "__main__":
 def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    out, plan = tmp_path / "out", make_plan((0, 2, 10))
-    export(out, plan, round_to=3)
-    before = read_tree(out)
+    folder, plan = tmp_path / "out", make_plan((0, 2, 10))
+    export(folder, plan, round_to=3)
+    tree_before = read_tree(folder)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
     }  # Python adds a script's folder to sys.path, not the working directory
-    driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
+    driver = subprocess.Popen([sys.executable, str(script), str(folder)], env=environment)
     try:
-        staging = out / STAGING_FOLDER
+        staging = folder / STAGING_FOLDER
         while not (staging / "cifar10/fgsm_confidence.json").exists() or not list(staging.glob("cifar10/.pgd*.tmp")):
             assert driver.poll() is None
             time.sleep(0.05)
-        family = psutil.Process(driver.pid).children(recursive=True)
+        processes = psutil.Process(driver.pid).children(recursive=True)
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    _, alive = psutil.wait_procs(family, timeout=200)  # immediate, unless the machine is busy
-    assert alive == []
-    remaining = read_tree(out)
-    assert {name: data for name, data in remaining.items() if not name.startswith((STAGING_FOLDER, ".lock"))} == before
-    export(out, plan)
+    _, alive_processes = psutil.wait_procs(processes, timeout=200)  # immediate, unless the machine is busy
+    assert alive_processes == []
+    tree_after = read_tree(folder)
+    assert {
+        name: content for name, content in tree_after.items() if not name.startswith((STAGING_FOLDER, ".lock"))
+    } == tree_before
+    export(folder, plan)
     export(tmp_path / "fresh", plan)
-    assert read_tree(out) == read_tree(tmp_path / "fresh")
+    assert read_tree(folder) == read_tree(tmp_path / "fresh")

@@ -26,25 +26,25 @@ def test_export_replaces_earlier_export_and_keeps_other_files(tmp_path):
     for name in ("notes.txt", "cifar10/notes.txt"):
         (tmp_path / "out" / name).write_text("mine")
     report = export(tmp_path / "out", make_plan([0], ["clean"]))
-    remaining = read_tree(tmp_path / "out")
-    assert remaining.pop("notes.txt") == remaining.pop("cifar10/notes.txt") == b"mine"
-    assert remaining == read_tree(tmp_path / "fresh")
+    tree = read_tree(tmp_path / "out")
+    assert tree.pop("notes.txt") == tree.pop("cifar10/notes.txt") == b"mine"
+    assert tree == read_tree(tmp_path / "fresh")
     assert "cifar100/pgd_cm.json" in report.removed
     assert not (tmp_path / "out/cifar100").exists()
 
 
 def test_export_rejects_folder_of_another_sweep(tmp_path):
     plan = make_plan([0], ["clean"])
-    other = replace(make_plan(ARCHITECTURES), name="other")
-    export(tmp_path / "out", other)
-    before = read_tree(tmp_path / "out")
+    other_plan = replace(make_plan(ARCHITECTURES), name="other")
+    export(tmp_path / "out", other_plan)
+    tree_before = read_tree(tmp_path / "out")
     with pytest.raises(
-        InputError, match="earlier export of the sweep 'fabricated', got an export of the sweep 'other'"
+        InputError, match=r"contains an export of the sweep 'other'.+ earlier export of the sweep 'fabricated'"
     ):
         export(tmp_path / "out", plan)
-    assert read_tree(tmp_path / "out") == before
-    # The same sweep may replace it, and so may any sweep if sweep.json is invalid.
-    assert export(tmp_path / "out", other).removed == ()
+    assert read_tree(tmp_path / "out") == tree_before
+    # An export of the same sweep may replace it. If sweep.json is invalid, any export may replace it.
+    assert export(tmp_path / "out", other_plan).removed == ()
     (tmp_path / "out/sweep.json").write_text("{")
     assert "cifar10/pgd_cm.json" in export(tmp_path / "out", plan).removed
 
@@ -60,7 +60,7 @@ PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fo
 
 
 @pytest.mark.parametrize(
-    ("earlier_content", "later_content", "same"),
+    ("earlier_protocols", "later_protocols", "is_same_sweep"),
     [
         ((PGD,), (PGD, FOG), True),
         ((PGD, FOG), (FOG,), True),
@@ -69,22 +69,24 @@ PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fo
         ((PGD, FOG), (PGD | {"seed": 1}, FOG), True),
     ],
 )
-def test_sweep_with_same_name_is_another_if_all_protocols_differ(tmp_path, earlier_content, later_content, same):
-    earlier, later = (
-        replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (earlier_content, later_content)
+def test_export_rejects_sweep_with_same_name_if_all_protocols_differ(
+    tmp_path, earlier_protocols, later_protocols, is_same_sweep
+):
+    earlier_plan, later_plan = (
+        replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (earlier_protocols, later_protocols)
     )
-    export(tmp_path, earlier)
-    before = read_tree(tmp_path)
-    if same:
-        export(tmp_path, later)
+    export(tmp_path, earlier_plan)
+    tree_before = read_tree(tmp_path)
+    if is_same_sweep:
+        export(tmp_path, later_plan)
         return
-    with pytest.raises(InputError, match="of the same name but of other protocols"):
-        export(tmp_path, later)
-    assert read_tree(tmp_path) == before
+    with pytest.raises(InputError, match="with the same name but different protocols"):
+        export(tmp_path, later_plan)
+    assert read_tree(tmp_path) == tree_before
 
 
 @pytest.mark.parametrize(
-    ("earlier_content", "later_content", "same"),
+    ("earlier_weights", "later_weights", "is_same_sweep"),
     [
         ({0: "a", 2: "a"}, {0: "a", 2: "a", 10: "a"}, True),
         ({0: "a", 2: "a"}, {0: "a", 2: "b"}, True),
@@ -93,40 +95,42 @@ def test_sweep_with_same_name_is_another_if_all_protocols_differ(tmp_path, earli
         ({0: "a", 2: "a"}, {0: "b", 10: "a"}, False),
     ],
 )
-def test_sweep_with_same_protocols_is_another_if_all_weights_differ(tmp_path, earlier_content, later_content, same):
+def test_export_rejects_sweep_with_same_protocols_if_all_weights_differ(
+    tmp_path, earlier_weights, later_weights, is_same_sweep
+):
     def plan_of(weights):
         plan = make_plan(weights, ["clean"])
         units = tuple(replace(unit, checkpoint_sha256=weights[unit.architecture] * 64) for unit in plan.units)
         return replace(plan, units=units, protocols=(PGD,))
 
-    export(tmp_path, plan_of(earlier_content))
-    before = read_tree(tmp_path)
-    if not same:
-        with pytest.raises(InputError, match="of the same name and protocols but of other weights"):
-            export(tmp_path, plan_of(later_content))
-        assert read_tree(tmp_path) == before
+    export(tmp_path, plan_of(earlier_weights))
+    tree_before = read_tree(tmp_path)
+    if not is_same_sweep:
+        with pytest.raises(InputError, match="with the same name and protocols but different weights"):
+            export(tmp_path, plan_of(later_weights))
+        assert read_tree(tmp_path) == tree_before
         (tmp_path / "weights.json").write_text("[]")  # with invalid content, the export is allowed
-    export(tmp_path, plan_of(later_content))
+    export(tmp_path, plan_of(later_weights))
 
 
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])
 def test_export_does_not_overwrite_unlisted_files(tmp_path, name):
-    file = tmp_path / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("downloaded" if name != "SHA256SUMS" else "")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("downloaded" if name != "SHA256SUMS" else "")
     with pytest.raises(InputError, match="no export listed, such as " + name):
         export(tmp_path, make_plan([0]))
     assert list(read_tree(tmp_path)) == [name]
 
 
 def test_export_ignores_listed_paths_outside_folder(tmp_path):
-    outside = tmp_path / "outside.json"
-    outside.write_text("{}")
+    outside_path = tmp_path / "outside.json"
+    outside_path.write_text("{}")
     export(tmp_path / "out", make_plan([0]))
     with (tmp_path / "out/SHA256SUMS").open("a") as listing:
-        listing.write(f"{'0' * 64}  ../outside.json\n{'0' * 64}  {outside}\n")
+        listing.write(f"{'0' * 64}  ../outside.json\n{'0' * 64}  {outside_path}\n")
     export(tmp_path / "out", make_plan([2]))
-    assert outside.exists()
+    assert outside_path.exists()
 
 
 def test_export_rejects_file_as_folder(tmp_path):
@@ -137,53 +141,53 @@ def test_export_rejects_file_as_folder(tmp_path):
 
 def test_failed_export_keeps_earlier_export(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES, ["snow"]))
-    before = read_tree(tmp_path)
+    tree_before = read_tree(tmp_path)
     with pytest.raises(StorageError):
         export(tmp_path, make_plan(ARCHITECTURES), BrokenStore())
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == tree_before
 
 
-class Killed(BaseException):
-    """Stands for a killed process."""
+class KilledError(BaseException):
+    """Raised where a process is killed."""
 
 
-def _die_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill an export before one of the steps, counted from 0, that replace an earlier export."""
-    steps = itertools.count()
+def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make an export fail, as if killed, before the given step (from 0) of replacing an earlier export."""
+    step_numbers = itertools.count()
 
-    def counting(method):
-        def run(path, *arguments, **options):
-            moves_out = bool(arguments) and STAGING_FOLDER in str(path) and STAGING_FOLDER not in str(arguments[0])
-            removes_stale = not arguments and STAGING_FOLDER not in str(path) and path.suffix == ".json"
-            if (moves_out or removes_stale) and next(steps) >= step:
-                raise Killed
-            return method(path, *arguments, **options)
+    def with_kill(original_method):
+        def run_step(path, *arguments, **options):
+            moves_new_file = bool(arguments) and STAGING_FOLDER in str(path) and STAGING_FOLDER not in str(arguments[0])
+            removes_old_file = not arguments and STAGING_FOLDER not in str(path) and path.suffix == ".json"
+            if (moves_new_file or removes_old_file) and next(step_numbers) >= step:
+                raise KilledError
+            return original_method(path, *arguments, **options)
 
-        return run
+        return run_step
 
-    monkeypatch.setattr(Path, "replace", counting(Path.replace))
-    monkeypatch.setattr(Path, "unlink", counting(Path.unlink))
+    monkeypatch.setattr(Path, "replace", with_kill(Path.replace))
+    monkeypatch.setattr(Path, "unlink", with_kill(Path.unlink))
 
 
 @pytest.mark.parametrize("step", [0, 1, 5, 12, 13, 15, 16])
-def test_next_export_completes_killed_replacement(tmp_path, monkeypatch, step):
-    out, plan, other = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
+def test_next_export_completes_replacement_by_killed_export(tmp_path, monkeypatch, step):
+    out, plan, other_plan = tmp_path / "out", make_plan([0, 2], ["clean", "fog"]), make_plan([0], ["fog", "pgd"])
     export(tmp_path / "fresh", plan)
-    export(tmp_path / "other", other)
-    export(out, other)
+    export(tmp_path / "other", other_plan)
+    export(out, other_plan)
     (out / "cifar10/notes.txt").write_text("mine")
-    with monkeypatch.context() as killed:
-        _die_at(step, killed)
-        with pytest.raises(Killed):
+    with monkeypatch.context() as patch:
+        _kill_at(step, patch)
+        with pytest.raises(KilledError):
             export(out, plan)
     if step == 0:
-        of_export = {name for name in read_tree(out) if not name.startswith(STAGING_FOLDER)}
-        assert of_export == {*read_tree(tmp_path / "other"), "cifar10/notes.txt"}
+        names_of_export = {name for name in read_tree(out) if not name.startswith(STAGING_FOLDER)}
+        assert names_of_export == {*read_tree(tmp_path / "other"), "cifar10/notes.txt"}
     with pytest.raises(InputError, match="an export of the sweep 'fabricated'"):
         export(out, replace(plan, name="another"))  # completes the killed export before it checks the sweep
-    remaining = read_tree(out)
-    assert remaining.pop("cifar10/notes.txt") == b"mine"
-    assert remaining == read_tree(tmp_path / "fresh")
+    tree = read_tree(out)
+    assert tree.pop("cifar10/notes.txt") == b"mine"
+    assert tree == read_tree(tmp_path / "fresh")
 
 
 def test_incomplete_staging_folder_is_discarded(tmp_path):
@@ -197,63 +201,63 @@ def test_incomplete_staging_folder_is_discarded(tmp_path):
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_export_rejects_occupied_paths_before_writing(tmp_path, what):
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_export_rejects_occupied_paths_before_writing(tmp_path, kind):
     export(tmp_path, make_plan([0], ["clean"]))
-    name = "cifar10/pgd_cm.json" if what == "folder" else "cifar100"
-    (tmp_path / name).mkdir() if what == "folder" else (tmp_path / name).write_text("mine")
-    before = read_tree(tmp_path)
+    name = "cifar10/pgd_cm.json" if kind == "folder" else "cifar100"
+    (tmp_path / name).mkdir() if kind == "folder" else (tmp_path / name).write_text("mine")
+    tree_before = read_tree(tmp_path)
     with pytest.raises(InputError, match=f"no export listed, such as {name}"):
         export(tmp_path, make_plan([0], ["clean", "pgd"], datasets=("cifar10", "cifar100")))
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == tree_before
 
 
 def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished, robust201):
-    """The second export fails without changes and with one line; it succeeds once the first has ended."""
+    """The second export fails with one line and without changes, and succeeds after the first has ended."""
     out = tmp_path / "out"
     export(out, make_plan(ARCHITECTURES))
-    before = read_tree(out)
+    tree_before = read_tree(out)
     with sole_writer(out, "Testing"):
         with pytest.raises(StorageError, match=r"Exporting failed for .*out: another process is writing"):
             export(out, make_plan([0]))
         result = robust201("export", finished, "--out", out)
     assert (result.code, result.err.count("\n")) == (4, 1)
-    assert read_tree(out) == before
+    assert read_tree(out) == tree_before
     export(out, make_plan([0]))
     assert LOCK_FILE not in read_tree(out)
 
 
-def _hold_and_die(folder: Path, ready: Any) -> None:
+def _lock_folder_and_die(folder: Path, is_locked: Any) -> None:
     with sole_writer(folder, "Testing"):
-        ready.set()
+        is_locked.set()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_lock_is_released_when_its_process_dies(tmp_path):
     context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    holder = context.Process(target=_hold_and_die, args=(tmp_path, ready))
-    holder.start()
-    holder.join()
-    assert ready.is_set()
-    assert holder.exitcode == -signal.SIGKILL
+    is_locked = context.Event()
+    process = context.Process(target=_lock_folder_and_die, args=(tmp_path, is_locked))
+    process.start()
+    process.join()
+    assert is_locked.is_set()
+    assert process.exitcode == -signal.SIGKILL
     assert (tmp_path / LOCK_FILE).exists()
     export(tmp_path, make_plan([0]))
     assert LOCK_FILE not in read_tree(tmp_path)
 
 
 def test_lock_is_retaken_if_lock_file_was_removed(tmp_path, monkeypatch):
-    """The lock's owner may remove the file while another process is opening it: then both would have a lock."""
-    lock_attempts = []
+    """Otherwise two processes could have the lock, if its owner removes the file while the other is opening it."""
+    lock_operations = []
 
     def flock(stream, operation):
-        if not lock_attempts:
+        if not lock_operations:
             (tmp_path / LOCK_FILE).unlink()
-        lock_attempts.append(operation)
+        lock_operations.append(operation)
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
     with sole_writer(tmp_path, "Testing"):
-        assert len(lock_attempts) == 2
+        assert len(lock_operations) == 2
         assert (tmp_path / LOCK_FILE).exists()
 
 
@@ -267,8 +271,8 @@ def test_export_works_without_file_locks(tmp_path, monkeypatch):
 
 def test_verify_reports_unfinished_export(tmp_path: Path, robust201: RunCommand) -> None:
     (tmp_path / "out" / STAGING_FOLDER).mkdir(parents=True)
-    refusal = robust201("verify", tmp_path / "out").refusal(2)
-    assert f"for {tmp_path / 'out'}: the export was killed or is still running" in refusal
+    error_line = robust201("verify", tmp_path / "out").refusal(2)
+    assert f"for {tmp_path / 'out'}: the export was killed or is still running" in error_line
     plan = make_plan([0], ["clean"])
     export(tmp_path / "out", plan)
     (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is complete

@@ -1,4 +1,4 @@
-"""Parquet files of exports: other libraries can read them, and the card and the metadata are correct."""
+"""Parquet files of exports: other libraries can read them, and the card and metadata describe them correctly."""
 
 import hashlib
 import json
@@ -41,15 +41,15 @@ def folder(request, tmp_path_factory) -> Path:
 MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
 
-def pgd(folder: Path) -> str:
+def spell_pgd(folder: Path) -> str:
     return "pgd@Linf" if (folder / "cifar10/pgd@Linf_cm.json").exists() else "pgd"
 
 
 def check_accuracies(rows: list[tuple], folder: Path) -> None:
-    """Compare (dataset, key, architecture, strength, accuracy) of all rows with the stored values."""
-    spelled = {"pgd": pgd(folder), "fgsm": pgd(folder).replace("pgd", "fgsm")}
+    """Check that rows (dataset, key, architecture, strength, accuracy) match the stored values."""
+    key_spellings = {"pgd": spell_pgd(folder), "fgsm": spell_pgd(folder).replace("pgd", "fgsm")}
     expected = {
-        (dataset, spelled.get(key, key), architecture, strength): float(
+        (dataset, key_spellings.get(key, key), architecture, strength): float(
             make_values(make_unit(architecture, dataset, key, strengths), strength)["accuracy"]
         )
         for dataset in ("cifar10", "cifar100")
@@ -67,18 +67,22 @@ COLUMNS = ["dataset", "key", "architecture", "strength", "accuracy"]
 def test_pandas_reads_parquet_export(folder):
     frame = pd.read_parquet(folder / "parquet", columns=COLUMNS)
     check_accuracies(list(frame[COLUMNS].itertuples(index=False, name=None)), folder)
-    some = pd.read_parquet(folder / "parquet", filters=[("dataset", "==", "cifar100"), ("key", "==", pgd(folder))])
-    assert len(some) == 12
-    row = some[(some["architecture"] == 10) & (some["strength"] == 8.0)].iloc[0]
-    stored = make_values(make_unit(10, "cifar100", "pgd", (8.0,)), 8.0)
-    np.testing.assert_array_equal(np.stack(row["cm"]), stored["cm"])
-    np.testing.assert_array_equal(np.stack(row["confidence_argmax"]), stored["confidence_argmax"])
-    np.testing.assert_array_equal(np.stack(row["confidence_label"]), stored["confidence_label"])
-    assert row["confidence_correct"] == stored["confidence_prediction"][0]
-    assert pd.isna(row["confidence_incorrect"]) == bool(np.isnan(stored["confidence_prediction"][1]))
-    np.testing.assert_array_equal(row["predictions"], stored["predictions"])
-    assert row["cell"] == nasbench201.architecture(10).spec
-    assert [i for i in range(15_625) if nasbench201.architecture(i).isomorph == 10] == list(row["isomorphs"])
+    pgd_frame = pd.read_parquet(
+        folder / "parquet", filters=[("dataset", "==", "cifar100"), ("key", "==", spell_pgd(folder))]
+    )
+    assert len(pgd_frame) == 12
+    first_row = pgd_frame[(pgd_frame["architecture"] == 10) & (pgd_frame["strength"] == 8.0)].iloc[0]
+    stored_values = make_values(make_unit(10, "cifar100", "pgd", (8.0,)), 8.0)
+    np.testing.assert_array_equal(np.stack(first_row["cm"]), stored_values["cm"])
+    np.testing.assert_array_equal(np.stack(first_row["confidence_argmax"]), stored_values["confidence_argmax"])
+    np.testing.assert_array_equal(np.stack(first_row["confidence_label"]), stored_values["confidence_label"])
+    assert first_row["confidence_correct"] == stored_values["confidence_prediction"][0]
+    assert pd.isna(first_row["confidence_incorrect"]) == bool(np.isnan(stored_values["confidence_prediction"][1]))
+    np.testing.assert_array_equal(first_row["predictions"], stored_values["predictions"])
+    assert first_row["cell"] == nasbench201.architecture(10).spec
+    assert [
+        architecture for architecture in range(15_625) if nasbench201.architecture(architecture).isomorph == 10
+    ] == list(first_row["isomorphs"])
 
 
 def test_polars_reads_parquet_export(folder):
@@ -91,13 +95,13 @@ def test_duckdb_reads_parquet_export(folder):
     pattern = folder / "parquet/**/*.parquet"
     rows = duckdb.sql(f"select {', '.join(COLUMNS)} from '{pattern}'").fetchall()
     check_accuracies(rows, folder)
-    counted = duckdb.sql(
+    image_counts = duckdb.sql(
         f"select sum(list_sum(flatten(cm))) from read_parquet('{pattern}', hive_partitioning = true) where key = 'fog'"
     ).fetchall()
-    assert counted == [(2 * 4 * 3 * 40,)]
+    assert image_counts == [(2 * 4 * 3 * 40,)]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
+@pytest.mark.filterwarnings("ignore")  # warnings come from the library's own dependencies
 def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")
@@ -105,40 +109,42 @@ def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatc
     import datasets
 
     datasets.disable_progress_bars()
-    data = datasets.load_dataset(
+    dataset_rows = datasets.load_dataset(
         "parquet", data_dir=str(folder / "parquet"), split="train", cache_dir=str(tmp_path / "cache")
     )
-    check_accuracies([tuple(row[name] for name in COLUMNS) for row in data.select_columns(COLUMNS)], folder)
-    front = yaml.safe_load((folder / "README.md").read_text().split("---")[1])
-    assert [entry["config_name"] for entry in front["configs"]] == ["cifar10", "cifar100"]
-    for entry in front["configs"]:
-        data_files = [path for path in folder.glob(entry["data_files"]) if path.is_file()]
+    check_accuracies([tuple(row[name] for name in COLUMNS) for row in dataset_rows.select_columns(COLUMNS)], folder)
+    front_matter = yaml.safe_load((folder / "README.md").read_text().split("---")[1])
+    assert [configuration["config_name"] for configuration in front_matter["configs"]] == ["cifar10", "cifar100"]
+    for configuration in front_matter["configs"]:
+        data_files = [path for path in folder.glob(configuration["data_files"]) if path.is_file()]
         assert len(data_files) == 4
     # The Hub and the library load the configurations listed in the card.
     cifar100_rows = datasets.load_dataset(str(folder), "cifar100", split="train", cache_dir=str(tmp_path / "cache"))
     assert set(cifar100_rows["dataset"]) == {"cifar100"}
 
 
-@pytest.mark.filterwarnings("ignore")  # of the library's own dependencies
+@pytest.mark.filterwarnings("ignore")  # warnings come from the library's own dependencies
 def test_croissant_json_is_valid_and_yields_rows(folder, monkeypatch):
     import mlcroissant
 
     monkeypatch.chdir(folder)
-    described = mlcroissant.Dataset(jsonld="croissant.json")
-    assert list(described.metadata.issues.errors) == []
-    records = list(described.records("evaluations"))
+    croissant = mlcroissant.Dataset(jsonld="croissant.json")
+    assert list(croissant.metadata.issues.errors) == []
+    records = list(croissant.records("evaluations"))
     names = [f"evaluations/{name}" for name in COLUMNS]
 
-    def plain(value):
+    def decode(value):
         return value.decode() if isinstance(value, bytes) else value
 
-    check_accuracies([tuple(plain(record[name]) for name in names) for record in records], folder)
-    listed = {
+    check_accuracies([tuple(decode(record[name]) for name in names) for record in records], folder)
+    listed_hashes = {
         file["@id"]: file["sha256"] for file in json.loads(Path("croissant.json").read_text())["distribution"][:-1]
     }
     unlisted = {"croissant.json", "parquet_files.json", "SHA256SUMS"}
     tree = read_tree(folder)
-    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in tree.items() if name not in unlisted}
+    assert listed_hashes == {
+        name: hashlib.sha256(content).hexdigest() for name, content in tree.items() if name not in unlisted
+    }
 
 
 def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
@@ -147,9 +153,9 @@ def test_card_lists_sizes_checksums_licence_and_columns(tmp_path):
     tree = read_tree(tmp_path)
     assert not any(name.endswith(".json") and "/" in name for name in tree)
     card = tree["README.md"].decode()
-    for name, data in tree.items():
+    for name, content in tree.items():
         if name not in ("README.md", "croissant.json", "parquet_files.json", "SHA256SUMS"):
-            assert f"| `{name}` | {len(data)} | `{hashlib.sha256(data).hexdigest()}` |" in card
+            assert f"| `{name}` | {len(content)} | `{hashlib.sha256(content).hexdigest()}` |" in card
         if name.startswith("parquet/"):
             for column in pq.read_schema(tmp_path / name):
                 assert f"| `{column.name}` |" in card
@@ -166,7 +172,7 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     export(tmp_path / "one", plan, formats=("json", "parquet"))
     export(tmp_path / "two", plan, formats=("json", "parquet"), processes=2)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    # Leaving the Parquet files out removes them and their folders.
+    # An export without Parquet files removes those of the earlier export, and their folders.
     export(tmp_path / "two", plan)
     assert not (tmp_path / "two/parquet").exists()
 
@@ -180,36 +186,36 @@ def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep,
     assert result.code == 0, result.err
     fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
-    again = parse_config(fields, "sweep.yaml")
-    run = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
-    decides = {"execution", "results", "checkpoints", "datasets"}
-    assert again.model_dump(exclude=decides) == run.model_dump(exclude=decides)
-    refusal = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").refusal(2)
-    assert "--parquet" in refusal
+    exported_config = parse_config(fields, "sweep.yaml")
+    expected_config = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
+    excluded_fields = {"execution", "results", "checkpoints", "datasets"}
+    assert exported_config.model_dump(exclude=excluded_fields) == expected_config.model_dump(exclude=excluded_fields)
+    error_line = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").refusal(2)
+    assert "--parquet" in error_line
 
 
 def test_exported_sweep_yaml_of_demo_plans_same_units(tmp_path, monkeypatch, robust201):
     demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
     (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
-    cifar100_rows = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
-    assert robust201("run", tmp_path / "demo.yaml", *cifar100_rows).code == 0
-    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
-    assert exported.code == 3, exported.err
+    selection = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
+    assert robust201("run", tmp_path / "demo.yaml", *selection).code == 0
+    export_result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
+    assert export_result.code == 3, export_result.err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    result = robust201("run", tmp_path / "out/sweep.yaml", *cifar100_rows)
+    result = robust201("run", tmp_path / "out/sweep.yaml", *selection)
     assert result.code == 0, result.err
-    planned, again = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
-    assert len(planned) == 16 * 20
-    assert [unit.id for unit in again] == [unit.id for unit in planned]
+    planned_units, replanned_units = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
+    assert len(planned_units) == 16 * 20
+    assert [unit.id for unit in replanned_units] == [unit.id for unit in planned_units]
 
 
 def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
-    changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
-    for keys, grouped in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (changed, False)):
+    all_changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
+    for keys, has_group in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (all_changed, False)):
         config = make_sweep(keys=keys)
         payload = yaml.safe_load(sweep_yaml_text(make_plan_of(config, assumed_facts(config))))
-        assert ("corruptions" in payload["keys"]) == grouped
+        assert ("corruptions" in payload["keys"]) == has_group
         assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
         assert parse_config(payload, "sweep.yaml").parameters == config.parameters
         for fields, model in (
@@ -226,7 +232,7 @@ def test_exported_sweep_yaml_contains_all_defaults(make_sweep):
     ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
 )
 def test_check_licence_rejects_characters_that_need_escaping(tmp_path, licence):
-    with pytest.raises(ConfigError, match="expected a licence of letters"):
+    with pytest.raises(ConfigError, match="expected a licence of at most 200 letters"):
         export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
     assert not (tmp_path / "out").exists()
 

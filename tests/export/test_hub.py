@@ -16,34 +16,34 @@ from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload, push
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 
-NAME = "me/my-robustness"
+REPOSITORY_NAME = "me/my-robustness"
 
 
-class Hub(ThreadingHTTPServer):
-    """Fake hub that answers the requests of a push and stores the uploaded files."""
+class FakeHub(ThreadingHTTPServer):
+    """A server that handles the requests of a push, and stores the uploaded files."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Answers)
+        super().__init__(("127.0.0.1", 0), HubRequestHandler)
         self.files: dict[str, bytes] = {}
         self.created: list[dict] = []
         self.tokens: set[str | None] = set()
-        self.denies = False
+        self.rejects_requests = False
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class Answers(BaseHTTPRequestHandler):
-    server: Hub
+class HubRequestHandler(BaseHTTPRequestHandler):
+    server: FakeHub
 
     def log_message(self, *arguments: object) -> None:
         pass
 
     def do_HEAD(self) -> None:
-        self._answer_file()
+        self._send_file()
 
-    def _answer_file(self) -> None:
+    def _send_file(self) -> None:
         content = self.server.files[self.path.rpartition("/resolve/main/")[2]]
         self.send_response(200)
         for name, value in (("ETag", '"0"'), ("X-Repo-Commit", "0" * 40), ("Content-Length", str(len(content)))):
@@ -53,27 +53,27 @@ class Answers(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def do_GET(self) -> None:
-        if self.server.denies:
-            self._answer({"error": "no"}, 401)
+        if self.server.rejects_requests:
+            self._send_json({"error": "no"}, 401)
             return
         if "/resolve/" in self.path:
-            self._answer_file()
+            self._send_file()
             return
         entries = [{"type": "file", "path": name, "size": 1, "oid": "0"} for name in self.server.files]
-        self._answer(entries if "/tree/" in self.path else {})
+        self._send_json(entries if "/tree/" in self.path else {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.tokens.add(self.headers.get("Authorization"))
-        if self.server.denies:
-            self._answer({"error": "no"}, 401)
+        if self.server.rejects_requests:
+            self._send_json({"error": "no"}, 401)
         elif self.path == "/api/repos/create":
             self.server.created.append(json.loads(body))
-            self._answer({"url": f"{self.server.url}/datasets/{NAME}"})
+            self._send_json({"url": f"{self.server.url}/datasets/{REPOSITORY_NAME}"})
         elif "/preupload/" in self.path:
             requested = json.loads(body)["files"]
             modes = [{"path": entry["path"], "uploadMode": "regular", "shouldIgnore": False} for entry in requested]
-            self._answer({"files": modes})
+            self._send_json({"files": modes})
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]
@@ -81,12 +81,12 @@ class Answers(BaseHTTPRequestHandler):
                     self.server.files[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "deletedFile":
                     del self.server.files[value["path"]]
-            url = f"{self.server.url}/datasets/{NAME}/commit/0123"
-            self._answer({"success": True, "commitOid": "0123", "commitUrl": url, "hookOutput": ""})
+            url = f"{self.server.url}/datasets/{REPOSITORY_NAME}/commit/0123"
+            self._send_json({"success": True, "commitOid": "0123", "commitUrl": url, "hookOutput": ""})
         else:
-            self._answer({"errors": [], "warnings": []})
+            self._send_json({"errors": [], "warnings": []})
 
-    def _answer(self, value: object, status: int = 200) -> None:
+    def _send_json(self, value: object, status: int = 200) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -96,8 +96,8 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    server = Hub()
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    server = FakeHub()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", server.url)
@@ -118,9 +118,9 @@ def dataset(tmp_path: Path) -> Path:
     return folder
 
 
-def test_push_uploads_listed_files_and_page(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
+def test_push_uploads_listed_files_and_page(hub: FakeHub, dataset: Path, robust201: RunCommand) -> None:
     hub.files = {"parquet/dataset=cifar10/key=old/part-0.parquet": b"", "LICENSE": b"mine"}
-    result = robust201("push", dataset, f"hf://{NAME}")
+    result = robust201("push", dataset, f"hf://{REPOSITORY_NAME}")
     assert result.code == 0, result.err
     listed = {line.split("  ")[1] for line in (dataset / "SHA256SUMS").read_text().splitlines()}
     assert set(hub.files) == {*listed, "SHA256SUMS", PAGE_FILE, "LICENSE"}
@@ -134,12 +134,12 @@ def test_push_uploads_listed_files_and_page(hub: Hub, dataset: Path, robust201: 
     assert (created["name"], created["organization"], created["type"]) == ("my-robustness", "me", "dataset")
     assert created.get("private") is True or created.get("visibility") == "private"
     assert hub.tokens == {"Bearer hf_of_the_library"}
-    assert f"{hub.url}/datasets/{NAME}" in result.out
+    assert f"{hub.url}/datasets/{REPOSITORY_NAME}" in result.out
 
 
-def test_push_removes_files_of_published_listing(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_removes_files_of_published_listing(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
     (tmp_path / PAGE_FILE).write_text("page")
-    upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
+    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
     listing = (dataset / "SHA256SUMS").read_bytes() + b"0" * 64 + b"  cifar10/fgsm_accuracy.json\n"
     hub.files = {"SHA256SUMS": listing, "cifar10/fgsm_accuracy.json": b"{}", "cifar10/mine.json": b"{}"}
     messages: list[str] = []
@@ -154,29 +154,29 @@ def test_prepare_upload_rejects_listed_page(dataset: Path) -> None:
     with (dataset / "SHA256SUMS").open("a") as listing:
         listing.write(f"{digest}  {PAGE_FILE}\n")
     with pytest.raises(ResultsError, match=f"lists a file {PAGE_FILE}"):
-        prepare_upload(dataset, f"hf://{NAME}", dataset / PAGE_FILE)
+        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", dataset / PAGE_FILE)
 
 
-def test_push_dry_run_lists_files_without_upload(hub: Hub, dataset: Path, robust201: RunCommand) -> None:
-    result = robust201("push", dataset, f"hf://datasets/{NAME}", "--dry-run")
+def test_push_dry_run_lists_files_without_upload(hub: FakeHub, dataset: Path, robust201: RunCommand) -> None:
+    result = robust201("push", dataset, f"hf://datasets/{REPOSITORY_NAME}", "--dry-run")
     assert result.code == 0, result.err
     assert "README.md" in result.out
     assert PAGE_FILE in result.out
     assert "private-notes" not in result.out
-    assert f"nothing was uploaded to {NAME}" in result.out
+    assert f"nothing was uploaded to {REPOSITORY_NAME}" in result.out
     assert (hub.files, hub.created) == ({}, [])
 
 
-def test_push_creates_public_repository_on_request(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_creates_public_repository_on_request(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
     (tmp_path / PAGE_FILE).write_text("page")
-    upload = prepare_upload(dataset, f"hf://{NAME}", tmp_path / PAGE_FILE)
+    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
     assert upload.n_bytes == sum(path.stat().st_size for path in upload.files.values())
     push(upload, public=True, say=lambda _line: None)
     (created,) = hub.created
     assert created.get("private") is False or created.get("visibility") == "public"
 
 
-def test_push_rejects_invalid_targets_and_changed_files(hub: Hub, dataset: Path, tmp_path: Path) -> None:
+def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:
     for target in (
         "me/my-robustness",
         "hf://me",
@@ -187,18 +187,18 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: Hub, dataset: Path,
         "hf://me/x-",
         "hf://me/x.git",
     ):
-        with pytest.raises(ConfigError, match="expected hf://USER/NAME"):
+        with pytest.raises(ConfigError, match="as hf://USER/NAME"):
             parse_target(target)
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
     page = tmp_path / PAGE_FILE
     page.write_text("page")
-    upload = prepare_upload(dataset, f"hf://{NAME}", page)
-    hub.denies = True
+    upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
+    hub.rejects_requests = True
     with pytest.raises(StorageError, match="hf auth login"):
         push(upload, public=False, say=lambda _line: None)
     (dataset / "meta.json").write_text("{}")
     with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
-        prepare_upload(dataset, f"hf://{NAME}", page)
+        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
     (dataset / "SHA256SUMS").unlink()
-    with pytest.raises(ResultsError, match="expected the SHA256SUMS of an export"):
-        prepare_upload(dataset, f"hf://{NAME}", page)
+    with pytest.raises(ResultsError, match="it has no SHA256SUMS of an export"):
+        prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)

@@ -33,80 +33,80 @@ def test_verify_finds_flipped_bits_anywhere(tmp_path):
         store.compact(grace_seconds=0)
     for architecture in (21, 309):
         store.commit(make_results(make_unit(architecture, key="fgsm")))
-    draws = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     shards = [entry.name for entry in store.folder.backend.entries()]
-    for number in range(120):
-        shard = shards[draws.integers(len(shards))]
+    for flip_number in range(120):
+        shard = shards[random.integers(len(shards))]
         path = store.folder.shards / shard
         content = path.read_bytes()
-        first = max(0, len(content) - 2048) if number % 2 else 0  # every second flip is in or near the footer
-        flip(path, int(draws.integers(8 * first, 8 * len(content))))
+        first_byte = max(0, len(content) - 2048) if flip_number % 2 else 0  # every second flip is in or near the footer
+        flip(path, int(random.integers(8 * first_byte, 8 * len(content))))
         assert [(finding.kind, finding.shard) for finding in store.verify() if finding.shard == shard] == [
             ("damaged", shard)
         ]
         path.write_bytes(content)
 
 
-COUNTS = ("accuracy", "cm")
+ACCURACY_AND_CM = ("accuracy", "cm")
 
 
-def commit_wrong(store: ShardStore, monkeypatch, unit, change) -> str:
-    """Commit a result that breaks an invariant, as a defect in a worker would."""
+def commit_invalid(store: ShardStore, monkeypatch, unit, change) -> str:
+    """Commit a result that breaks an invariant, as a defective worker would, and return the shard's name."""
     monkeypatch.setattr("robust201.shards.store.check_values", lambda *_arguments, **_names: None)
-    results = make_results(unit, measurements=COUNTS)
+    results = make_results(unit, measurements=ACCURACY_AND_CM)
     change(results[0].values)
     return store.commit(results).shard
 
 
-def wrong_accuracy(values):
+def change_accuracy(values):
     values["accuracy"] = values["accuracy"] + 0.001
 
 
-def wrong_classes(values):
-    """Move an image to another class in the confusion matrix without changing its prediction and the accuracy."""
+def change_true_class(values):
+    """Change the true class of one image in the confusion matrix, but not its predicted class or the accuracy."""
     cm = values["cm"]
-    source, target = next((i, j) for i in range(3) for j in range(3) if i != j and cm[i, j])
-    other = 3 - source - target
+    source, target = next((row, column) for row in range(3) for column in range(3) if row != column and cm[row, column])
+    other_class = 3 - source - target
     cm[source, target] -= 1
-    cm[other, target] += 1
+    cm[other_class, target] += 1
 
 
-WRONG = {"invalid": wrong_accuracy, "unlike others": wrong_classes}
+INVALID_CHANGES = {"invalid": change_accuracy, "unlike others": change_true_class}
 
 
 def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished, robust201, write_sweep):
     path = sorted((finished / "protocols").iterdir())[0]
     path.unlink()
-    assert f"for {path}: the file is missing, although there are results" in robust201("verify", finished).refusal(4)
+    assert f"for {path}: the file is missing, but there are results" in robust201("verify", finished).refusal(4)
     assert robust201("run", write_sweep()).code == 0
     assert robust201("verify", finished).code == 0
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-@pytest.mark.parametrize("kind", WRONG)
-def test_requeue_removes_only_wrong_results(tmp_path, monkeypatch, kind, compacted):
+@pytest.mark.parametrize("is_compacted", [False, True])
+@pytest.mark.parametrize("kind", INVALID_CHANGES)
+def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, kind, is_compacted):
     store = ShardStore.create(tmp_path)
     units = [make_unit(architecture) for architecture in (0, 2, 10, 21)]
     for unit in (units[0], *units[2:]):
-        store.commit(make_results(unit, measurements=COUNTS))
-    commit_wrong(store, monkeypatch, units[1], WRONG[kind])
-    if compacted:
+        store.commit(make_results(unit, measurements=ACCURACY_AND_CM))
+    commit_invalid(store, monkeypatch, units[1], INVALID_CHANGES[kind])
+    if is_compacted:
         store.compact(grace_seconds=0)
     inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
     assert [(finding.kind, finding.unit) for finding in findings] == [(kind, "#2 digits pgd at 1 images 0:30")]
     for shard_name in requeue_shards(store.folder, inventory, findings):
         assert (tmp_path / "damaged" / shard_name).exists()
-    remaining = store.inventory(verify="all")
-    assert store.verify(remaining) == []
+    remaining_inventory = store.inventory(verify="all")
+    assert store.verify(remaining_inventory) == []
     complete = {
         (unit.architecture, strength)
         for unit in units
         for strength in unit.strengths
-        if remaining.is_complete(unit, strength, ("accuracy",))
+        if remaining_inventory.is_complete(unit, strength, ("accuracy",))
     }
-    lost = {(2, 1.0)} if compacted else {(2, 1.0), (2, 4.0)}  # a shard with a single unit is removed as a whole
-    assert complete == {(unit.architecture, s) for unit in units for s in unit.strengths} - lost
+    removed = {(2, 1.0)} if is_compacted else {(2, 1.0), (2, 4.0)}  # a shard with a single unit is removed as a whole
+    assert complete == {(unit.architecture, strength) for unit in units for strength in unit.strengths} - removed
     # Compaction must not restore results that the removed shard had replaced.
     store.compact(grace_seconds=0)
     store.compact(grace_seconds=0)
@@ -115,37 +115,37 @@ def test_requeue_removes_only_wrong_results(tmp_path, monkeypatch, kind, compact
 
 def test_requeue_removes_both_of_unequal_duplicates(tmp_path):
     store = ShardStore.create(tmp_path)
-    unit, other = make_unit(), make_unit(2)
-    for results in (make_results(unit), make_results(unit, seed=1), make_results(other)):
+    unit, other_unit = make_unit(), make_unit(2)
+    for results in (make_results(unit), make_results(unit, seed=1), make_results(other_unit)):
         store.commit(results)
     inventory = store.inventory()
     findings = store.verify(inventory)
     assert {finding.kind for finding in findings} == {"unequal duplicates"}
     assert len(requeue_shards(store.folder, inventory, findings)) == 2
-    remaining = store.inventory()
-    assert not remaining.is_complete(unit, 1.0, ("accuracy",))
-    assert remaining.is_complete(other, 1.0, ("accuracy",))
+    remaining_inventory = store.inventory()
+    assert not remaining_inventory.is_complete(unit, 1.0, ("accuracy",))
+    assert remaining_inventory.is_complete(other_unit, 1.0, ("accuracy",))
 
 
 def test_run_recomputes_only_requeued_unit(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, "--out", tmp_path / "before", "--processes", 1)
     store = ShardStore.open(finished)
     shard = next(entry.name for entry in store.folder.backend.entries() if "-fgsm-" in entry.name)
-    victim = store.folder.shards / shard
-    content = bytearray(victim.read_bytes())
+    damaged_path = store.folder.shards / shard
+    content = bytearray(damaged_path.read_bytes())
     content[-30] ^= 4
-    victim.write_bytes(content)
+    damaged_path.write_bytes(content)
     assert robust201("verify", finished).code == 4
-    run = robust201("verify", finished, "--requeue", "--json")
-    assert run.code == 3
-    assert json.loads(run.out)["requeued"] == [shard]
-    before = read_tree(finished / "shards")
-    run = robust201("run", write_sweep())
-    assert run.code == 0
-    assert "8 done, 2 missing" in run.err  # the two strengths of one unit
-    after = read_tree(finished / "shards")
-    assert len(after) == len(before) + 1
-    assert before.items() <= after.items()
+    result = robust201("verify", finished, "--requeue", "--json")
+    assert result.code == 3
+    assert json.loads(result.out)["requeued"] == [shard]
+    shards_before = read_tree(finished / "shards")
+    result = robust201("run", write_sweep())
+    assert result.code == 0
+    assert "8 done, 2 missing" in result.err  # the two strengths of one unit
+    shards_after = read_tree(finished / "shards")
+    assert len(shards_after) == len(shards_before) + 1
+    assert shards_before.items() <= shards_after.items()
     assert robust201("verify", finished).code == 0
     robust201("export", finished, "--out", tmp_path / "after", "--processes", 1)
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
@@ -157,31 +157,31 @@ def test_verify_compares_export_with_shards(finished, tmp_path, robust201, compr
     options = ["--round", 3, "--key-style", "with-norm", "--parquet", "--processes", 1]
     robust201("export", finished, "--out", out, *options, *(["--compress", compression] if compression else []))
     assert robust201("verify", finished, "--export", out).code == 0
-    victim = out / ("digits/fgsm@Linf_accuracy.json" + (f".{compression}" if compression else ""))
+    changed_path = out / ("digits/fgsm@Linf_accuracy.json" + (f".{compression}" if compression else ""))
     if compression == "zst":
-        victim.write_bytes(victim.read_bytes()[:-3])
+        changed_path.write_bytes(changed_path.read_bytes()[:-3])
     else:
-        opened = gzip.open if compression else Path.open
-        with opened(victim, "rb") as stream:
+        open_file = gzip.open if compression else Path.open
+        with open_file(changed_path, "rb") as stream:
             text = stream.read()
-        with opened(victim, "wb") as stream:
+        with open_file(changed_path, "wb") as stream:
             stream.write(text.replace(b'"21": [0', b'"21": [1'))
-    run = robust201("verify", finished, "--export", out)
-    assert run.code == 4
-    assert f"{victim}: its SHA-256 differs" in run.err
+    result = robust201("verify", finished, "--export", out)
+    assert result.code == 4
+    assert f"{changed_path}: its SHA-256 differs" in result.err
     if compression != "zst":
-        assert "from #21 digits fgsm on" in run.err
+        assert "from #21 digits fgsm on" in result.err
 
 
 def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
-    other = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
-    assert robust201("run", other).code == 0
-    run = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
-    assert run.code == 4
-    assert "digits/fgsm_cm.json: the values differ from the results from #0 digits fgsm on" in run.err
-    assert "key=fgsm/part-0.parquet: the values differ from the results" in run.err
-    assert "brightness_cm.json: the results have no such file" in run.err
+    other_sweep = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
+    assert robust201("run", other_sweep).code == 0
+    result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
+    assert result.code == 4
+    assert "digits/fgsm_cm.json: the values differ from the results from #0 digits fgsm on" in result.err
+    assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
+    assert "brightness_cm.json: the results have no such file" in result.err
     assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).refusal(2)
 
 
@@ -190,14 +190,14 @@ DIGITS = {"digits": {"corruptions": None}}
 
 def test_verify_rejects_export_of_another_sweep_in_one_line(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
-    other = write_sweep(
+    other_sweep = write_sweep(
         results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
     )
-    assert robust201("run", other).code == 0
-    run = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
-    assert run.code == 4
-    assert len(run.err.splitlines()) == 1
-    assert "expected the export of mine, got one of 'tiny', with other protocols under every key" in run.err
+    assert robust201("run", other_sweep).code == 0
+    result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
+    assert result.code == 4
+    assert len(result.err.splitlines()) == 1
+    assert "expected an export of mine, got an export of 'tiny' with different protocols for every key" in result.err
 
 
 def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust201):
@@ -209,33 +209,33 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust2
     values = store.values(unit, 8.0, inventory, ("accuracy", "confidence", "cm"))
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
-    run = robust201("verify", finished)
+    result = robust201("verify", finished)
     expected_output = "6 result files, 9 evaluations valid; 1 of 10 missing, 1 network-key pair with gaps.\n"
-    assert (run.code, run.out) == (3, expected_output)
-    assert "unfinished: #0 digits fgsm at 1" in run.err
+    assert (result.code, result.out) == (3, expected_output)
+    assert "unfinished: #0 digits fgsm at 1" in result.err
 
 
 def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
-    run = robust201("verify", finished, "--export", tmp_path / "out")
+    result = robust201("verify", finished, "--export", tmp_path / "out")
     expected_output = f"6 result files, 10 evaluations valid; 0 of 10 missing; the export's {n_files} files agree.\n"
-    assert (run.code, run.out) == (0, expected_output)
+    assert (result.code, result.out) == (0, expected_output)
     for path in (finished / "shards").rglob("*.parquet"):
         path.unlink()
-    run = robust201("verify", finished)
-    assert (run.code, run.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
+    result = robust201("verify", finished)
+    assert (result.code, result.out) == (3, "0 result files, 0 evaluations valid; 10 of 10 missing.\n")
     assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
     (finished / "plan.json").unlink()
-    run = robust201("verify", finished)
-    assert (run.code, run.out) == (
+    result = robust201("verify", finished)
+    assert (result.code, result.out) == (
         0,
         "0 result files, 0 evaluations valid; no plan, so it is not known whether evaluations are missing.\n",
     )
 
 
 def rewrite_listing(out: Path) -> None:
-    """Rewrite SHA256SUMS for the changed files, so that only the comparison with the shards finds the change."""
+    """Update SHA256SUMS for changed files, so that only the comparison with the shards finds the change."""
     names = [
         path.relative_to(out).as_posix()
         for path in sorted(out.rglob("*"))
@@ -254,20 +254,20 @@ def remove_last_row(path: Path) -> None:
 
 
 def break_deflate(path: Path) -> None:
-    """Give the first block of a gzip file, after ten bytes of header, an invalid type."""
+    """Set an invalid type for the first block of a gzip file, which follows the header of ten bytes."""
     content = bytearray(path.read_bytes())
     content[10] |= 7
     path.write_bytes(content)
 
 
-DAMAGE = {
-    "no sweep.json": ("sweep.json", Path.unlink, "expected a file with key_style"),
+DAMAGED_EXPORTS = {
+    "no sweep.json": ("sweep.json", Path.unlink, "invalid or no key_style"),
     "no JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
     "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "and none"),
-    "a listing that is no text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
+    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
-    "a row less": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
-    "a file too many": (
+    "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
+    "an unlisted file": (
         "digits/pgd_cm.json.gz",
         lambda path: path.write_bytes(b""),
         "does not list this file",
@@ -275,55 +275,57 @@ DAMAGE = {
 }
 
 
-# By default, test a missing file, one that cannot be decoded and one with other rows; the rest uses the same code.
+# By default, only three cases run: a missing file, an undecodable file and different rows. Others use the same code.
 @pytest.mark.parametrize(
     "case",
     [
         pytest.param(
             case,
-            marks=() if case in ("no sweep.json", "flipped bits in gzip", "a row less") else pytest.mark.slow,
+            marks=() if case in ("no sweep.json", "flipped bits in gzip", "a missing row") else pytest.mark.slow,
         )
-        for case in DAMAGE
+        for case in DAMAGED_EXPORTS
     ],
 )
 def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_path, robust201, case):
-    out, (name, damage, message) = tmp_path / "out", DAMAGE[case]
+    out, (file_name, damage, message) = tmp_path / "out", DAMAGED_EXPORTS[case]
     robust201("export", finished, "--out", out, "--parquet", "--compress", "gz", "--processes", 1)
     (out / "digits/.index").mkdir()
     (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's index, which is not part of the export
     assert robust201("verify", finished, "--export", out).code == 0
-    damage(out / name)
-    if name.endswith(("gz", "parquet")) and "many" not in case:
+    damage(out / file_name)
+    if file_name.endswith(("gz", "parquet")) and case != "an unlisted file":
         rewrite_listing(out)
-        (line,) = verify_results(finished, export=out).export
-        assert message in line
-        assert name in line
-    run = robust201("verify", finished, "--export", out)
-    assert run.code == 4
-    assert message in run.err
-    victim = next(path for path in sorted((finished / "shards").rglob("*.parquet")))
-    flip(victim)
-    run = robust201("verify", finished, "--export", out, "--requeue", "--json")
-    assert run.code == 4
-    assert [Path(shard_name).name for shard_name in json.loads(run.out)["requeued"]] == [victim.name]
-    assert not victim.exists()
+        (error_message,) = verify_results(finished, export=out).export
+        assert message in error_message
+        assert file_name in error_message
+    result = robust201("verify", finished, "--export", out)
+    assert result.code == 4
+    assert message in result.err
+    damaged_shard = next(path for path in sorted((finished / "shards").rglob("*.parquet")))
+    flip(damaged_shard)
+    result = robust201("verify", finished, "--export", out, "--requeue", "--json")
+    assert result.code == 4
+    assert [Path(shard_name).name for shard_name in json.loads(result.out)["requeued"]] == [damaged_shard.name]
+    assert not damaged_shard.exists()
 
 
-@pytest.mark.parametrize(("name", "steps"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))])
-def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robust201, name, steps):
-    """The values are correct, but readers would assign them to other strengths."""
+@pytest.mark.parametrize(
+    ("file_name", "json_path"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))]
+)
+def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robust201, file_name, json_path):
+    """Such values are correct, but readers would assign them to wrong strengths."""
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
     assert verify_results(finished, export=out).export == ()
-    content = json.loads((out / name).read_text())
-    by_key = content
-    for step in steps:
-        by_key = by_key[step]
-    by_key["fgsm"] = [strength + 1 for strength in by_key["fgsm"]]
-    (out / name).write_text(json.dumps(content))
+    content = json.loads((out / file_name).read_text())
+    strengths_by_key = content
+    for key in json_path:
+        strengths_by_key = strengths_by_key[key]
+    strengths_by_key["fgsm"] = [strength + 1 for strength in strengths_by_key["fgsm"]]
+    (out / file_name).write_text(json.dumps(content))
     rewrite_listing(out)
-    (line,) = verify_results(finished, export=out).export
-    assert f"{name}: the {steps[0]} differ from the plan's" in line
+    (error_message,) = verify_results(finished, export=out).export
+    assert f"{file_name}: the {json_path[0]} differ from the plan's" in error_message
 
 
 def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkeypatch):
@@ -336,28 +338,30 @@ def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkey
     plan = load_plan(finished)
     export_dataset(plan, store, inventory, tmp_path / "out")
     monkeypatch.setattr("robust201.export.json_files.row_texts", raise_storage_error)
-    lines = list(check_export(plan, store, inventory, tmp_path / "out"))
-    assert len(lines) == len({(unit.dataset, unit.key) for unit in plan.units})
-    assert all("expected an accuracy, got NaN" in line for line in lines)
+    error_messages = list(check_export(plan, store, inventory, tmp_path / "out"))
+    assert len(error_messages) == len({(unit.dataset, unit.key) for unit in plan.units})
+    assert all("expected an accuracy, got NaN" in error_message for error_message in error_messages)
 
 
 def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
-    (line,) = verify_results(finished, export=tmp_path / "out").export
-    assert "digits fgsm" in line
-    assert "1 of its networks lack results to compare with, such as #0" in line
+    (error_message,) = verify_results(finished, export=tmp_path / "out").export
+    assert "digits fgsm" in error_message
+    assert "1 of its networks lack results to compare with, such as #0" in error_message
 
 
 def test_verify_hashes_each_shard_once(finished, monkeypatch):
-    hashed = []
-    check = ResultsFolder.check_hash
+    hashed_shards = []
+    original_check_hash = ResultsFolder.check_hash
     monkeypatch.setattr(
-        ResultsFolder, "check_hash", lambda folder, shard, sha: (hashed.append(shard), check(folder, shard, sha))[1]
+        ResultsFolder,
+        "check_hash",
+        lambda folder, shard, sha: (hashed_shards.append(shard), original_check_hash(folder, shard, sha))[1],
     )
     assert verify_results(finished).sound
     shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
-    assert sorted(hashed) == sorted(shards)
+    assert sorted(hashed_shards) == sorted(shards)
 
 
 # Unexpected entries of an export's folder and invalid lines of its listing
@@ -375,77 +379,79 @@ def find_problems(out: Path) -> list[str]:
     return list(check_listing(out, read_listing(out)))
 
 
-def link_a_listed_file(out: Path) -> None:
+def replace_file_by_link(out: Path) -> None:
     file = out / "cifar10/fgsm_accuracy.json"
     file.rename(out.parent / "elsewhere.json")
     file.symlink_to(out.parent / "elsewhere.json")
 
 
-def link_a_listed_folder(out: Path) -> None:
+def replace_folder_by_link(out: Path) -> None:
     (out / "cifar10").rename(out.parent / "elsewhere")
     (out / "cifar10").symlink_to(out.parent / "elsewhere")
 
 
 UNEXPECTED_ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a pipe": (lambda out: os.mkfifo(out / "pipe"), "got a named pipe"),
-    "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "got a symbolic link to"),
-    "a link to nothing": (lambda out: (out / "link").symlink_to("nowhere"), "got a symbolic link to 'nowhere'"),
-    "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "got a symbolic link to '/'"),
-    "a link to itself": (lambda out: (out / "link").symlink_to("link"), "got a symbolic link to 'link'"),
-    "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "got a symbolic link to '..'"),
-    "a link for a listed file": (link_a_listed_file, "got a symbolic link to"),
-    "a link for a listed folder": (link_a_listed_folder, "got a symbolic link to"),
+    "a pipe": (lambda out: os.mkfifo(out / "pipe"), "this is a named pipe"),
+    "a link to a file": (lambda out: (out / "link").symlink_to(out / "meta.json"), "this is a symbolic link to"),
+    "a link to nothing": (lambda out: (out / "link").symlink_to("nowhere"), "this is a symbolic link to 'nowhere'"),
+    "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "this is a symbolic link to '/'"),
+    "a link to itself": (lambda out: (out / "link").symlink_to("link"), "this is a symbolic link to 'link'"),
+    "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "this is a symbolic link to '..'"),
+    "a link for a listed file": (replace_file_by_link, "this is a symbolic link to"),
+    "a link for a listed folder": (replace_folder_by_link, "this is a symbolic link to"),
 }
 
 
 @pytest.mark.parametrize("case", UNEXPECTED_ENTRIES)
-def test_check_listing_reports_files_that_exports_never_write(out, case):
-    spoil, expected_message = UNEXPECTED_ENTRIES[case]
-    spoil(out)
-    (line,) = find_problems(out)
-    assert expected_message in line
+def test_check_listing_reports_entries_that_exports_never_write(out, case):
+    add_entry, expected_message = UNEXPECTED_ENTRIES[case]
+    add_entry(out)
+    (error_message,) = find_problems(out)
+    assert expected_message in error_message
 
 
 def test_check_listing_reports_pipe_without_blocking(out):
     (out / "cifar10/fgsm_accuracy.json").unlink()
     os.mkfifo(out / "cifar10/fgsm_accuracy.json")
-    (line,) = find_problems(out)
-    assert "expected a file, got a named pipe" in line
+    (error_message,) = find_problems(out)
+    assert "expected a file, got a named pipe" in error_message
 
 
-HEX = "0" * 64
-LINES = {
-    "below another folder": (f"{HEX}  ../x", "'../x', which is not a path below the folder"),
-    "in the middle": (f"{HEX}  cifar10/../../x", "which is not a path below the folder"),
-    "absolute": (f"{HEX}  /etc/hostname", "'/etc/hostname', which is not a path below the folder"),
-    "the folder": (f"{HEX}  .", "which is not a path below the folder"),
-    "spelled otherwise": (f"{HEX}  ./meta.json", "'./meta.json', which is not a path below the folder"),
-    "short": (f"{HEX[1:]}  x", f"got '{HEX[1:]}  x'"),
-    "no hexadecimal digits": (f"{HEX[1:]}g  x", "g  x'"),
+DIGEST = "0" * 64
+INVALID_LINES = {
+    "below another folder": (f"{DIGEST}  ../x", "'../x', which is not a path below the folder"),
+    "below another folder, indirectly": (f"{DIGEST}  cifar10/../../x", "which is not a path below the folder"),
+    "absolute": (f"{DIGEST}  /etc/hostname", "'/etc/hostname', which is not a path below the folder"),
+    "the folder itself": (f"{DIGEST}  .", "which is not a path below the folder"),
+    "not normalised": (f"{DIGEST}  ./meta.json", "'./meta.json', which is not a path below the folder"),
+    "a short digest": (f"{DIGEST[1:]}  x", f"got '{DIGEST[1:]}  x'"),
+    "a digit that is not hexadecimal": (f"{DIGEST[1:]}g  x", "g  x'"),
     "upper case": (f"{'A' * 64}  x", "A  x'"),
-    "no name": (f"{HEX}  ", f"got '{HEX}  '"),
+    "no name": (f"{DIGEST}  ", f"got '{DIGEST}  '"),
     "one word": ("x", "got 'x'"),
-    "a binary mark": (f"{HEX} *x", f"got '{HEX} *x'"),
+    "a marker of binary mode": (f"{DIGEST} *x", f"got '{DIGEST} *x'"),
 }
 
 
-@pytest.mark.parametrize("case", LINES)
+@pytest.mark.parametrize("case", INVALID_LINES)
 def test_check_listing_reports_invalid_lines_with_number(out, case):
-    line, expected_message = LINES[case]
+    line, expected_message = INVALID_LINES[case]
     listing = out / CHECKSUM_FILE
-    text = listing.read_text()
-    listing.write_text(f"{text}{line}\n")
-    (wrong,) = find_problems(out)
-    assert f"{CHECKSUM_FILE}, line {len(text.splitlines()) + 1}: expected 64 hexadecimal digits" in wrong
-    assert expected_message in wrong
+    original_text = listing.read_text()
+    listing.write_text(f"{original_text}{line}\n")
+    (error_message,) = find_problems(out)
+    assert (
+        f"{CHECKSUM_FILE}, line {len(original_text.splitlines()) + 1}: expected 64 hexadecimal digits" in error_message
+    )
+    assert expected_message in error_message
 
 
 def test_check_listing_reports_duplicate_name(out):
     listing = out / CHECKSUM_FILE
-    first = listing.read_text().splitlines()[0]
-    listing.write_text(f"{listing.read_text()}{HEX}{first[64:]}\n")
-    (wrong,) = find_problems(out)
-    assert f"got {first[66:]!r} a second time" in wrong
+    first_line = listing.read_text().splitlines()[0]
+    listing.write_text(f"{listing.read_text()}{DIGEST}{first_line[64:]}\n")
+    (error_message,) = find_problems(out)
+    assert f"got {first_line[66:]!r} a second time" in error_message
 
 
 def test_check_listing_limits_messages_for_invalid_listing(out):
@@ -453,11 +459,11 @@ def test_check_listing_limits_messages_for_invalid_listing(out):
     assert len(read_listing(out).wrong) == 11
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])
-def test_verify_rejects_listing_that_is_not_a_file(finished, tmp_path, robust201, make):
+@pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])
+def test_verify_rejects_listing_that_is_not_a_file(finished, tmp_path, robust201, make_listing):
     (tmp_path / "out").mkdir()
-    if make is not None:
-        make(tmp_path / "out" / CHECKSUM_FILE)
+    if make_listing is not None:
+        make_listing(tmp_path / "out" / CHECKSUM_FILE)
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
     assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path / "out").refusal(2)

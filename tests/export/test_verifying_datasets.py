@@ -1,4 +1,4 @@
-"""Verification of datasets, exported or published, without the results folder that they were exported from."""
+"""Verification of exported and published datasets, without the results folders from which they were exported."""
 
 import json
 import shutil
@@ -17,40 +17,42 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks.measurements import Accumulator
 from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
-from tests.support.shard_support import make_unit as make_sound_unit
+from tests.support.shard_support import make_unit as make_valid_unit
 from tests.support.shard_support import make_values
 from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
-SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # assumed for the published dataset, which has no sweep.json
-ALL = ("accuracy", "confidence", "cm", "predictions")
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # the reader assumes these for a dataset without sweep.json
+ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
 pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
 
 
-def consistent_values(unit, strength, _values):
-    """Return columns that are consistent with each other."""
-    full_unit = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
-    return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL)
+def make_consistent_values(unit, strength, _values):
+    """Return columns that agree with each other."""
+    full_unit = make_valid_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL_MEASUREMENTS)
 
 
-def write(out: Path, plan=None, values=consistent_values, **options) -> Path:
+def write_dataset(out: Path, plan=None, make_dataset_values=make_consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
-    (export_copy if values is consistent_values else export)(out, plan, ChangedStore(change=values), **options)
+    (export_copy if make_dataset_values is make_consistent_values else export)(
+        out, plan, ChangedStore(change=make_dataset_values), **options
+    )
     return out
 
 
-def as_published(folder: Path) -> Path:
-    for name in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
-        (folder / name).unlink()
+def remove_export_files(folder: Path) -> Path:
+    for file_name in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (folder / file_name).unlink()
     return folder
 
 
-def without_last_class(unit, _strength, _values):
+def make_values_without_last_class(unit, _strength, _values):
     """Return the columns of a network that never predicts the last class."""
     logits = torch.from_numpy(np.random.default_rng(unit.architecture).normal(size=(unit.n_images, 3)))
     logits[:, 2] -= 100
-    accumulator = Accumulator(ALL, 3, "cpu", unit.n_images)
+    accumulator = Accumulator(ALL_MEASUREMENTS, 3, "cpu", unit.n_images)
     accumulator.update(torch.arange(unit.n_images), logits.float(), torch.arange(unit.n_images) % 3)
     return accumulator.finalise()
 
@@ -67,111 +69,114 @@ def without_last_class(unit, _strength, _values):
     ids=str,
 )
 def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options, n_checked):
-    verdict = verify_dataset(write(tmp_path, **options))
+    verdict = verify_dataset(write_dataset(tmp_path, **options))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), n_checked)
     assert verdict.n_listed == len((tmp_path / "SHA256SUMS").read_text().splitlines())
     assert (verdict.weights.n_checked, verdict.flags) == (0, None)
 
 
 def test_verify_dataset_checks_values_without_listing(tmp_path):
-    verdict = verify_dataset(as_published(write(tmp_path, key_style="published", round_to=3)))
+    verdict = verify_dataset(remove_export_files(write_dataset(tmp_path, key_style="published", round_to=3)))
     assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), 96, None)
 
 
 def test_verify_dataset_checks_unlisted_parquet_files(tmp_path):
-    write(tmp_path, formats=("json", "parquet"))
+    write_dataset(tmp_path, formats=("json", "parquet"))
     (tmp_path / "SHA256SUMS").unlink()
     verdict = verify_dataset(tmp_path)
     assert (verdict.problems, verdict.n_evaluations) == ((), 96)
 
 
-@pytest.mark.parametrize("damage", ["cut", "a page that no value needs", "meta.json"])
-def test_verify_dataset_reports_damage_that_prevents_reading(tmp_path, robust201, damage):
+@pytest.mark.parametrize("fault", ["cut", "a page that no value needs", "meta.json"])
+def test_verify_dataset_reports_damage_that_prevents_reading(tmp_path, robust201, fault):
     plan = make_plan(ARCHITECTURES, ["clean", "fgsm"])
-    (write(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
-    victim = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
-    content = bytearray(victim.read_bytes())
-    if damage == "cut":
-        victim.write_bytes(content[:200])
-    elif damage == "meta.json":
+    (write_dataset(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
+    damaged_path = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
+    content = bytearray(damaged_path.read_bytes())
+    if fault == "cut":
+        damaged_path.write_bytes(content[:200])
+    elif fault == "meta.json":
         (tmp_path / "meta.json").write_text("{")
     else:
         content[60:100] = bytes(255 - byte for byte in content[60:100])
-        victim.write_bytes(content)
+        damaged_path.write_bytes(content)
     result = robust201("verify", tmp_path)
     assert (result.code, "Traceback" in result.err) == (4, False)
-    assert ("meta.json" if damage == "meta.json" else "key=fgsm/part-0.parquet") in result.err
+    assert ("meta.json" if fault == "meta.json" else "key=fgsm/part-0.parquet") in result.err
 
 
 def test_verify_dataset_checks_accuracies_without_other_measurements(tmp_path):
-    for path in write(tmp_path, round_to=3).glob("*/*"):
+    for path in write_dataset(tmp_path, round_to=3).glob("*/*"):
         if not path.name.endswith("accuracy.json"):
             path.unlink()
-    verdict = verify_dataset(as_published(tmp_path))
+    verdict = verify_dataset(remove_export_files(tmp_path))
     assert (verdict.problems, verdict.n_evaluations) == ((), 96)
 
 
-def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def edit_rows(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(path.read_text())
     rows = content["cifar10"][path.name.rpartition("_")[0]][path.stem.rpartition("_")[2]]
     edit(rows)
     path.write_text(json.dumps(content))
 
 
-WRONG = {
-    "an accuracy that its cm denies": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
+CONTRADICTIONS = {
+    "an accuracy that contradicts cm": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
     "an accuracy above 1": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5)),
     "a row that does not sum to 1": (
         "fog_confidence.json",
         lambda rows: rows["0"][0]["label"].__setitem__(0, [0.9, 0.9, 0.9]),
     ),
-    "counts that are none": ("fog_cm.json", lambda rows: rows["0"][0][0].__setitem__(0, 0.5)),
+    "counts that are not integers": ("fog_cm.json", lambda rows: rows["0"][0][0].__setitem__(0, 0.5)),
     "too few strengths": ("fog_cm.json", lambda rows: rows["0"].pop()),
     "another number of images": ("fog_cm.json", lambda rows: rows["10"][0][0].__setitem__(0, 39)),
-    "an architecture less": ("fog_cm.json", lambda rows: rows.pop("309")),
+    "a missing architecture": ("fog_cm.json", lambda rows: rows.pop("309")),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_verify_dataset_finds_contradicting_values(tmp_path, what):
-    source = as_published(write(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
-    name, edit = WRONG[what]
-    change(source / "cifar10" / name, edit)
-    (problem, *_) = verify_dataset(source).problems
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_verify_dataset_finds_contradicting_values(tmp_path, case):
+    dataset = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
+    file_name, edit = CONTRADICTIONS[case]
+    edit_rows(dataset / "cifar10" / file_name, edit)
+    (problem, *_) = verify_dataset(dataset).problems
     assert "cifar10" in problem
-    assert name.partition("_")[0] in problem
+    assert file_name.partition("_")[0] in problem
 
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
-    source = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
+    source = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
     assert verify_dataset(source).sound
-    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
+    edit_rows(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
     (problem,) = verify_dataset(source).problems
     assert "which is that of cm" in problem
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
 def test_verify_dataset_finds_damaged_compressed_file(tmp_path, compression):
-    victim = write(tmp_path, make_plan(ARCHITECTURES), compression=compression) / f"cifar10/pgd_cm.json.{compression}"
-    content = bytearray(victim.read_bytes())
+    damaged_path = (
+        write_dataset(tmp_path, make_plan(ARCHITECTURES), compression=compression)
+        / f"cifar10/pgd_cm.json.{compression}"
+    )
+    content = bytearray(damaged_path.read_bytes())
     content[len(content) // 2] ^= 255
-    victim.write_bytes(content)
-    by_hash, by_value = verify_dataset(tmp_path).problems
-    assert "SHA-256" in by_hash
-    assert f"pgd_cm.json.{compression}" in by_value
+    damaged_path.write_bytes(content)
+    hash_problem, value_problem = verify_dataset(tmp_path).problems
+    assert "SHA-256" in hash_problem
+    assert f"pgd_cm.json.{compression}" in value_problem
 
 
 def write_fractions(path: Path, decimals: int) -> None:
     def to_fractions(matrix):
-        return [[round(count / sum(row), decimals) for count in row] for row in matrix]
+        return [[round(count / sum(matrix_row), decimals) for count in matrix_row] for matrix_row in matrix]
 
     is_single = path.name.startswith("clean")
-    change(
+    edit_rows(
         path,
         lambda rows: rows.update(
             {
-                name: to_fractions(row) if is_single else [to_fractions(confusion) for confusion in row]
-                for name, row in rows.items()
+                architecture: to_fractions(value) if is_single else [to_fractions(matrix) for matrix in value]
+                for architecture, value in rows.items()
             }
         ),
     )
@@ -179,74 +184,84 @@ def write_fractions(path: Path, decimals: int) -> None:
 
 @pytest.mark.parametrize("decimals", [3, 17])
 def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals):
-    """The paper and the published helper script do not say whether `cm` contains counts."""
+    """The paper and the published helper script do not specify whether `cm` contains counts or fractions."""
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # divisible by the number of classes, 3
     plan = make_plan(ARCHITECTURES)
-    (write(tmp_path, plan) / "SHA256SUMS").unlink()
+    (write_dataset(tmp_path, plan) / "SHA256SUMS").unlink()
     for path in tmp_path.glob("*/*_cm.json"):
         write_fractions(path, decimals)
     verdict = verify_dataset(tmp_path)
     assert verdict.problems == ()
-    assert {line for line in verdict.remarks if "fractions" in line} == {
+    assert {remark for remark in verdict.remarks if "fractions" in remark} == {
         f"cifar10 {key}: rows of cm contain fractions, which were read as counts of 42 images"
         for key in {unit.key for unit in plan.units}
     }
 
 
-@pytest.mark.parametrize("rows", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
-def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, rows):
-    """The second rows are fractions, but not multiples of 1/10 or 1 as required by the numbers of images per class."""
-    source = write_results(tmp_path, {"clean": {"0": rows}}, measure="cm")
-    if len(rows) == 2:
+@pytest.mark.parametrize("matrix", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
+def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, matrix):
+    """The second matrix has fractions, but they are not multiples of one divided by the number of images per class."""
+    source = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
+    if len(matrix) == 2:
         write_sweep_json(source, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
     result = robust201("verify", source)
     assert result.code == 4
-    assert ("an array C x C of counts" if len(rows) == 10 else "fractions that are not multiples of 1/1,") in result.err
+    assert (
+        "an array C x C of counts" if len(matrix) == 10 else "fractions that are not multiples of 1/1,"
+    ) in result.err
     assert robust201("convert", source).refusal(2)
 
 
 def test_verify_dataset_rejects_fractions_of_unequal_classes(tmp_path):
-    write_fractions(write(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
+    write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
 
 
 @pytest.mark.parametrize("without_cm", [False, True])
-def test_verify_dataset_accepts_zero_for_means_over_no_image(tmp_path, without_cm):
+def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
     measurements = ("accuracy", "confidence") if without_cm else ("accuracy", "confidence", "cm")
     (
-        write(tmp_path, replace(make_plan(ARCHITECTURES), measurements=measurements), without_last_class) / "SHA256SUMS"
+        write_dataset(
+            tmp_path, replace(make_plan(ARCHITECTURES), measurements=measurements), make_values_without_last_class
+        )
+        / "SHA256SUMS"
     ).unlink()
-    texts = {path: path.read_text() for path in tmp_path.glob("*/*_confidence.json")}
-    assert any("null" in text for text in texts.values())
-    for path, text in texts.items():
-        path.write_text(text.replace("null", "0.0"))
+    contents = {path: path.read_text() for path in tmp_path.glob("*/*_confidence.json")}
+    assert any("null" in content for content in contents.values())
+    for path, content in contents.items():
+        path.write_text(content.replace("null", "0.0"))
     verdict = verify_dataset(tmp_path)
-    changed = {path.name.removesuffix("_confidence.json") for path, text in texts.items() if "null" in text}
+    changed_keys = {
+        path.name.removesuffix("_confidence.json") for path, content in contents.items() if "null" in content
+    }
     assert verdict.problems == ()
-    assert {line for line in verdict.remarks if "zeros in" in line} == {
-        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed
+    assert {remark for remark in verdict.remarks if "zeros in" in remark} == {
+        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed_keys
     }
 
 
 @pytest.mark.parametrize(
-    ("empty", "text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
+    ("empty", "expected_text"), [("null", "null"), ("nan", "NaN"), pytest.param("zero", "0.0", marks=pytest.mark.slow)]
 )
-def test_export_writes_requested_value_for_means_over_no_image(tmp_path, empty, text):
-    write(tmp_path, make_plan(ARCHITECTURES), without_last_class, empty=empty)
-    (row,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
-    never_predicted = next(iter(row.values()))["argmax"][2]
-    assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
+def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected_text):
+    write_dataset(tmp_path, make_plan(ARCHITECTURES), make_values_without_last_class, empty=empty)
+    (confidences,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
+    never_predicted = next(iter(confidences.values()))["argmax"][2]
+    assert (
+        repr(never_predicted).replace("None", "null").replace("nan", "NaN")
+        == f"[{expected_text}, {expected_text}, {expected_text}]"
+    )
     assert verify_dataset(tmp_path).sound
-    read = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
-    assert [None if value is None or value != value else value for value in read] == 3 * [
+    values = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
+    assert [None if value is None or value != value else value for value in values] == 3 * [
         0.0 if empty == "zero" else None
     ]
 
 
 def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
-    source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    source = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (source / "SHA256SUMS").unlink()
-    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
+    edit_rows(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
     assert not verify_dataset(source).sound
     record = json.loads((source / "sweep.json").read_text())
     clean = {"dataset": "cifar10", "key": "clean"}
@@ -268,14 +283,18 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     ],
 )
 def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
-    source = write(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    source = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     sweep = json.loads((source / "sweep.json").read_text())
     (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
-    assert any("sweep.json: expected strengths by dataset and key" in line for line in verify_dataset(source).problems)
+    assert any(
+        "sweep.json: expected strengths by dataset and key" in problem for problem in verify_dataset(source).problems
+    )
 
 
 def test_verify_dataset_reports_duplicate_architecture(tmp_path):
-    path = as_published(write(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
+    path = (
+        remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
+    )
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
     (problem,) = verify_dataset(tmp_path).problems
     assert "fgsm_accuracy.json" in problem
@@ -283,36 +302,39 @@ def test_verify_dataset_reports_duplicate_architecture(tmp_path):
 
 
 def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
-    complete, partial = tmp_path / "whole", tmp_path / "partial"
-    plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
-    shutil.copytree(write(tmp_path / "source", plan), complete)
-    for path in complete.glob("cifar10/fog_*"):
-        path.unlink()
-    (complete / "SHA256SUMS").unlink()
-    assert any(
-        line.endswith("lists cifar10 fog, but there are no files of these keys")
-        for line in verify_dataset(complete).remarks
+    complete_export, partial_export = tmp_path / "whole", tmp_path / "partial"
+    plan, missing_evaluations = (
+        make_plan(ARCHITECTURES, ["clean", "fog"]),
+        {(index, "fog", 1.0) for index in ARCHITECTURES},
     )
-    export(partial, plan, FabricatedStore(lacking=lacking), partial=True)
-    assert verify_dataset(partial).remarks == ()
+    shutil.copytree(write_dataset(tmp_path / "source", plan), complete_export)
+    for path in complete_export.glob("cifar10/fog_*"):
+        path.unlink()
+    (complete_export / "SHA256SUMS").unlink()
+    assert any(
+        remark.endswith("lists cifar10 fog, but there are no files of these keys")
+        for remark in verify_dataset(complete_export).remarks
+    )
+    export(partial_export, plan, FabricatedStore(lacking=missing_evaluations), partial=True)
+    assert verify_dataset(partial_export).remarks == ()
 
 
 def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, robust201):
-    source = write(tmp_path / "source", make_plan(ARCHITECTURES))
+    source = write_dataset(tmp_path / "source", make_plan(ARCHITECTURES))
     result = robust201("verify", source)
     assert (result.code, result.err) == (0, "")
     n_listed = len((source / "SHA256SUMS").read_text().splitlines())
     assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
     for options in (("--requeue",), ("--export", source)):
         assert "applies only to a results folder" in robust201("verify", source, *options).refusal(2)
-    change(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
+    edit_rows(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
     damaged = robust201("verify", source, "--json")
     assert damaged.code == 4
     payload = json.loads(damaged.out)
     assert (payload["sound"], len(payload["problems"])) == (False, 2)
 
 
-def test_count_decimals():
+def test_count_decimals_returns_none_for_exact_doubles():
     assert count_decimals([0.5, 0.125]) == 3
     assert count_decimals([1 / 3]) is None
     assert count_decimals([1.5e-05]) == 6

@@ -1,4 +1,4 @@
-"""Measures, several sets of weights, other spaces and custom tasks: from a sweep to its files and back."""
+"""Exports with measures, several sets of weights, other spaces and custom tasks."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
 
-MODELS = """
+MODELS_CODE = """
 from torch import nn
 
 def build(architecture, n_classes):
@@ -26,36 +26,36 @@ def build(architecture, n_classes):
     head = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * width, n_classes))
     return nn.Sequential(nn.Conv2d(3, width, 3, stride=2), nn.ReLU(), head)
 """
-ATTACK = """
+ATTACK_CODE = """
 def perturb(model, images, labels, strength):
     return (images + strength / 255).clamp(0, 1)
 """
-RANDOM = {f"random-s{seed}": Weights("c" * 64, seed=seed, is_random=True) for seed in (0, 1)}
+RANDOM_WEIGHTS = {f"random-s{seed}": Weights("c" * 64, seed=seed, is_random=True) for seed in (0, 1)}
 
 
 def load(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
-def task(key: str, kind: Any, **changes: Any) -> Task:
+def make_task(key: str, kind: Any, **changes: Any) -> Task:
     return Task(key, kind, Parameters, 1, {}, lambda _: 1.0, **changes)
 
 
-def plan_of_weights(names: Any = tuple(RANDOM)) -> FabricatedPlan:
+def make_plan_with_weights(names: Any = tuple(RANDOM_WEIGHTS)) -> FabricatedPlan:
     units = [
         make_unit(network, "cifar10", key, (CLEAN_STRENGTH,) if key == "clean" else (1.0, 8.0), weights=name)
         for key in ("clean", "pgd")
         for network in ("narrow", "wide")
         for name in names
     ]
-    return FabricatedPlan(tuple(units), weights=RANDOM, space_name="file")
+    return FabricatedPlan(tuple(units), weights=RANDOM_WEIGHTS, space_name="file")
 
 
 @pytest.mark.parametrize("space", ["nasbench201", "file"])
 def test_export_writes_files_of_measure_columns(tmp_path, space):
     networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
     columns = ("squared_norm", "list_of_norms")
-    spectrum = task("spectrum", "measure", columns=columns)
+    spectrum = make_task("spectrum", "measure", columns=columns)
     protocol = {"key": "spectrum", "parameters": {"kind": "measure", "columns": columns}}
     units = [make_unit(network, "cifar10", "clean", (CLEAN_STRENGTH,)) for network in networks]
     units += [make_unit(network, "cifar10", "spectrum", (CLEAN_STRENGTH,), columns=columns) for network in networks]
@@ -67,8 +67,10 @@ def test_export_writes_files_of_measure_columns(tmp_path, space):
     for unit in units[2:]:
         values = make_values(unit, CLEAN_STRENGTH)
         for name in columns:
-            content = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][str(unit.architecture)]
-            assert content == values[name].tolist()
+            exported_value = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][
+                str(unit.architecture)
+            ]
+            assert exported_value == values[name].tolist()
     table = pq.read_table(out / "parquet/dataset=cifar10/key=spectrum/part-0.parquet")
     assert table.schema.field("squared_norm").type == pa.float64()
     assert pa.types.is_list(table.schema.field("list_of_norms").type)
@@ -77,39 +79,41 @@ def test_export_writes_files_of_measure_columns(tmp_path, space):
         make_values(unit, CLEAN_STRENGTH)["list_of_norms"].tolist() for unit in units[2:]
     ]
     assert table["n_classes"].to_pylist() == [10, 10]
-    other = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
-    changed = other / "cifar10/spectrum_list_of_norms.json"
-    changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
-    compared = compare_results(out, other)
+    changed_dataset = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
+    changed_path = changed_dataset / "cifar10/spectrum_list_of_norms.json"
+    changed_path.write_text(changed_path.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
+    comparison = compare_results(out, changed_dataset)
     keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
-    assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
-    assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
-    assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
+    assert [key_comparison.key for key_comparison in comparison.comparisons if key_comparison.key != "clean"] == sorted(
+        f"spectrum {key}" for key in keys
+    )
+    assert [key_comparison.key for key_comparison in comparison.different] == ["spectrum list_of_norms[1]"]
+    assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load(out, "meta.json")["epsilons"] == {}
-    card, described = (out / "README.md").read_text(), load(out, "croissant.json")
+    card, croissant = (out / "README.md").read_text(), load(out, "croissant.json")
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
-    assert {record_set["name"] for record_set in described["recordSet"]} == {"evaluations", "measure-spectrum"}
+    assert {record_set["name"] for record_set in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
-    assert [record_set["config_name"] for record_set in configurations] == ["cifar10", "cifar10-spectrum"]
+    assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
 def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
-    export(tmp_path, plan_of_weights(["random-s0"]), formats=("json", "parquet"))
+    export(tmp_path, make_plan_with_weights(["random-s0"]), formats=("json", "parquet"))
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
     assert table.schema.field("architecture").type == pa.string()
     assert table["architecture"].to_pylist() == ["narrow", "narrow", "wide", "wide"]
     assert not {"cell", "isomorphs", "weights"} & {*table.schema.names}
     meta = load(tmp_path, "meta.json")
-    assert {name: row["string"] for name, row in meta["ids"].items()} == {"narrow": "narrow", "wide": "wide"}
+    assert {name: ids["string"] for name, ids in meta["ids"].items()} == {"narrow": "narrow", "wide": "wide"}
     assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
 
 
 def test_json_export_requires_one_name_of_weights(tmp_path):
-    plan = plan_of_weights()
-    with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as refused:
+    plan = make_plan_with_weights()
+    with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as error_info:
         export(tmp_path / "out", plan)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error_info.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=r"expected one of random-s0, random-s1.*random-s1"):
         export(tmp_path / "out", plan, weights="random-s10")
@@ -125,18 +129,20 @@ def test_json_export_requires_one_name_of_weights(tmp_path):
 
 
 def test_parquet_export_contains_all_weights(tmp_path):
-    plan = plan_of_weights()
-    lacking = FabricatedStore(lacking={("wide", "pgd", 8.0)})
-    report = export(tmp_path, plan, lacking, formats=("parquet",), partial=True)
+    plan = make_plan_with_weights()
+    incomplete_store = FabricatedStore(lacking={("wide", "pgd", 8.0)})
+    report = export(tmp_path, plan, incomplete_store, formats=("parquet",), partial=True)
     assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one strength of two
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
     )
     assert [(*row.values(),) for row in table.to_pylist()] == [
-        ("narrow", name, None, None, state.seed, strength) for name, state in RANDOM.items() for strength in (1.0, 8.0)
+        ("narrow", name, None, None, weights.seed, strength)
+        for name, weights in RANDOM_WEIGHTS.items()
+        for strength in (1.0, 8.0)
     ]
     assert load(tmp_path, "missing.json") == {"cifar10": {"pgd": {"wide": [8.0]}}}
-    assert load(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM, "c" * 64)
+    assert load(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM_WEIGHTS, "c" * 64)
     content = load(tmp_path, "sweep.json")["weights"]["random-s1"]
     assert content == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
 
@@ -144,7 +150,7 @@ def test_parquet_export_contains_all_weights(tmp_path):
 def test_published_keys_contain_norm_of_attack(tmp_path):
     units = [make_unit(0, "cifar10", key, (0.25, 0.5)) for key in ("pgd", "pgd_l2")]
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
-    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": make_task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
     names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a custom task has one spelling
     assert [*load(tmp_path, "meta.json")["epsilons"]] == names
@@ -157,8 +163,8 @@ def test_published_keys_contain_norm_of_attack(tmp_path):
 
 
 def test_export_rejects_two_files_with_same_name(tmp_path):
-    tasks = {"a": task("a", "measure", columns=("b_c",)), "a_b": task("a_b", "measure", columns=("c",))}
-    units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=row.columns) for key, row in tasks.items()]
+    tasks = {"a": make_task("a", "measure", columns=("b_c",)), "a_b": make_task("a_b", "measure", columns=("c",))}
+    units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=measure.columns) for key, measure in tasks.items()]
     with pytest.raises(ConfigError, match=r"two keys would both be named cifar10/a_b_c\.json"):
         export(tmp_path / "out", FabricatedPlan(tuple(units), tasks=tasks))
     assert not (tmp_path / "out").exists()
@@ -172,11 +178,11 @@ def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def fields(tmp_path_factory):
-    """A sweep of two custom networks with two random initialisations each, with a custom attack and a measure."""
+def custom_fields(tmp_path_factory):
+    """Fields of a sweep of two custom networks with two random initialisations each, a custom attack and a measure."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "models.py").write_text(MODELS)
-    (folder / "attack.py").write_text(ATTACK)
+    (folder / "models.py").write_text(MODELS_CODE)
+    (folder / "attack.py").write_text(ATTACK_CODE)
     return {
         "name": "wide",
         "results": str(folder / "results"),
@@ -196,42 +202,47 @@ def fields(tmp_path_factory):
 
 
 @pytest.fixture
-def results(fields, tmp_path, robust201):
-    """The sweep's results folder."""
+def custom_results(custom_fields, tmp_path, robust201):
+    """The results folder of the sweep in `custom_fields`, after a run."""
     sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(yaml.safe_dump(fields))
+    sweep.write_text(yaml.safe_dump(custom_fields))
     result = robust201("run", sweep)
     assert result.code == 0, result.err
-    return Path(fields["results"])
+    return Path(custom_fields["results"])
 
 
-def test_all_commands_accept_sweep_with_custom_parts(results, tmp_path, robust201):
-    def run(*arguments: object, code: int = 0) -> Any:
-        result = robust201(*arguments)
-        assert result.code == code, result.err
-        return result
+def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_results, tmp_path, robust201):
+    def run_command(*arguments: object, code: int = 0) -> Any:
+        command_result = robust201(*arguments)
+        assert command_result.code == code, command_result.err
+        return command_result
 
-    refused = run("export", results, "--out", tmp_path / "none", code=2)
-    assert "random-s0, random-s1" in refused.err
+    export_result = run_command("export", custom_results, "--out", tmp_path / "none", code=2)
+    assert "random-s0, random-s1" in export_result.err
     single_weights, all_weights = tmp_path / "one", tmp_path / "everything"
-    run("export", results, "--out", single_weights, "--weights-name", "random-s0", "--processes", 1)
-    run("export", results, "--out", all_weights, "--no-json", "--parquet", "--processes", 1)
+    run_command("export", custom_results, "--out", single_weights, "--weights-name", "random-s0", "--processes", 1)
+    run_command("export", custom_results, "--out", all_weights, "--no-json", "--parquet", "--processes", 1)
     for out in (single_weights, all_weights):
-        verdict = json.loads(run("verify", results, "--export", out, "--json").out)
+        verdict = json.loads(run_command("verify", custom_results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]
     table = pq.read_table(all_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
     content = load(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
-    for other in (single_weights, all_weights):
-        report = json.loads(run("diff", results, other, "--json").out)
-        assert report["max_difference"] == 0
-        assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
+    for dataset in (single_weights, all_weights):
+        comparison = json.loads(run_command("diff", custom_results, dataset, "--json").out)
+        assert comparison["max_difference"] == 0
+        assert {key_comparison["key"] for key_comparison in comparison["comparisons"]} >= {
+            "clean",
+            "pgd_l2",
+            "mine",
+            "jacobian squared_norm",
+        }
 
-    run("convert", single_weights)
+    run_command("convert", single_weights)
     converted = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
 
-    assert "valid" in run("verify", single_weights).out
+    assert "valid" in run_command("verify", single_weights).out

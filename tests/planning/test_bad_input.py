@@ -181,7 +181,7 @@ def test_run_rejects_results_folder_with_other_files(
     sweep = write_sweep()
     before = read_tree(tmp_path)
     error = robust201("run", sweep).refusal(2)
-    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in error
+    assert "the folder contains notes.txt and 1 more but no format.json" in error
     assert read_tree(tmp_path) == before
 
 

@@ -1,4 +1,4 @@
-"""Parquet files rewritten by other programs: rows are read in any order, malformed rows are rejected."""
+"""Parquet files that other programs have rewritten: rows are read in any order, and malformed rows are rejected."""
 
 import os
 from collections.abc import Callable
@@ -31,72 +31,80 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: 
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
-@pytest.mark.parametrize("by", ["strength", "accuracy"])
+@pytest.mark.parametrize("column", ["strength", "accuracy"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.each_value
-def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int, by: str, order: str) -> None:
+def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int, column: str, order: str) -> None:
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
-    before = RobustnessDataset(folder).query(*query_arguments)
-    rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(by, order)]), row_group_size)
-    after = RobustnessDataset(folder)
-    assert after.query(*query_arguments) == before
-    assert after.accuracy(2, "cifar10", "pgd", 8.0) == before["cifar10"]["pgd"]["accuracy"]["2"][-1]
+    expected = RobustnessDataset(folder).query(*query_arguments)
+    rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(column, order)]), row_group_size)
+    dataset_after = RobustnessDataset(folder)
+    assert dataset_after.query(*query_arguments) == expected
+    assert dataset_after.accuracy(2, "cifar10", "pgd", 8.0) == expected["cifar10"]["pgd"]["accuracy"]["2"][-1]
 
 
 @pytest.mark.parametrize("row_group_size", [1, 1000])
 def test_strengths_without_sweep_json_are_those_of_all_rows(folder: Path, row_group_size: int) -> None:
-    before = RobustnessDataset(folder).to_frame("cifar10", "pgd")
+    expected = RobustnessDataset(folder).to_frame("cifar10", "pgd")
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
-    alone = RobustnessDataset(folder / "parquet")
-    assert alone.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
-    assert alone.meta["epsilons"] == {"pgd": [0.5, 1.0, 8.0]}
-    assert alone.to_frame("cifar10", "pgd")["value"].to_list() == before["value"].to_list()
+    parquet_folder = RobustnessDataset(folder / "parquet")
+    assert parquet_folder.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
+    assert parquet_folder.meta["epsilons"] == {"pgd": [0.5, 1.0, 8.0]}
+    assert parquet_folder.to_frame("cifar10", "pgd")["value"].to_list() == expected["value"].to_list()
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_accuracy_is_never_returned_for_another_strength(folder: Path, alone: bool) -> None:
-    """Without the first row, the accuracies of #0 start at the second strength."""
+@pytest.mark.parametrize("is_parquet_folder", [False, True])
+def test_accuracy_is_never_returned_for_another_strength(folder: Path, is_parquet_folder: bool) -> None:
+    """Without the first row, the accuracies of #0 begin with those at the second strength."""
     rewrite(folder / FILES["pgd"], lambda table: table.slice(1))
-    data = RobustnessDataset(folder / "parquet" if alone else folder)
+    dataset = RobustnessDataset(folder / "parquet" if is_parquet_folder else folder)
     for strength in (0.5, 1.0, 8.0, None):
         with pytest.raises(ResultsError, match=r"#0 .* expected 3 values, .* got 2, at 1, 8"):
-            data.accuracy(0, "cifar10", "pgd", strength)
-    assert data.accuracy(2, "cifar10", "pgd", 1.0) == data.value(2, "cifar10", "pgd")[1]
+            dataset.accuracy(0, "cifar10", "pgd", strength)
+    assert dataset.accuracy(2, "cifar10", "pgd", 1.0) == dataset.value(2, "cifar10", "pgd")[1]
 
 
-def column_of(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
+def with_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
     return lambda table: table.set_column(table.schema.names.index(name), name, values)
 
 
 N_ROWS = {"clean": 3, "pgd": 9}
-WRONG: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
+MALFORMED_ROWS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     **{
         f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no {name}")
         for name in ("architecture", "strength", "key")
     },
     **{
-        f"{name} as text": ("pgd", column_of(name, pa.array(["x"] * 9)), f"{name} as string")
+        f"{name} as text": ("pgd", with_column(name, pa.array(["x"] * 9)), f"{name} as string")
         for name in ("architecture", "strength")
     },
-    "architectures that are no whole numbers": ("pgd", column_of("architecture", pa.array([0.5] * 9)), "as double"),
-    "no architecture in a row": ("pgd", column_of("architecture", pa.array([0] * 8 + [None])), "without one"),
-    "no strength in a row": ("pgd", column_of("strength", pa.array([1.0] * 8 + [None])), "without one"),
-    "one strength for all": ("pgd", column_of("strength", pa.array([1.0] * 9)), "at 1 twice"),
+    "architectures that are not integers": ("pgd", with_column("architecture", pa.array([0.5] * 9)), "as double"),
+    "no architecture in a row": (
+        "pgd",
+        with_column("architecture", pa.array([0] * 8 + [None])),
+        "rows without an architecture or strength",
+    ),
+    "no strength in a row": (
+        "pgd",
+        with_column("strength", pa.array([1.0] * 8 + [None])),
+        "rows without an architecture or strength",
+    ),
+    "one strength for all": ("pgd", with_column("strength", pa.array([1.0] * 9)), "at 1 twice"),
     "every row twice": ("pgd", lambda table: pa.concat_tables([table, table]), "at 0.5 twice"),
     "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0 twice"),
     "clean at two strengths": (
         "clean",
-        lambda t: pa.concat_tables([t, column_of("strength", pa.array([1.0] * 3))(t)]),
+        lambda t: pa.concat_tables([t, with_column("strength", pa.array([1.0] * 3))(t)]),
         "2 values of clean",
     ),
-    "an accuracy above 1": ("pgd", column_of("accuracy", pa.array([1.5] * 9)), "a fraction"),
-    "a row less": ("pgd", lambda table: table.slice(1), "expected 3 values"),
+    "an accuracy above 1": ("pgd", with_column("accuracy", pa.array([1.5] * 9)), "a fraction"),
+    "a missing row": ("pgd", lambda table: table.slice(1), "expected 3 values"),
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", MALFORMED_ROWS)
 def test_reader_rejects_malformed_rows(folder: Path, robust201: RunCommand, case: str) -> None:
-    key, change, message = WRONG[case]
+    key, change, message = MALFORMED_ROWS[case]
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=message):
         RobustnessDataset(folder).to_frame("cifar10", key)
@@ -118,22 +126,26 @@ def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunComman
 # Listing of the files
 
 
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("damage", ["deleted", "a folder", "without SHA256SUMS"])
+@pytest.mark.parametrize("is_parquet_folder", [False, True])
+@pytest.mark.parametrize("fault", ["deleted", "a folder", "without SHA256SUMS"])
 @pytest.mark.each_value
-def test_reader_warns_of_missing_parquet_file(folder: Path, robust201: RunCommand, alone: bool, damage: str) -> None:
+def test_reader_warns_of_missing_parquet_file(
+    folder: Path, robust201: RunCommand, is_parquet_folder: bool, fault: str
+) -> None:
     (folder / FILES["pgd"]).unlink()
-    if damage == "a folder":
+    if fault == "a folder":
         (folder / FILES["pgd"]).mkdir()
-    if damage == "without SHA256SUMS":
+    if fault == "without SHA256SUMS":
         (folder / "SHA256SUMS").unlink()
-    dataset_folder = folder / "parquet" if alone else folder
-    with pytest.warns(MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet: deleted"):
-        data = RobustnessDataset(dataset_folder)
-    assert "pgd" in data.keys_all
+    dataset_folder = folder / "parquet" if is_parquet_folder else folder
+    with pytest.warns(
+        MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet, because of deletion"
+    ):
+        dataset = RobustnessDataset(dataset_folder)
+    assert "pgd" in dataset.keys_all
     with pytest.raises(ResultsError):
-        data.accuracy(2, "cifar10", "pgd", 1.0)
-    assert data.accuracy(2, "cifar10", "clean")
+        dataset.accuracy(2, "cifar10", "pgd", 1.0)
+    assert dataset.accuracy(2, "cifar10", "clean")
     result = robust201("report", dataset_folder, "--out", folder / "page.html")
     assert result.code == 0
     assert "warning: 1 listed file is not in" in result.err
@@ -156,8 +168,8 @@ def test_reader_rejects_truncated_file(folder: Path, robust201: RunCommand, key:
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)
     for dataset_folder in (folder, folder / "parquet"):
-        line = robust201("diff", dataset_folder, dataset_folder).refusal(2)
-        assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in line
+        error_line = robust201("diff", dataset_folder, dataset_folder).refusal(2)
+        assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in error_line
 
 
 @pytest.mark.parametrize(
@@ -168,21 +180,21 @@ def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, con
     assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
 
 
-def test_reader_survives_damaged_footers(folder: Path) -> None:
-    """Arrow aborts the interpreter if the metadata of a column chunk is missing."""
+def test_damaged_footers_do_not_abort_reader(folder: Path) -> None:
+    """Arrow would abort the interpreter if the metadata of a column chunk is missing."""
     path = folder / FILES["pgd"]
     original = path.read_bytes()
-    right = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
-    length = int.from_bytes(original[-8:-4], "little")
-    draws = np.random.default_rng(0)
-    n_refused = 0
-    for number in range(30):
+    expected = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
+    footer_bytes = int.from_bytes(original[-8:-4], "little")
+    random = np.random.default_rng(0)
+    n_rejected = 0
+    for index in range(30):
         content = bytearray(original)
-        content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
+        content[-8 - int(random.integers(1, footer_bytes))] ^= 1 << int(random.integers(8))
         path.write_bytes(content)
-        os.utime(path, ns=(number, number))  # the cache is keyed by the modification time
+        os.utime(path, ns=(index, index))  # the cache is keyed by the modification time
         try:
-            assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == right
+            assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == expected
         except (ResultsError, ArchitectureError):
-            n_refused += 1
-    assert n_refused > 2
+            n_rejected += 1
+    assert n_rejected > 2

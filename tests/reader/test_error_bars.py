@@ -17,21 +17,21 @@ from tests.support.small_results import write_results, write_sweep_json
 @pytest.mark.parametrize("formats", [("json",), ("parquet",)])
 def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, ...]) -> None:
     export(tmp_path, make_plan((0, 2)), formats=formats)
-    data = RobustnessDataset(tmp_path)
-    plain, frame = data.to_frame(), data.to_frame(intervals=True)
+    dataset = RobustnessDataset(tmp_path)
+    frame_without_intervals, frame = dataset.to_frame(), dataset.to_frame(intervals=True)
     assert [*frame.columns] == [*FRAME_COLUMNS, "low", "high"]
-    assert frame[[*plain.columns]].equals(plain)
-    low, high = accuracy_intervals(plain["value"], N_IMAGES)
+    assert frame[[*frame_without_intervals.columns]].equals(frame_without_intervals)
+    low, high = accuracy_intervals(frame_without_intervals["value"], N_IMAGES)
     np.testing.assert_array_equal(frame["low"], low)
     np.testing.assert_array_equal(frame["high"], high)
     assert (frame["low"] <= frame["value"]).all()
     assert (frame["value"] <= frame["high"]).all()
     for options in ({"wide": True}, {"measure": "cm"}):
-        with pytest.raises(ConfigError, match="intervals are available only for accuracies in the long form"):
-            data.to_frame(intervals=True, **options)
+        with pytest.raises(ConfigError, match="intervals are only available for accuracies in the long form"):
+            dataset.to_frame(intervals=True, **options)
 
 
-def test_images_behind_returns_number_of_images(tmp_path: Path) -> None:
+def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published = write_results(tmp_path / "published", accuracies)
     assert evaluated_image_count(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000  # the whole test split
@@ -50,9 +50,9 @@ def test_images_behind_returns_number_of_images(tmp_path: Path) -> None:
 def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:
     published = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
     export(tmp_path / "own", make_plan((0, 2), keys=("pgd",)))
-    data = RobustnessDataset(published, tmp_path / "own")
-    frame = data.to_frame("cifar10", "pgd", intervals=True)
+    dataset = RobustnessDataset(published, tmp_path / "own")
+    frame = dataset.to_frame("cifar10", "pgd", intervals=True)
     assert [*frame.columns][-3:] == ["low", "high", "source"]
     widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
     assert widths[str(published)] < 0.03 < widths[str(tmp_path / "own")]
-    assert evaluated_image_count(data.files, "cifar10", "pgd") is None
+    assert evaluated_image_count(dataset.files, "cifar10", "pgd") is None

@@ -18,12 +18,12 @@ from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.published_tables import spec_from_naslib
 from tests.support.small_results import write_results
 
-OF_309 = 1832
+ISOMORPH_OF_309 = 1832
 """Another member of the isomorphism class of #309."""
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> RobustnessDataset:
+def dataset(tmp_path: Path) -> RobustnessDataset:
     accuracies = {
         "clean": {"0": 0.8, "309": 0.7, "21": 0.9},
         "pgd": {"0": [0.4, 0.1], "309": [0.3, 0.0], "21": [0.5, 0.2]},
@@ -31,29 +31,33 @@ def results(tmp_path: Path) -> RobustnessDataset:
     return RobustnessDataset(write_results(tmp_path / "dataset", accuracies))
 
 
-def naslib_codes(index: int) -> tuple[int, ...]:
-    """Return the codes of a cell by searching all codes."""
+def find_naslib_codes(index: int) -> tuple[int, ...]:
+    """Return NASLib's codes of a cell, found by a search over all codes."""
     return next(
         codes for codes in itertools.product(range(5), repeat=6) if spec_from_naslib(codes) == cells.specs()[index]
     )
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "frame", "operations", "strings"])
-def test_join_accepts_all_ways_to_identify_architectures(results: RobustnessDataset, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("table_form", ["csv", "parquet", "frame", "operations", "strings"])
+def test_join_accepts_all_ways_to_identify_architectures(
+    dataset: RobustnessDataset, tmp_path: Path, table_form: str
+) -> None:
     frame = pd.DataFrame({"index": [0, 309], "latency": [1.5, 2.5], "note": ["a", "b"]})
-    source: Any = tmp_path / f"table.{form}"
-    if form == "csv":
+    source: Any = tmp_path / f"table.{table_form}"
+    if table_form == "csv":
         frame.to_csv(source, index=False)
-    elif form == "parquet":
+    elif table_form == "parquet":
         frame.to_parquet(source)
-    elif form == "frame":
+    elif table_form == "frame":
         source = frame
-    elif form == "operations":
+    elif table_form == "operations":
         operations = [cells.parse(cells.specs()[index]) for index in frame["index"]]
         source = pd.DataFrame({"operations": operations, "latency": frame["latency"]})
     else:
-        source = pd.DataFrame({"arch_str": [cells.specs()[i] for i in frame["index"]], "latency": frame["latency"]})
-    joined = results.join(source)
+        source = pd.DataFrame(
+            {"arch_str": [cells.specs()[index] for index in frame["index"]], "latency": frame["latency"]}
+        )
+    joined = dataset.join(source)
     assert list(joined.columns) == ["architecture", "spec", "dataset", "clean", "pgd:1", "pgd:8", "latency"]
     rows = joined.set_index("architecture")
     assert rows["latency"].loc[[0, 309]].tolist() == [1.5, 2.5]
@@ -62,36 +66,38 @@ def test_join_accepts_all_ways_to_identify_architectures(results: RobustnessData
     assert rows.loc[309, "spec"] == cells.specs()[309]
 
 
-def test_join_uses_other_isomorphs_only_without_evaluated_architecture(results: RobustnessDataset) -> None:
-    both = results.join(pd.DataFrame({"index": [OF_309, 309], "energy": [9.0, 2.0]}), key="clean")
-    assert both.set_index("architecture")["energy"].loc[309] == 2.0
-    other = results.join(pd.DataFrame({"index": [OF_309], "energy": [9.0]}), key="clean")
-    assert other.set_index("architecture")["energy"].loc[309] == 9.0
+def test_join_uses_other_isomorphs_only_without_evaluated_architecture(dataset: RobustnessDataset) -> None:
+    joined_with_both = dataset.join(pd.DataFrame({"index": [ISOMORPH_OF_309, 309], "energy": [9.0, 2.0]}), key="clean")
+    assert joined_with_both.set_index("architecture")["energy"].loc[309] == 2.0
+    joined_with_isomorph = dataset.join(pd.DataFrame({"index": [ISOMORPH_OF_309], "energy": [9.0]}), key="clean")
+    assert joined_with_isomorph.set_index("architecture")["energy"].loc[309] == 9.0
 
 
-def test_join_reads_nas_robbench_201(results: RobustnessDataset, tmp_path: Path) -> None:
-    seeds = {"0": 0.5, "1": 0.6, "2": 0.7, "threeseed": 0.6}
-    file = tmp_path / "NAS-RobBench-201_all.json"
-    file.write_text(
-        json.dumps({"cifar10": {"309": {"val_pgd_8.0_acc": seeds}}, "imagenet": {"0": {"clean": {"0": 1}}}})
+def test_join_reads_nas_robbench_201(dataset: RobustnessDataset, tmp_path: Path) -> None:
+    accuracies_by_seed = {"0": 0.5, "1": 0.6, "2": 0.7, "threeseed": 0.6}
+    path = tmp_path / "NAS-RobBench-201_all.json"
+    path.write_text(
+        json.dumps(
+            {"cifar10": {"309": {"val_pgd_8.0_acc": accuracies_by_seed}}, "imagenet": {"0": {"clean": {"0": 1}}}}
+        )
     )
-    row = results.join(file).set_index("architecture").loc[309]
+    row = dataset.join(path).set_index("architecture").loc[309]
     assert row["val_pgd_8.0_acc"] == 0.6
     assert row["val_pgd_8.0_acc (seed 2)"] == 0.7
     assert row["dataset"] == "cifar10"
 
 
-def test_join_reads_nas_bench_suite_zero(results: RobustnessDataset, tmp_path: Path) -> None:
-    file = tmp_path / "zc_nasbench201.json"
+def test_join_reads_nas_bench_suite_zero(dataset: RobustnessDataset, tmp_path: Path) -> None:
+    path = tmp_path / "zc_nasbench201.json"
     proxies = {"synflow": {"score": 12.5, "time": 0.1}, "id": 3, "val_accuracy": 71.0}
-    file.write_text(json.dumps({"cifar10": {str(naslib_codes(21)): proxies}}))
-    row = results.join(file, key="pgd").set_index("architecture").loc[21]
+    path.write_text(json.dumps({"cifar10": {str(find_naslib_codes(21)): proxies}}))
+    row = dataset.join(path, key="pgd").set_index("architecture").loc[21]
     assert (row["synflow"], row["val_accuracy"], row["pgd:8"]) == (12.5, 71.0, 0.2)
     assert "id" not in row
 
 
 def test_naslib_edges_are_ordered_by_source() -> None:
-    # Edge 1→2 (from the first inner node to the second) is fourth there, third in a cell string.
+    # The edge from the first to the second inner node is the fourth in NASLib, but the third in a cell string.
     assert spec_from_naslib((1, 1, 1, 2, 1, 1)) == cells.format_spec(
         ["none", "none", "nor_conv_3x3", "none", "none", "none"]
     )
@@ -99,15 +105,15 @@ def test_naslib_edges_are_ordered_by_source() -> None:
         spec_from_naslib((5, 0, 0, 0, 0, 0))
 
 
-def test_join_reads_hw_nas_bench(results: RobustnessDataset, tmp_path: Path) -> None:
-    file = tmp_path / "HW-NAS-Bench-v1_0.pickle"
+def test_join_reads_hw_nas_bench(dataset: RobustnessDataset, tmp_path: Path) -> None:
+    path = tmp_path / "HW-NAS-Bench-v1_0.pickle"
     indices = [309, 0]
     metrics = {
-        "config": [{"arch_str": cells.specs()[i], "C": 16} for i in indices],
+        "config": [{"arch_str": cells.specs()[index], "C": 16} for index in indices],
         "edgegpu_latency": [4.5, np.float64(5.5)],
     }
-    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}, "fbnet": {}}))
-    rows = results.join(file, key="clean").set_index("architecture")
+    path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}, "fbnet": {}}))
+    rows = dataset.join(path, key="clean").set_index("architecture")
     assert rows["edgegpu_latency"].loc[[309, 0]].tolist() == [4.5, 5.5]
 
 
@@ -120,16 +126,16 @@ def test_join_reads_hw_nas_bench(results: RobustnessDataset, tmp_path: Path) -> 
     ],
 )
 def test_join_rejects_pickle_with_wrong_columns(
-    results: RobustnessDataset, tmp_path: Path, metrics: dict[str, Any]
+    dataset: RobustnessDataset, tmp_path: Path, metrics: dict[str, Any]
 ) -> None:
-    file = tmp_path / "table.pickle"
-    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}}))
+    path = tmp_path / "table.pickle"
+    path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}}))
     with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
-        results.join(file)
+        dataset.join(path)
 
 
-def test_join_rejects_table_that_decompresses_to_too_much(
-    results: RobustnessDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_join_limits_decompressed_size(
+    dataset: RobustnessDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = pd.DataFrame({"index": np.zeros(5000, np.int64), "x": np.zeros(5000)})
     frame.to_parquet(tmp_path / "bomb.parquet")
@@ -137,22 +143,22 @@ def test_join_rejects_table_that_decompresses_to_too_much(
     monkeypatch.setattr(joined_tables, "MAX_TABLE_BYTES", 10_000)
     for name in ("bomb.parquet", "bomb.csv.gz"):
         assert (tmp_path / name).stat().st_size < 10_000
-        with pytest.raises(ConfigError, match="expected at most 10,000 bytes, also decompressed"):
-            results.join(tmp_path / name)
+        with pytest.raises(ConfigError, match="expected at most 10,000 bytes after decompression"):
+            dataset.join(tmp_path / name)
 
 
-def test_join_does_not_execute_code_in_pickle(results: RobustnessDataset, tmp_path: Path) -> None:
-    file = tmp_path / "table.pickle"
-    file.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+def test_join_does_not_execute_code_in_pickle(dataset: RobustnessDataset, tmp_path: Path) -> None:
+    path = tmp_path / "table.pickle"
+    path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(ResultsError, match=r"got os\.system"):
-        results.join(file)
-    file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
+        dataset.join(path)
+    path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
     with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
-        results.join(file)
+        dataset.join(path)
 
 
 @pytest.mark.parametrize(
-    ("table", "error", "words"),
+    ("table", "error", "message"),
     [
         ({"name": [1], "x": [1.0]}, ConfigError, "a column that identifies architectures, one of architecture, index"),
         ({"index": [1], "x": ["fast"]}, ConfigError, "the table has no column of numbers"),
@@ -167,14 +173,14 @@ def test_join_does_not_execute_code_in_pickle(results: RobustnessDataset, tmp_pa
     ],
 )
 def test_join_rejects_invalid_tables(
-    results: RobustnessDataset, table: Any, error: type[Exception], words: str
+    dataset: RobustnessDataset, table: Any, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=words):
-        results.join(pd.DataFrame(table))
+    with pytest.raises(error, match=message):
+        dataset.join(pd.DataFrame(table))
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("file_name", "content", "message"),
     [
         ("gone.csv", None, "expected a file, got none"),
         ("table.json", b"{", "the file is damaged"),
@@ -203,9 +209,9 @@ def test_join_rejects_invalid_tables(
     ],
 )
 def test_join_rejects_damaged_and_unknown_files(
-    results: RobustnessDataset, tmp_path: Path, name: str, content: bytes | None, words: str
+    dataset: RobustnessDataset, tmp_path: Path, file_name: str, content: bytes | None, message: str
 ) -> None:
     if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises((ConfigError, ResultsError), match=words):
-        results.join(tmp_path / name)
+        (tmp_path / file_name).write_bytes(content)
+    with pytest.raises((ConfigError, ResultsError), match=message):
+        dataset.join(tmp_path / file_name)

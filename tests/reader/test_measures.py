@@ -1,4 +1,4 @@
-"""Measures of the networks themselves, with one value per architecture: queries, DataFrames, ranks and reports."""
+"""Measures, which have one value per architecture: queries, DataFrames, ranks and reports."""
 
 from pathlib import Path
 
@@ -25,37 +25,37 @@ def folder(request, tmp_path_factory) -> Path:
 
 
 def test_measure_is_listed_separately_with_its_columns(folder):
-    data = RobustnessDataset(folder)
-    assert (data.keys_measure, data.keys_adv, data.keys_other) == (["jacobian"], ["pgd", "pgd_l2"], [])
-    assert data.keys_all == ["clean", "pgd", "pgd_l2", "jacobian"]
-    assert data.measurements("cifar10", "jacobian") == COLUMNS
-    assert data.measurements("cifar10", "pgd") == data.measures == ["accuracy", "confidence", "cm"]
-    assert data.strengths("cifar10", "jacobian") == (0.0,)
+    dataset = RobustnessDataset(folder)
+    assert (dataset.keys_measure, dataset.keys_adv, dataset.keys_other) == (["jacobian"], ["pgd", "pgd_l2"], [])
+    assert dataset.keys_all == ["clean", "pgd", "pgd_l2", "jacobian"]
+    assert dataset.measurements("cifar10", "jacobian") == COLUMNS
+    assert dataset.measurements("cifar10", "pgd") == dataset.measures == ["accuracy", "confidence", "cm"]
+    assert dataset.strengths("cifar10", "jacobian") == (0.0,)
 
 
 def test_measure_has_one_value_per_architecture(folder):
-    data = RobustnessDataset(folder)
-    answer = data.query()["cifar10"]
-    assert list(answer["jacobian"]) == COLUMNS
-    values = answer["jacobian"]["squared_norm"]
-    assert {type(value) for value in values.values()} == {float}
-    assert data.value(2, "cifar10", "jacobian", "squared_norm") == values["2"]
-    frame = data.to_frame("cifar10", "jacobian", "squared_norm")
+    dataset = RobustnessDataset(folder)
+    results = dataset.query()["cifar10"]
+    assert list(results["jacobian"]) == COLUMNS
+    values_by_id = results["jacobian"]["squared_norm"]
+    assert {type(value) for value in values_by_id.values()} == {float}
+    assert dataset.value(2, "cifar10", "jacobian", "squared_norm") == values_by_id["2"]
+    frame = dataset.to_frame("cifar10", "jacobian", "squared_norm")
     assert frame["value"].dtype == "float64"
-    assert dict(zip(frame["architecture"].astype(str), frame["value"], strict=True)) == values
-    assert "jacobian" not in set(data.to_frame()["key"])
+    assert dict(zip(frame["architecture"].astype(str), frame["value"], strict=True)) == values_by_id
+    assert "jacobian" not in set(dataset.to_frame()["key"])
 
 
 @pytest.mark.parametrize("lowest_first", [False, True])
 def test_rank_orders_measure_in_either_direction(folder, lowest_first):
-    data = RobustnessDataset(folder)
-    values = data.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
-    order = sorted(values, key=values.__getitem__, reverse=not lowest_first)
-    ranks = data.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
-    assert ranks.to_dict() == {int(name): position for position, name in enumerate(order, start=1)}
+    dataset = RobustnessDataset(folder)
+    values = dataset.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
+    ordered_ids = sorted(values, key=values.__getitem__, reverse=not lowest_first)
+    ranks = dataset.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
+    assert ranks.to_dict() == {int(name): rank for rank, name in enumerate(ordered_ids, start=1)}
 
 
-def test_query_rejects_missing_measurement_of_measure(folder):
+def test_value_rejects_unknown_column_of_measure(folder):
     with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
         RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
     with pytest.raises(ConfigError, match="expected numbers, got values of type object"):
@@ -69,19 +69,23 @@ def test_query_rejects_measure_value_that_is_not_a_number(tmp_path):
 
 
 def test_measure_figure_correlates_ranks_with_accuracies(tmp_path):
-    values = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
-    write_results(tmp_path, values)
-    rows = {"0": 5.0, "2": 7.0, "10": 6.0}
-    write_results(tmp_path, {"jacobian": rows}, measure="squared_norm")
+    accuracies = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
+    write_results(tmp_path, accuracies)
+    norms = {"0": 5.0, "2": 7.0, "10": 6.0}
+    write_results(tmp_path, {"jacobian": norms}, measure="squared_norm")
     write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}})
     points = measures_against(results_of(tmp_path))
     assert set(points["measure"]) == {"Jacobian squared norm"}
-    under = points[points["key"] == "pgd"]
-    assert under["strength"].unique().tolist() == [1.0]
-    assert dict(zip(under["architecture"], under["value"], strict=True)) == {0: 5.0, 2: 7.0, 10: 6.0}
+    points_under_pgd = points[points["key"] == "pgd"]
+    assert points_under_pgd["strength"].unique().tolist() == [1.0]
+    assert dict(zip(points_under_pgd["architecture"], points_under_pgd["value"], strict=True)) == {
+        0: 5.0,
+        2: 7.0,
+        10: 6.0,
+    }
     # Two of the three pairs are in the same order; the squared rank differences are 0, 1 and 1.
-    assert under["kendall"].iloc[0] == pytest.approx(1 / 3)
-    assert under["spearman"].iloc[0] == pytest.approx(1 / 2)
+    assert points_under_pgd["kendall"].iloc[0] == pytest.approx(1 / 3)
+    assert points_under_pgd["spearman"].iloc[0] == pytest.approx(1 / 2)
     assert points[points["key"] == "clean"]["kendall"].iloc[0] == pytest.approx(-1 / 3)
 
 
@@ -101,35 +105,35 @@ def test_custom_tasks_have_kind_declared_in_sweep_json(tmp_path):
         {"key": "gravity", "parameters": {"kind": "attack", "norm": "L2", "columns": []}},
     ]
     write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "mine": [0], "gravity": [1, 9.81]}}, {"protocols": protocols})
-    data = RobustnessDataset(tmp_path)
-    assert (data.keys_measure, data.keys_adv, data.keys_other) == (["mine"], ["gravity"], [])
-    assert data.value(2, "cifar10", "mine", "depth") == 1.5
-    assert data.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
+    dataset = RobustnessDataset(tmp_path)
+    assert (dataset.keys_measure, dataset.keys_adv, dataset.keys_other) == (["mine"], ["gravity"], [])
+    assert dataset.value(2, "cifar10", "mine", "depth") == 1.5
+    assert dataset.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
 
 
-@pytest.mark.parametrize("converted", [False, True])
-def test_measure_with_several_strengths_has_value_per_strength(tmp_path, converted):
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_measure_with_several_strengths_has_value_per_strength(tmp_path, is_converted):
     write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
     protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
     write_sweep_json(tmp_path, {"cifar10": {"mine": [1, 2]}}, {"protocols": protocols})
-    if converted:
+    if is_converted:
         convert_dataset(tmp_path)
-    data = RobustnessDataset(tmp_path)
-    assert data.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
-    frame = data.to_frame("cifar10", "mine", "depth")
+    dataset = RobustnessDataset(tmp_path)
+    assert dataset.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
+    frame = dataset.to_frame("cifar10", "mine", "depth")
     assert frame[["strength", "value"]].to_numpy().tolist() == [[1, 3], [2, 4], [1, 1.5], [2, 2.5]]
-    assert data.rank("cifar10", "mine", 2, measure="depth").to_dict() == {0: 1, 2: 2}
-    assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == data.query("cifar10", "mine")
+    assert dataset.rank("cifar10", "mine", 2, measure="depth").to_dict() == {0: 1, 2: 2}
+    assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
 
 
 def test_unknown_key_is_shown_with_its_measurements(tmp_path):
     write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
     write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
     write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})
-    data = RobustnessDataset(tmp_path)
-    assert data.keys_other == ["mystery", "mystery_2"]
-    assert data.measurements("cifar10", "mystery") == ["accuracy", "depth"]
-    assert data.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}
-    assert data.rank("cifar10", "mystery", measure="depth", lowest_first=True).to_dict() == {2: 1, 0: 2}
-    page = write_report(data, tmp_path / "page.html").read_text()
+    dataset = RobustnessDataset(tmp_path)
+    assert dataset.keys_other == ["mystery", "mystery_2"]
+    assert dataset.measurements("cifar10", "mystery") == ["accuracy", "depth"]
+    assert dataset.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}
+    assert dataset.rank("cifar10", "mystery", measure="depth", lowest_first=True).to_dict() == {2: 1, 0: 2}
+    page = write_report(dataset, tmp_path / "page.html").read_text()
     assert "<th>mystery depth</th>" in page

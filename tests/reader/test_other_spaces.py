@@ -39,11 +39,11 @@ def dataset(folder) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-@pytest.mark.parametrize("form", ["json", "parquet", "parquet alone"])
-def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, form):
-    numbers = (7, 20_000, 123_456)
-    out = export_zoo(tmp_path, numbers, formats=(form.partition(" ")[0],))
-    if form == "parquet alone":
+@pytest.mark.parametrize("file_format", ["json", "parquet", "parquet alone"])
+def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, file_format):
+    numeric_names = (7, 20_000, 123_456)
+    out = export_zoo(tmp_path, numeric_names, formats=(file_format.partition(" ")[0],))
+    if file_format == "parquet alone":
         out = out / "parquet"
         for path in out.rglob("*.parquet"):
             table = pq.ParquetFile(path).read()
@@ -56,7 +56,7 @@ def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, form):
     assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
     assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"
     assert 0 <= dataset.accuracy(123_456, "cifar10", "pgd", 1.0) <= 1
-    assert dataset.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(numbers)
+    assert dataset.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(numeric_names)
     with pytest.raises(ArchitectureError, match="7"):
         dataset.get_uid(8)
 
@@ -69,33 +69,38 @@ def test_architectures_are_identified_by_name(dataset):
         dataset.get_uid("resnet19")
     with pytest.raises(ArchitectureError, match="expected one of"):
         dataset.accuracy(0, "cifar10", "pgd")
-    with pytest.raises(ArchitectureError, match="expected a cell, got an architecture of the space"):
+    with pytest.raises(ArchitectureError, match=r"the architectures of the space .* are not cells"):
         dataset.draw_arch("resnet18")
     with pytest.raises(ConfigError, match=r"Looking up resnet18 failed"):
         dataset.accuracy("resnet18", "cifar10", "pgd", 7.5)
 
 
 def test_query_to_frame_and_rank_use_names(dataset):
-    answer = dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"]
-    assert list(answer) == list(NAMES)
-    assert dataset.accuracy("resnet34.a", "cifar10", "pgd", 8.0) == answer["resnet34.a"][-1]
+    accuracies = dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"]
+    assert list(accuracies) == list(NAMES)
+    assert dataset.accuracy("resnet34.a", "cifar10", "pgd", 8.0) == accuracies["resnet34.a"][-1]
     frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
     assert frame["architecture"].unique().tolist() == frame["spec"].unique().tolist() == list(NAMES)
-    assert frame["value"].tolist() == [v for i in NAMES for v in (dataset.accuracy(i, "cifar10", "clean"), *answer[i])]
-    values = {name: row[-1] for name, row in answer.items()}
-    best = dataset.rank("cifar10", "pgd", 8.0)
-    assert {name: 1 + sum(other > value for other in values.values()) for name, value in values.items()} == {**best}
+    assert frame["value"].tolist() == [
+        accuracy for name in NAMES for accuracy in (dataset.accuracy(name, "cifar10", "clean"), *accuracies[name])
+    ]
+    accuracies_at_8 = {name: values[-1] for name, values in accuracies.items()}
+    ranks = dataset.rank("cifar10", "pgd", 8.0)
+    assert {
+        name: 1 + sum(other_accuracy > value for other_accuracy in accuracies_at_8.values())
+        for name, value in accuracies_at_8.items()
+    } == {**ranks}
 
 
-OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "confusion", "clean-vs-robust"}
-OF_CELLS = {"top-cells", "best-cells", "neighbours"}
+FIGURES_OF_ANY_SPACE = {"attacks", "corruptions", "rank-correlation", "confidence", "confusion", "clean-vs-robust"}
+FIGURES_OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 
 def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp_path):
     (results,) = read_results(dataset)
-    computed = {name for name, row in FIGURES.items() if not row.compute(results).empty}
-    assert computed >= OF_ANY_SPACE
-    assert computed.isdisjoint(OF_CELLS)
+    computed = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
+    assert computed >= FIGURES_OF_ANY_SPACE
+    assert computed.isdisjoint(FIGURES_OF_CELLS)
     with pytest.raises(ResultsError, match="it needs an accuracy, of architectures that are cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
@@ -106,16 +111,16 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
 
 
 def test_overlay_accepts_folders_of_one_space_only(tmp_path):
-    one, other = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
-    both = RobustnessDataset(one, other)
-    assert both.non_isomorph_ids == list(NAMES)
-    assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
-    assert len(both.rank("cifar10", "jacobian", measure="squared_norm")) == 3
-    counts = both.sources().set_index(["key", "folder"])["architectures"]
-    assert counts["jacobian"].to_dict() == {str(one): 2, str(other): 1}
+    first_folder, second_folder = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
+    overlay = RobustnessDataset(first_folder, second_folder)
+    assert overlay.non_isomorph_ids == list(NAMES)
+    assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
+    assert len(overlay.rank("cifar10", "jacobian", measure="squared_norm")) == 3
+    architecture_counts = overlay.sources().set_index(["key", "folder"])["architectures"]
+    assert architecture_counts["jacobian"].to_dict() == {str(first_folder): 2, str(second_folder): 1}
     export(tmp_path / "cells", make_plan([0]))
     with pytest.raises(ConfigError, match="those of another space"):
-        RobustnessDataset(one, tmp_path / "cells")
+        RobustnessDataset(first_folder, tmp_path / "cells")
 
 
 def test_reader_rejects_id_that_is_not_a_name(tmp_path):

@@ -1,4 +1,4 @@
-"""Per-image outcomes: writing with their images, and reading with the reader and with other libraries."""
+"""Per-image outcomes: writing them and the table of images, and reading them, also with other libraries."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASUREMENTS = ("accuracy", "cm", "predictions")
 
 
-def write(out: Path, plan: FabricatedPlan | None = None, *, first_row: int = 7, outcomes: str = "bits") -> Path:
+def write_export(out: Path, plan: FabricatedPlan | None = None, *, first_row: int = 7, outcomes: str = "bits") -> Path:
     plan = plan or make_plan(ARCHITECTURES, measurements=MEASUREMENTS)
     export(
         out,
@@ -45,30 +45,32 @@ def write(out: Path, plan: FabricatedPlan | None = None, *, first_row: int = 7, 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("outcomes"))
+    return write_export(tmp_path_factory.mktemp("outcomes"))
 
 
-def expected(architecture: int, key: str, strength: float) -> np.ndarray:
+def expected_outcomes(architecture: int, key: str, strength: float) -> np.ndarray:
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)["predictions"] == LABELS
 
 
-def test_outcomes_equal_measured_predictions(folder: Path) -> None:
-    for data in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
+def test_outcomes_match_measured_predictions(folder: Path) -> None:
+    for dataset in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
-            read_back = data.outcomes("cifar10", key, strength)
-            assert (read_back.architectures, read_back.n_images) == (ARCHITECTURES, N_IMAGES)
-            by_hand = [expected(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
-            np.testing.assert_array_equal(read_back.correct, by_hand)
-    np.testing.assert_array_equal(data.outcomes("cifar10", "fgsm", 0).packed, data.outcomes("cifar10", "clean").packed)
-    some = read_back.of([309, 0])
-    np.testing.assert_array_equal(some.correct, read_back.correct[[3, 0]])
+            outcomes = dataset.outcomes("cifar10", key, strength)
+            assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
+            expected_bits = [expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
+            np.testing.assert_array_equal(outcomes.correct, expected_bits)
+    np.testing.assert_array_equal(
+        dataset.outcomes("cifar10", "fgsm", 0).packed, dataset.outcomes("cifar10", "clean").packed
+    )
+    selected_outcomes = outcomes.of([309, 0])
+    np.testing.assert_array_equal(selected_outcomes.correct, outcomes.correct[[3, 0]])
     with pytest.raises(ArchitectureError, match="the architecture has no outcomes"):
-        some.of([2])
-    with pytest.raises(ConfigError, match=r"expected a strength of 0.5, 1, 8"):
-        data.outcomes("cifar10", "pgd")
+        selected_outcomes.of([2])
+    with pytest.raises(ConfigError, match=r"a strength is needed\. Choose one of 0\.5, 1, 8"):
+        dataset.outcomes("cifar10", "pgd")
 
 
-def test_images_returns_table_of_images(folder: Path) -> None:
+def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
     frame = RobustnessDataset(folder).images("cifar10")
     images = make_images("cifar10")
     assert frame["row"].tolist() == images.indices.tolist()
@@ -78,11 +80,11 @@ def test_images_returns_table_of_images(folder: Path) -> None:
 
 
 def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
-    by_hand = np.array([expected(cell, "pgd", 8.0) for cell in ARCHITECTURES])
-    where = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
-    rows = pd.read_parquet(folder / "parquet", filters=where).sort_values("architecture")
-    packed = np.stack([np.frombuffer(bits, "uint8") for bits in rows.correct_bits])
-    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
+    expected_bits = np.array([expected_outcomes(cell, "pgd", 8.0) for cell in ARCHITECTURES])
+    filters = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
+    frame = pd.read_parquet(folder / "parquet", filters=filters).sort_values("architecture")
+    packed = np.stack([np.frombuffer(bits, "uint8") for bits in frame.correct_bits])
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
     polars = (
         pl.scan_parquet(folder / "parquet/**/*.parquet")
         .filter((pl.col("key") == "pgd") & (pl.col("strength") == 8))
@@ -90,34 +92,39 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
         .collect()
     )
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars["correct_bits"]])
-    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
     query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
-    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}").fetchall()
-    assert counts == [(row.sum(), int(row[11])) for row in by_hand]
+    counts_and_bits = duckdb.sql(
+        f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {query}"
+    ).fetchall()
+    assert counts_and_bits == [(bits.sum(), int(bits[11])) for bits in expected_bits]
 
 
 def test_export_writes_bits_instead_of_or_with_classes(folder: Path, tmp_path: Path) -> None:
-    both = write(tmp_path / "both", outcomes="classes")
-    measured = [RobustnessDataset(root).files.sweep["measurements"] for root in (folder, both)]
-    assert measured == [["accuracy", "cm"], [*MEASUREMENTS]]
-    names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, both)]
-    assert names[1] - names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
-    columns = [pq.read_schema(root / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for root in (folder, both)]
+    folder_with_classes = write_export(tmp_path / "both", outcomes="classes")
+    measurements = [RobustnessDataset(root).files.sweep["measurements"] for root in (folder, folder_with_classes)]
+    assert measurements == [["accuracy", "cm"], [*MEASUREMENTS]]
+    file_names = [{path.name for path in (root / "cifar10").iterdir()} for root in (folder, folder_with_classes)]
+    assert file_names[1] - file_names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
+    columns = [
+        pq.read_schema(root / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names
+        for root in (folder, folder_with_classes)
+    ]
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
     croissant = json.loads((folder / "croissant.json").read_text())
     fields = [field["name"] for field in croissant["recordSet"][0]["field"]]
     assert "accuracy" in fields
-    assert "correct_bits" not in fields  # the format has no type for bytes
+    assert "correct_bits" not in fields  # Croissant has no type for bytes
 
 
 def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> None:
     plan = make_plan((0,), measurements=("accuracy", "cm"))
-    with pytest.raises(ConfigError, match="expected the measurement `predictions` in the sweep, got none"):
+    with pytest.raises(ConfigError, match="the measurement `predictions` in the sweep is missing"):
         export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
     plan = make_plan((0,), measurements=MEASUREMENTS)
-    with pytest.raises(ConfigError, match="expected --parquet, got none"):
+    with pytest.raises(ConfigError, match="--parquet is missing"):
         export(tmp_path / "a", plan, outcomes="bits")
     assert not (tmp_path / "a").exists()
     export(tmp_path / "a", plan, formats=("parquet",))
@@ -127,88 +134,102 @@ def test_export_outcomes_requires_predictions_and_parquet(tmp_path: Path) -> Non
         RobustnessDataset(tmp_path / "a").images("cifar10")
 
 
-def rewrite(file: Path, name: str, values: list) -> None:
-    table = pq.read_table(file)
-    column = table.schema.get_field_index(name)
+def rewrite_column(path: Path, column_name: str, values: list) -> None:
+    table = pq.read_table(path)
+    column_index = table.schema.get_field_index(column_name)
     pq.write_table(
-        table.set_column(column, table.schema.field(column), pa.array(values, table.schema.field(column).type)), file
+        table.set_column(
+            column_index, table.schema.field(column_index), pa.array(values, table.schema.field(column_index).type)
+        ),
+        path,
     )
 
 
-@pytest.mark.parametrize("damage", ["count", "size", "positions"])
-def test_outcomes_rejects_damaged_bits(folder: Path, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("fault", ["count", "size", "positions"])
+def test_outcomes_rejects_damaged_bits(folder: Path, tmp_path: Path, fault: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     (tmp_path / "copy/parquet_files.json").unlink()
-    file = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    bits = pq.read_table(file)["correct_bits"].to_pylist()
-    if damage == "count":
-        rewrite(file, "correct_bits", [bytes([row[0] ^ 0x80, *row[1:]]) for row in bits])
-    elif damage == "size":
-        rewrite(file, "correct_bits", [row + b"\0" for row in bits])
+    path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    bits = pq.read_table(path)["correct_bits"].to_pylist()
+    if fault == "count":
+        rewrite_column(path, "correct_bits", [bytes([packed_bits[0] ^ 0x80, *packed_bits[1:]]) for packed_bits in bits])
+    elif fault == "size":
+        rewrite_column(path, "correct_bits", [packed_bits + b"\0" for packed_bits in bits])
     else:
-        file = tmp_path / "copy/images/dataset=cifar10/part-0.parquet"
-        rewrite(file, "position", list(range(N_IMAGES))[::-1])
+        path = tmp_path / "copy/images/dataset=cifar10/part-0.parquet"
+        rewrite_column(path, "position", list(range(N_IMAGES))[::-1])
     with pytest.raises(ResultsError, match=r"part-0\.parquet: "):
         RobustnessDataset(tmp_path / "copy").outcomes("cifar10", "pgd", 8.0)
 
 
 def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) -> None:
-    more = write(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
-    read_back = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
-    assert read_back.architectures == (0, 2, 9, 10, 309, 991)
-    np.testing.assert_array_equal(read_back.correct[2], expected(9, "pgd", 8.0))
-    other = write(tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8)
-    # Outcomes of several keys are combined, so all folders must have the same images.
+    second_folder = write_export(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
+    outcomes = RobustnessDataset(folder, second_folder).outcomes("cifar10", "pgd", 8.0)
+    assert outcomes.architectures == (0, 2, 9, 10, 309, 991)
+    np.testing.assert_array_equal(outcomes.correct[2], expected_outcomes(9, "pgd", 8.0))
+    folder_with_other_images = write_export(
+        tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8
+    )
+    # Outcomes of several keys may be combined, so all folders must have the same images.
     for key, strength in (("pgd", 8.0), ("clean", 0.0)):
         with pytest.raises(ResultsError, match="the images differ from those of"):
-            RobustnessDataset(folder, other).outcomes("cifar10", key, strength)
+            RobustnessDataset(folder, folder_with_other_images).outcomes("cifar10", key, strength)
     with pytest.raises(ResultsError, match="the images differ from those of"):
-        RobustnessDataset(folder, other).images("cifar10")
+        RobustnessDataset(folder, folder_with_other_images).images("cifar10")
 
 
 def test_rank_marks_ties_with_best(folder: Path) -> None:
-    data = RobustnessDataset(folder)
-    ranked = data.rank("cifar10", "clean", ties=0.05)
-    plain = data.rank("cifar10", "clean")
-    pd.testing.assert_series_equal(ranked["rank"], plain)
-    correct = {cell: expected(cell, "clean", 0.0) for cell in ranked.index}
-    best, *others = ranked.index
-    raw = [
-        float(mcnemar_p_values((correct[best] & ~correct[cell]).sum(), (~correct[best] & correct[cell]).sum()))
-        for cell in others
+    dataset = RobustnessDataset(folder)
+    ranked = dataset.rank("cifar10", "clean", ties=0.05)
+    ranks = dataset.rank("cifar10", "clean")
+    pd.testing.assert_series_equal(ranked["rank"], ranks)
+    outcomes_of_cells = {cell: expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
+    best_cell, *other_cells = ranked.index
+    p_values = [
+        float(
+            mcnemar_p_values(
+                (outcomes_of_cells[best_cell] & ~outcomes_of_cells[cell]).sum(),
+                (~outcomes_of_cells[best_cell] & outcomes_of_cells[cell]).sum(),
+            )
+        )
+        for cell in other_cells
     ]
-    np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(raw)])
-    assert ranked["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
+    np.testing.assert_allclose(ranked["p_value"], [1, *holm_adjust(p_values)])
+    assert ranked["tied"].tolist() == [True, *(holm_adjust(p_values) > 0.05)]
     assert ranked["tied"].nunique() == 2
-    np.testing.assert_allclose(ranked["value"], [correct[cell].mean() for cell in ranked.index])
+    np.testing.assert_allclose(ranked["value"], [outcomes_of_cells[cell].mean() for cell in ranked.index])
     # At strength 0 of an attack, clean images are compared.
-    pd.testing.assert_frame_equal(data.rank("cifar10", "pgd", 0, ties=0.05), data.rank("cifar10", "clean", ties=0.05))
+    pd.testing.assert_frame_equal(
+        dataset.rank("cifar10", "pgd", 0, ties=0.05), dataset.rank("cifar10", "clean", ties=0.05)
+    )
 
 
 def test_rank_compares_isomorphs_once(folder: Path) -> None:
-    data = RobustnessDataset(folder)
-    evaluated, with_isomorphs = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
-    assert len(with_isomorphs) > len(evaluated)
-    for architecture in with_isomorphs.index:
-        uid = int(data.get_uid(architecture))
-        assert with_isomorphs.loc[architecture, "p_value"] == evaluated.loc[uid, "p_value"]
+    dataset = RobustnessDataset(folder)
+    ranks, ranks_of_isomorphs = (
+        dataset.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=isomorphs) for isomorphs in (False, True)
+    )
+    assert len(ranks_of_isomorphs) > len(ranks)
+    for architecture in ranks_of_isomorphs.index:
+        uid = int(dataset.get_uid(architecture))
+        assert ranks_of_isomorphs.loc[architecture, "p_value"] == ranks.loc[uid, "p_value"]
 
 
 def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES))
-    data = RobustnessDataset(tmp_path)
-    with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warned:
-        ranked = data.rank("cifar10", "pgd", 1.0, ties=0.05)
+    dataset = RobustnessDataset(tmp_path)
+    with pytest.warns(UnpairedTestWarning, match="per-image outcomes are not stored") as warnings:
+        ranked = dataset.rank("cifar10", "pgd", 1.0, ties=0.05)
     assert ranked["tied"].iloc[0]
-    assert [warning.filename for warning in warned] == [__file__]
+    assert [warning.filename for warning in warnings] == [__file__]
 
 
 @pytest.mark.parametrize(
     ("options", "expected_text"),
     [
-        ({}, "expected accuracies at one strength"),
-        ({"strength": 1.0, "lowest_first": True}, "expected accuracies at one strength"),
-        ({"strength": 1.0, "measure": "cm"}, "expected accuracies at one strength"),
+        ({}, "only available for accuracies at one strength"),
+        ({"strength": 1.0, "lowest_first": True}, "only available for accuracies at one strength"),
+        ({"strength": 1.0, "measure": "cm"}, "only available for accuracies at one strength"),
     ],
 )
 def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:

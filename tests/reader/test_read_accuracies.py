@@ -1,4 +1,4 @@
-"""Accuracies as one array per dataset, against the tidy table of the same results."""
+"""`read_accuracies` returns the same accuracies as the tidy table, in one array per dataset."""
 
 from pathlib import Path
 
@@ -14,27 +14,29 @@ from tests.support.fabricated import export_copy, make_plan
 from tests.support.small_results import write_results
 
 
-def accuracies_of_table(data: RobustnessDataset, dataset: str) -> pd.DataFrame:
-    """Pivot the tidy table, without the clean accuracies that attacks start with."""
-    table = data.to_frame(dataset)
-    repeating = [key for key in table["key"].unique() if data.files.repeats_clean(dataset, str(key))]
-    table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(repeating)]
+def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFrame:
+    """Return the tidy table in wide form, without the clean accuracies at the beginning of attacks."""
+    table = dataset.to_frame(dataset_name)
+    keys_with_clean = [key for key in table["key"].unique() if dataset.files.repeats_clean(dataset_name, str(key))]
+    table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(keys_with_clean)]
     wide = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])
     )
-    order = in_task_order(wide.columns.unique("key"))
-    columns = sorted(wide.columns, key=lambda column: (order.index(column[0]), column[1]))
-    names = pd.MultiIndex.from_tuples([(paper_key(key), at) for key, at in columns], names=["key", "strength"])
-    return wide[columns].set_axis(names, axis=1).sort_index()
+    key_order = in_task_order(wide.columns.unique("key"))
+    ordered_columns = sorted(wide.columns, key=lambda column: (key_order.index(column[0]), column[1]))
+    column_names = pd.MultiIndex.from_tuples(
+        [(paper_key(key), strength) for key, strength in ordered_columns], names=["key", "strength"]
+    )
+    return wide[ordered_columns].set_axis(column_names, axis=1).sort_index()
 
 
-def check(data: RobustnessDataset, dataset: str = "cifar10") -> pd.DataFrame:
-    wide_table = read_accuracies(data.files, dataset)
-    pd.testing.assert_frame_equal(wide_table, accuracies_of_table(data, dataset))
+def check_read_accuracies(dataset: RobustnessDataset, dataset_name: str = "cifar10") -> pd.DataFrame:
+    wide_table = read_accuracies(dataset.files, dataset_name)
+    pd.testing.assert_frame_equal(wide_table, pivot_accuracies(dataset, dataset_name))
     return wide_table
 
 
-PUBLISHED = {
+PUBLISHED_ACCURACIES = {
     "clean": {"10": 0.5, "2": 0.9, "0": None},
     "pgd@Linf": {"2": [0.3, None], "10": [0.4, 0.1]},
     "fog": {"10": [0.1, 0.2, 0.3, 0.4, 0.5], "21": [None, None, None, None, None]},
@@ -42,15 +44,15 @@ PUBLISHED = {
 
 
 def test_read_accuracies_equals_frame_for_json(tmp_path: Path) -> None:
-    wide_table = check(RobustnessDataset(write_results(tmp_path, PUBLISHED)))
+    wide_table = check_read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED_ACCURACIES)))
     assert wide_table.index.tolist() == [0, 2, 10, 21]
     assert np.isnan(wide_table.loc[2, ("pgd", 8.0)])
 
 
 def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
-    write_results(tmp_path / "first", PUBLISHED)
+    write_results(tmp_path / "first", PUBLISHED_ACCURACIES)
     write_results(tmp_path / "second", {"clean": {"0": 0.7, "2": 0.1}, "fgsm": {"0": [0.2, 0.1]}})
-    wide_table = check(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
+    wide_table = check_read_accuracies(RobustnessDataset(tmp_path / "first", tmp_path / "second"))
     assert wide_table.index.tolist() == [0, 2, 10]  # no folder has an accuracy of #21
     assert wide_table["clean", 0.0].tolist() == [0.7, 0.9, 0.5]
 
@@ -59,8 +61,8 @@ def test_read_accuracies_equals_frame_for_overlay(tmp_path: Path) -> None:
 def test_read_accuracies_equals_frame_for_export(tmp_path: Path, formats: tuple[str, ...]) -> None:
     plan = make_plan([0, 2, 10], ["clean", "pgd", "fog"])
     export_copy(tmp_path / "dataset", plan, formats=formats)
-    assert len(check(RobustnessDataset(tmp_path / "dataset"))) == 3
+    assert len(check_read_accuracies(RobustnessDataset(tmp_path / "dataset"))) == 3
 
 
 def test_read_accuracies_is_empty_without_accuracies(tmp_path: Path) -> None:
-    assert read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED)).files, "cifar100").empty
+    assert read_accuracies(RobustnessDataset(write_results(tmp_path, PUBLISHED_ACCURACIES)).files, "cifar100").empty

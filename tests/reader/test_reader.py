@@ -1,4 +1,4 @@
-"""The reader: compatibility with the published helper, look-up of any architecture, and DataFrames."""
+"""The reader: compatibility with the published helper class, results of any architecture, and DataFrames."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
-PAPER_ROWS = [TASKS[key] for key in PAPER_KEYS]
+PAPER_TASKS = [TASKS[key] for key in PAPER_KEYS]
 
 
 @pytest.fixture(scope="module", params=["paper", "published"])
@@ -35,36 +35,40 @@ def published(tmp_path_factory) -> Path:
     """A folder like the published dataset: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
-        meta_file_text({row.key: row.parameters().strengths for row in PAPER_ROWS}, "published")
+        meta_file_text({task.key: task.parameters().strengths for task in PAPER_TASKS}, "published")
     )
-    for data in ("cifar10", "cifar100", "ImageNet16-120"):
-        (out / data).mkdir()
-        for row in PAPER_ROWS:
-            if data == "ImageNet16-120" and row.kind == "corruption":
+    for dataset_name in ("cifar10", "cifar100", "ImageNet16-120"):
+        (out / dataset_name).mkdir()
+        for task in PAPER_TASKS:
+            if dataset_name == "ImageNet16-120" and task.kind == "corruption":
                 continue
-            n_strengths = len(row.parameters().strengths)
+            n_strengths = len(task.parameters().strengths)
             for measure in ("accuracy", "confidence", "cm"):
-                matrix = [[len(data), len(row.key)], [n_strengths, 1]]
-                shares = [[1 / count for count in line] for line in matrix]
-                confidence = {"label": shares, "argmax": shares, "prediction": [0.5, None]}
+                matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
+                fractions = [[1 / n_images for n_images in matrix_row] for matrix_row in matrix]
+                confidence = {"label": fractions, "argmax": fractions, "prediction": [0.5, None]}
                 expected_value = matrix if measure == "cm" else confidence
                 values = {
-                    i: expected_value if row.kind == "clean" else [expected_value] * n_strengths for i in ("0", "309")
+                    identifier: expected_value if task.kind == "clean" else [expected_value] * n_strengths
+                    for identifier in ("0", "309")
                 }
                 if measure == "accuracy":
                     values = {
-                        i: 0.5 if row.kind == "clean" else [0.5 / (1 + s) for s in range(n_strengths)] for i in values
+                        identifier: 0.5
+                        if task.kind == "clean"
+                        else [0.5 / (1 + position) for position in range(n_strengths)]
+                        for identifier in values
                     }
-                content = {data: {row.published_key: {measure: values}}}
-                (out / data / f"{row.published_key}_{measure}.json").write_text(json.dumps(content))
+                content = {dataset_name: {task.published_key: {measure: values}}}
+                (out / dataset_name / f"{task.published_key}_{measure}.json").write_text(json.dumps(content))
     return out
 
 
-def content(path: Path, data: str, key: str, measure: str) -> dict:
-    return json.loads((path / data / f"{key}_{measure}.json").read_text())[data][key][measure]
+def read_values(path: Path, dataset_name: str, key: str, measure: str) -> dict:
+    return json.loads((path / dataset_name / f"{key}_{measure}.json").read_text())[dataset_name][key][measure]
 
 
-def test_reader_has_names_of_published_helper():
+def test_reader_has_attributes_of_published_helper_class():
     assert robust201.RobustnessDataset is RobustnessDataset
     assert RobustnessDataset.keys_clean == ["clean"]
     assert RobustnessDataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
@@ -85,14 +89,14 @@ def test_query_equals_result_of_published_helper(published):
     dataset = RobustnessDataset(str(published))
     keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
     expected = {
-        data: {
+        dataset_name: {
             # The published helper returns an empty entry for a corruption of ImageNet16-120.
             key: {}
-            if data == "ImageNet16-120" and key in CORRUPTIONS
-            else {measure: content(published, data, key, measure) for measure in measures}
+            if dataset_name == "ImageNet16-120" and key in CORRUPTIONS
+            else {measure: read_values(published, dataset_name, key, measure) for measure in measures}
             for key in keys
         }
-        for data in RobustnessDataset.data
+        for dataset_name in RobustnessDataset.data
     }
     assert dataset.query() == expected
     assert dataset.query(RobustnessDataset.data, keys, measures) == expected
@@ -103,7 +107,7 @@ def test_query_equals_result_of_published_helper(published):
     assert dataset.keys_all == RobustnessDataset.keys_all
 
 
-def test_lookup_of_published_readme_works(published):
+def test_example_of_published_readme_works(published):
     dataset = RobustnessDataset(path=published)
     result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
     position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
@@ -113,16 +117,16 @@ def test_lookup_of_published_readme_works(published):
 
 def test_query_reads_corruptions_of_imagenet16_if_present(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "fog"], ["ImageNet16-120"]))
-    answer = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
-    assert answer == {
-        "ImageNet16-120": {"fog": {"accuracy": content(tmp_path, "ImageNet16-120", "fog", "accuracy")}, "snow": {}}
+    result = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
+    assert result == {
+        "ImageNet16-120": {"fog": {"accuracy": read_values(tmp_path, "ImageNet16-120", "fog", "accuracy")}, "snow": {}}
     }
 
 
 @pytest.mark.parametrize("spelling", ["pgd", "pgd@Linf"])
-def test_query_accepts_both_spellings_and_keeps_callers(folder, dataset, spelling):
+def test_query_accepts_both_spellings_and_returns_callers_spelling(folder, dataset, spelling):
     (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    expected = content(folder, "cifar10", stored_spelling, "accuracy")
+    expected = read_values(folder, "cifar10", stored_spelling, "accuracy")
     assert dataset.query("cifar10", spelling, "accuracy") == {"cifar10": {spelling: {"accuracy": expected}}}
     assert dataset.accuracy(0, "cifar10", spelling) == expected["0"]
     assert dataset.strengths("cifar10", spelling) == (0.5, 1.0, 8.0)
@@ -134,15 +138,17 @@ def test_instance_attributes_describe_folder(folder, dataset):
     assert dataset.keys_adv == [f"fgsm{suffix}", f"pgd{suffix}"]
     assert dataset.keys_cc == ["fog"]
     assert dataset.data == ["cifar10", "cifar100"]
-    answer = dataset.query()
-    assert {data: list(keys) for data, keys in answer.items()} == dict.fromkeys(dataset.data, dataset.keys_all)
+    result = dataset.query()
+    assert {dataset_name: list(keys) for dataset_name, keys in result.items()} == dict.fromkeys(
+        dataset.data, dataset.keys_all
+    )
 
 
 def test_modified_result_does_not_affect_later_queries(dataset):
-    before = dataset.accuracy(0, "cifar10", "pgd")
+    original = dataset.accuracy(0, "cifar10", "pgd")
     dataset.accuracy(0, "cifar10", "pgd").clear()
     dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"].clear()
-    assert dataset.accuracy(0, "cifar10", "pgd") == before != []
+    assert dataset.accuracy(0, "cifar10", "pgd") == original != []
 
 
 @pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
@@ -154,24 +160,24 @@ def test_query_rejects_or_skips_missing_files(tmp_path):
         dataset.query("cifar10", "pgd")
     with pytest.raises(FileNotFoundError):
         dataset.query("cifar10", "fgsm")
-    answer = dataset.query(["cifar10", "cifar100"], ["clean", "pgd", "fgsm"], missing_ok=True)
-    assert {key: list(measures) for key, measures in answer["cifar10"].items()} == {
+    result = dataset.query(["cifar10", "cifar100"], ["clean", "pgd", "fgsm"], missing_ok=True)
+    assert {key: list(measures) for key, measures in result["cifar10"].items()} == {
         "clean": ["accuracy", "confidence", "cm"],
         "pgd": ["accuracy", "confidence"],
     }
-    assert answer["cifar100"] == {}
+    assert result["cifar100"] == {}
 
 
-def test_query_skips_keys_that_are_not_in_sweep(tmp_path):
+def test_query_of_all_keys_skips_keys_that_are_not_in_sweep(tmp_path):
     units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
     export(tmp_path, FabricatedPlan(units))
     dataset = RobustnessDataset(tmp_path)
-    assert {key: bool(found) for key, found in dataset.query()["digits"].items()} == {"clean": True, "fog": False}
+    assert {key: bool(measures) for key, measures in dataset.query()["digits"].items()} == {"clean": True, "fog": False}
     with pytest.raises(ResultsError):
         dataset.query(key="fog")
 
 
-def test_error_explains_gaps_of_partial_export(tmp_path):
+def test_query_error_explains_gaps_of_partial_export(tmp_path):
     export(
         tmp_path,
         make_plan([0, 2], ["clean", "pgd"]),
@@ -203,7 +209,7 @@ def test_query_progress_counts_files(dataset):
     assert bars[0].total == 2 * 4 * 3
 
 
-def test_isomorphs_share_results(dataset):
+def test_isomorphs_have_results_of_evaluated_architecture(dataset):
     assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
     assert dataset.get_uid(21) == "21"
     assert dataset.get_uid(np.int64(3365)) == "991"
@@ -217,8 +223,8 @@ def test_isomorphs_share_results(dataset):
 
 def test_id_to_string_and_string_to_id_are_inverse(dataset):
     ids = list(dataset.meta["ids"])
-    assert [dataset.string_to_id(dataset.id_to_string(i)) for i in ids] == ids
-    assert all(dataset.get_uid(dataset.get_uid(i)) == dataset.get_uid(i) for i in ids)
+    assert [dataset.string_to_id(dataset.id_to_string(identifier)) for identifier in ids] == ids
+    assert all(dataset.get_uid(dataset.get_uid(identifier)) == dataset.get_uid(identifier) for identifier in ids)
 
 
 def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
@@ -230,10 +236,10 @@ def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
 def test_to_frame_has_one_row_per_value(folder, dataset):
     frame = dataset.to_frame()
     assert list(frame.columns) == ["architecture", "isomorph", "spec", "dataset", "key", "strength", "value"]
-    # clean once, three epsilons and clean for each attack, three severities
+    # There is one row for clean, four for each attack (clean and three epsilons) and three for the corruption.
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
-    # The filter in docs/reader.md for the clean values that attacks start with.
+    # docs/reader.md describes this filter, which removes the clean values at the beginning of attacks.
     evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
     assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
     assert frame["value"].dtype == np.float64
@@ -248,11 +254,17 @@ def test_to_frame_has_one_row_per_value(folder, dataset):
 
 def test_to_frame_with_isomorphs_repeats_each_class(dataset):
     frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
-    members = [int(i) for i, row in dataset.meta["ids"].items() if int(row["isomorph"]) in ARCHITECTURES]
-    assert sorted(set(frame["architecture"])) == sorted(members) != sorted(ARCHITECTURES)
+    class_members = [
+        int(architecture)
+        for architecture, fields in dataset.meta["ids"].items()
+        if int(fields["isomorph"]) in ARCHITECTURES
+    ]
+    assert sorted(set(frame["architecture"])) == sorted(class_members) != sorted(ARCHITECTURES)
     assert set(frame["isomorph"]) == set(ARCHITECTURES)
-    expected_value, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
-    assert expected_value == other != []
+    evaluated_values, isomorph_values = (
+        frame[frame["architecture"] == architecture]["value"].tolist() for architecture in (309, 1832)
+    )
+    assert evaluated_values == isomorph_values != []
 
 
 def test_wide_frame_has_one_column_per_strength(dataset):
@@ -262,18 +274,22 @@ def test_wide_frame_has_one_column_per_strength(dataset):
         ("fog", 1.0),
         ("fog", 3.0),
         ("fog", 5.0),
-        *(("pgd", e) for e in (0.0, 0.5, 1.0, 8.0)),
+        *(("pgd", epsilon) for epsilon in (0.0, 0.5, 1.0, 8.0)),
     ]
     assert frame.index.get_level_values("architecture").tolist() == list(ARCHITECTURES)
-    assert frame["pgd", 8.0].tolist() == [dataset.accuracy(i, "cifar10", "pgd", 8) for i in ARCHITECTURES]
+    assert frame["pgd", 8.0].tolist() == [
+        dataset.accuracy(architecture, "cifar10", "pgd", 8) for architecture in ARCHITECTURES
+    ]
 
 
 def test_to_frame_keeps_nested_measurements(folder, dataset):
     frame = dataset.to_frame("cifar10", "clean", "confidence")
-    assert frame["value"].tolist() == list(content(folder, "cifar10", "clean", "confidence").values())
+    assert frame["value"].tolist() == list(read_values(folder, "cifar10", "clean", "confidence").values())
     wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
     (stored_spelling,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
-    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", stored_spelling, "cm").values()]
+    assert wide["pgd", 1.0].tolist() == [
+        matrices[1] for matrices in read_values(folder, "cifar10", stored_spelling, "cm").values()
+    ]
 
 
 def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
@@ -295,7 +311,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
 
 
 @pytest.mark.parametrize(
-    ("question", "message"),
+    ("query_arguments", "message"),
     [
         (("cifar11", "pgd", "accuracy"), "Did you mean 'cifar10'"),
         (("cifar10", "pgdd", "accuracy"), "Did you mean 'pgd'"),
@@ -304,14 +320,14 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "aa_square", "accuracy"), "not evaluated, or not downloaded"),
     ],
 )
-def test_errors_suggest_closest_name(dataset, question, message):
-    for ask in (dataset.query, dataset.to_frame):
+def test_errors_suggest_closest_name(dataset, query_arguments, message):
+    for method in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
-            ask(*question)
-    data, key, measure = question
-    if data != "cifar10":
+            method(*query_arguments)
+    dataset_name, key, measure = query_arguments
+    if dataset_name != "cifar10":
         with pytest.raises(ResultsError, match=message):
-            dataset.to_frame(data=data)
+            dataset.to_frame(data=dataset_name)
     elif measure == "accuracy":
         with pytest.raises(ResultsError, match=message):
             dataset.to_frame(key=key)
@@ -319,26 +335,26 @@ def test_errors_suggest_closest_name(dataset, question, message):
 
 def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
     for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as caught:
+        with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as error_info:
             RobustnessDataset(path)
-        assert isinstance(caught.value, InputError)
-        assert caught.value.exit_code == 2
+        assert isinstance(error_info.value, InputError)
+        assert error_info.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
-def test_reader_rejects_damaged_meta_json(tmp_path, text):
-    (tmp_path / "meta.json").write_bytes(text.encode(errors="surrogateescape"))
+@pytest.mark.parametrize("content", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
+def test_reader_rejects_damaged_meta_json(tmp_path, content):
+    (tmp_path / "meta.json").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ResultsError, match=r"failed for .*meta\.json: expected"):
         RobustnessDataset(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     ["", '{"cifar10"', '{"cifar10": {"pgd": {"accuracy": {"0": [0.5]}}}}', "{}", "[]", '{"cifar10": {"pgd": []}}'],
 )
-def test_reader_rejects_damaged_results(tmp_path, text):
+def test_reader_rejects_damaged_results(tmp_path, content):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
-    (tmp_path / "cifar10/pgd_accuracy.json").write_text(text)
+    (tmp_path / "cifar10/pgd_accuracy.json").write_text(content)
     with pytest.raises(ResultsError, match="Reading failed for"):
         RobustnessDataset(tmp_path).to_frame()
 
@@ -352,12 +368,12 @@ def test_reader_rejects_later_format(tmp_path):
 
 
 def test_error_lists_available_measurements(dataset):
-    with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as caught:
+    with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as error_info:
         dataset.query("cifar10", "pgd", "acuracy")
-    assert "Did you mean 'accuracy'?" in str(caught.value)
-    with pytest.raises(ResultsError, match="got 'seconds'") as caught:
+    assert "Did you mean 'accuracy'?" in str(error_info.value)
+    with pytest.raises(ResultsError, match="got 'seconds'") as error_info:
         dataset.query("cifar10", "pgd", "seconds")
-    assert str(caught.value).endswith("Known: accuracy, confidence, cm.")
+    assert str(error_info.value).endswith("Known: accuracy, confidence, cm.")
 
 
 def test_repr_summarises_dataset(folder, dataset, published, tmp_path):

@@ -1,4 +1,4 @@
-"""Arguments of the reader: accepted types, and one-line errors for all others."""
+"""Arguments of the reader: accepted types, and one-line errors for other types."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.small_results import write_results
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
     values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
     return RobustnessDataset(write_results(tmp_path_factory.mktemp("dataset"), values))
 
@@ -27,69 +27,78 @@ def test_reader_rejects_argument_that_is_not_a_path(path: Any) -> None:
 @pytest.mark.parametrize(
     "strength", ["1", "eps", None, True, [1.0], {}, 1j, float("nan"), float("inf"), 2.0, np.bool_(1)]
 )
-def test_accuracy_rejects_invalid_strengths(data: RobustnessDataset, strength: Any) -> None:
+def test_accuracy_rejects_invalid_strengths(dataset: RobustnessDataset, strength: Any) -> None:
     if strength is None:
-        assert data.accuracy(0, "cifar10", "pgd", strength) == [0.5, 0.4]
-        assert data.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
+        assert dataset.accuracy(0, "cifar10", "pgd", strength) == [0.5, 0.4]
+        assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
         return
-    for ask in (lambda: data.accuracy(0, "cifar10", "pgd", strength), lambda: data.rank("cifar10", "pgd", strength)):
+    for look_up in (
+        lambda: dataset.accuracy(0, "cifar10", "pgd", strength),
+        lambda: dataset.rank("cifar10", "pgd", strength),
+    ):
         with pytest.raises(ConfigError, match="expected a strength of 1, 8, got"):
-            ask()
+            look_up()
 
 
 @pytest.mark.parametrize("strength", [8, 8.0, np.int64(8), np.float32(8), np.uint8(8)])
-def test_accuracy_accepts_numpy_strengths(data: RobustnessDataset, strength: Any) -> None:
-    assert data.accuracy(0, "cifar10", "pgd", strength) == 0.4
-    assert data.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
+def test_accuracy_accepts_numpy_strengths(dataset: RobustnessDataset, strength: Any) -> None:
+    assert dataset.accuracy(0, "cifar10", "pgd", strength) == 0.4
+    assert dataset.rank("cifar10", "pgd", strength).to_dict() == {2: 1, 0: 2}
 
 
 @pytest.mark.parametrize("strength", [0, 0.0, np.float64(0)])
-def test_accuracy_accepts_zero_strength_as_clean(data: RobustnessDataset, strength: Any) -> None:
-    assert data.accuracy(0, "cifar10", "pgd", strength) == 0.9
+def test_accuracy_accepts_zero_strength_as_clean(dataset: RobustnessDataset, strength: Any) -> None:
+    assert dataset.accuracy(0, "cifar10", "pgd", strength) == 0.9
 
 
-def test_error_suggests_closest_strength(data: RobustnessDataset) -> None:
-    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Ask for one of them\."):
-        data.accuracy(0, "cifar10", "pgd", 7)
+def test_error_suggests_closest_strength(dataset: RobustnessDataset) -> None:
+    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Choose one of these\."):
+        dataset.accuracy(0, "cifar10", "pgd", 7)
 
 
 @pytest.mark.parametrize(
     "architecture", [0.0, None, True, np.bool_(0), [0], np.array([0, 2]), b"0", "00", " 0", -1, 15625, "", {}]
 )
-def test_accuracy_rejects_unknown_architectures(data: RobustnessDataset, architecture: Any) -> None:
-    asks: tuple[Callable[[], Any], ...] = (
-        lambda: data.accuracy(architecture, "cifar10", "pgd", 1.0),
-        lambda: data.value(architecture, "cifar10", "pgd"),
-        lambda: data.get_uid(architecture),
-        lambda: data.id_to_string(architecture),
-        lambda: data.string_to_id(architecture),
+def test_accuracy_rejects_unknown_architectures(dataset: RobustnessDataset, architecture: Any) -> None:
+    look_ups: tuple[Callable[[], Any], ...] = (
+        lambda: dataset.accuracy(architecture, "cifar10", "pgd", 1.0),
+        lambda: dataset.value(architecture, "cifar10", "pgd"),
+        lambda: dataset.get_uid(architecture),
+        lambda: dataset.id_to_string(architecture),
+        lambda: dataset.string_to_id(architecture),
     )
-    for ask in asks:
+    for look_up in look_ups:
         with pytest.raises(ArchitectureError, match="expected"):
-            ask()
+            look_up()
 
 
 @pytest.mark.parametrize("architecture", [np.int64(2), np.uint8(2), np.array(2), "2", np.str_("2")])
-def test_accuracy_accepts_numpy_architectures(data: RobustnessDataset, architecture: Any) -> None:
-    assert data.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
-    assert data.get_uid(architecture) == "2"
+def test_accuracy_accepts_numpy_architectures(dataset: RobustnessDataset, architecture: Any) -> None:
+    assert dataset.accuracy(architecture, "cifar10", "pgd", 1.0) == 0.6
+    assert dataset.get_uid(architecture) == "2"
 
 
 @pytest.mark.parametrize("name", [5, 1.5, True, b"pgd", [5], ["pgd", None], [["pgd"]], np.array([1])])
-def test_methods_reject_names_that_are_not_text(data: RobustnessDataset, name: Any) -> None:
-    asks: tuple[Callable[[], Any], ...] = (
-        *(lambda at=at: data.query(**{at: name}) for at in ("data", "key", "measure")),
-        *(lambda at=at: data.to_frame(**{at: name}) for at in ("data", "key", "measure")),
-        lambda: data.accuracy(0, name, "pgd", 1.0),
-        lambda: data.accuracy(0, "cifar10", name, 1.0),
-        lambda: data.value(0, "cifar10", "pgd", name),
-        lambda: data.rank(name, "pgd"),
-        lambda: data.rank("cifar10", name),
-        lambda: data.strengths("cifar10", name),
+def test_methods_reject_names_that_are_not_text(dataset: RobustnessDataset, name: Any) -> None:
+    calls: tuple[Callable[[], Any], ...] = (
+        *(
+            lambda argument_name=argument_name: dataset.query(**{argument_name: name})
+            for argument_name in ("data", "key", "measure")
+        ),
+        *(
+            lambda argument_name=argument_name: dataset.to_frame(**{argument_name: name})
+            for argument_name in ("data", "key", "measure")
+        ),
+        lambda: dataset.accuracy(0, name, "pgd", 1.0),
+        lambda: dataset.accuracy(0, "cifar10", name, 1.0),
+        lambda: dataset.value(0, "cifar10", "pgd", name),
+        lambda: dataset.rank(name, "pgd"),
+        lambda: dataset.rank("cifar10", name),
+        lambda: dataset.strengths("cifar10", name),
     )
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ConfigError, match="expected"):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize(
@@ -103,31 +112,31 @@ def test_methods_reject_names_that_are_not_text(data: RobustnessDataset, name: A
         lambda name: np.array([name]),
     ],
 )
-def test_query_accepts_name_or_iterable_of_names(data: RobustnessDataset, wrap: Callable[[str], Any]) -> None:
-    answer = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
-    assert data.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == answer
-    assert set(data.to_frame(wrap("cifar10"), wrap("pgd"))["key"]) == {"pgd"}
+def test_query_accepts_name_or_iterable_of_names(dataset: RobustnessDataset, wrap: Callable[[str], Any]) -> None:
+    expected = {"cifar10": {"pgd": {"accuracy": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}}}
+    assert dataset.query(wrap("cifar10"), wrap("pgd"), wrap("accuracy")) == expected
+    assert set(dataset.to_frame(wrap("cifar10"), wrap("pgd"))["key"]) == {"pgd"}
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "../cifar10", "pgd\n", "<script>", "", "clean "])
-def test_query_rejects_empty_names(data: RobustnessDataset, name: str) -> None:
-    for ask in (
-        lambda: data.query(name, "pgd", "accuracy"),
-        lambda: data.query("cifar10", name, "accuracy"),
-        lambda: data.query("cifar10", "pgd", name),
-        lambda: data.accuracy(0, name, "pgd", 1.0),
-        lambda: data.rank("cifar10", name),
+def test_methods_reject_unknown_and_unsafe_names(dataset: RobustnessDataset, name: str) -> None:
+    for call in (
+        lambda: dataset.query(name, "pgd", "accuracy"),
+        lambda: dataset.query("cifar10", name, "accuracy"),
+        lambda: dataset.query("cifar10", "pgd", name),
+        lambda: dataset.accuracy(0, name, "pgd", 1.0),
+        lambda: dataset.rank("cifar10", name),
     ):
         with pytest.raises(InputError, match="expected"):
-            ask()
+            call()
 
 
-def test_query_accepts_tqdm_module_or_class(data: RobustnessDataset) -> None:
+def test_query_accepts_tqdm_module_or_class(dataset: RobustnessDataset) -> None:
     import tqdm
 
-    result = data.query("cifar10", "pgd", "accuracy")
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == result
-    assert data.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == result
+    result = dataset.query("cifar10", "pgd", "accuracy")
+    assert dataset.query("cifar10", "pgd", "accuracy", tqdm=tqdm) == result
+    assert dataset.query("cifar10", "pgd", "accuracy", tqdm=tqdm.tqdm) == result
 
 
 @pytest.mark.parametrize("path", [Path("x" * 300), "x" * 300, "a\0b", "", "/dev/null", "/nowhere/at/all"])
@@ -138,7 +147,7 @@ def test_reader_rejects_invalid_folders(path: Any, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("ties", ["a", True, [0.05], 0, 1.0, float("nan")])
-def test_rank_rejects_invalid_level_of_ties(data: RobustnessDataset, ties: Any) -> None:
-    for ask in (lambda: data.rank("cifar10", "pgd", 8, ties=ties), lambda: data.metrics(ties=ties)):
+def test_rank_rejects_invalid_level_of_ties(dataset: RobustnessDataset, ties: Any) -> None:
+    for call in (lambda: dataset.rank("cifar10", "pgd", 8, ties=ties), lambda: dataset.metrics(ties=ties)):
         with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1, got"):
-            ask()
+            call()

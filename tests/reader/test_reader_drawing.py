@@ -1,4 +1,4 @@
-"""The reader draws cells as the published helper does."""
+"""Drawing of cells, as by the published helper class."""
 
 import pytest
 
@@ -20,10 +20,12 @@ def test_draw_arch_draws_six_labelled_edges(dataset):
 
     axes = Figure().subplots()
     assert dataset.draw_arch(i=309, ax=axes) is axes
-    short = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
-    short |= {f"nor_conv_{n}x{n}": f"conv {n}×{n}" for n in (1, 3)}
-    edges = [short[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
-    assert sorted(text.get_text() for text in axes.texts) == sorted([*edges, "in", "1", "2", "out"])
+    short_names = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
+    short_names |= {
+        f"nor_conv_{kernel_size}x{kernel_size}": f"conv {kernel_size}×{kernel_size}" for kernel_size in (1, 3)
+    }
+    edges = [short_names[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
+    assert sorted(label.get_text() for label in axes.texts) == sorted([*edges, "in", "1", "2", "out"])
     assert axes.get_title() == "#309"
     axes.figure.canvas.draw()
 
@@ -38,5 +40,5 @@ def test_draw_arch_uses_current_axes_by_default(dataset, monkeypatch):
     assert axes is plt.gca()
     assert axes.get_title() == "#13714"
     plt.close("all")
-    with pytest.raises(ArchitectureError, match="expected a cell string or an id, got neither"):
+    with pytest.raises(ArchitectureError, match="a cell string or an id is needed"):
         dataset.draw_arch()

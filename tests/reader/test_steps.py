@@ -25,24 +25,26 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return RobustnessDataset(folder)
 
 
-def stored(architecture: int, key: str, strength: float) -> np.ndarray:
+def stored_steps(architecture: int, key: str, strength: float) -> np.ndarray:
     return steps_of(make_values(make_unit(architecture, "cifar10", key, STRENGTHS), strength)["steps"])
 
 
 def test_read_steps_returns_stored_steps(dataset: RobustnessDataset) -> None:
-    pairs = [
+    architectures_and_strengths = [
         (network_steps.architecture, network_steps.strength)
         for network_steps in iter_steps(dataset.files, "cifar10", "pgd")
     ]
-    assert sorted(pairs) == [(architecture, s) for architecture in ARCHITECTURES for s in STRENGTHS]
+    assert sorted(architectures_and_strengths) == [
+        (architecture, strength) for architecture in ARCHITECTURES for strength in STRENGTHS
+    ]
     for strength in STRENGTHS:
         for architecture, steps in read_steps(dataset.files, "cifar10", "pgd", strength).items():
-            np.testing.assert_array_equal(steps, stored(architecture, "pgd", strength))
+            np.testing.assert_array_equal(steps, stored_steps(architecture, "pgd", strength))
     assert has_steps(dataset.files, "cifar10", "fgsm")
 
 
 def test_read_steps_rejects_strength_without_steps(dataset: RobustnessDataset) -> None:
-    with pytest.raises(ResultsError, match="there are none at strength 4"):
+    with pytest.raises(ResultsError, match="there are no steps at strength 4"):
         read_steps(dataset.files, "cifar10", "pgd", 4.0)
 
 
@@ -52,9 +54,13 @@ def test_step_metrics_use_fooled_images_only(dataset: RobustnessDataset) -> None
         rows = frame[frame["metric"] == metric]
         assert len(rows) == len(ARCHITECTURES) * len(STRENGTHS)
         for row in rows.itertuples():
-            steps = stored(row.architecture, "pgd", row.strength)
-            fooled = steps[(steps > 0) & np.isfinite(steps)]
-            assert row.value == pytest.approx(average(fooled)) if len(fooled) else np.isnan(row.value)
+            steps = stored_steps(row.architecture, "pgd", row.strength)
+            steps_of_fooled_images = steps[(steps > 0) & np.isfinite(steps)]
+            assert (
+                row.value == pytest.approx(average(steps_of_fooled_images))
+                if len(steps_of_fooled_images)
+                else np.isnan(row.value)
+            )
 
 
 def test_step_curves_start_at_clean_accuracy_and_end_at_last_change(dataset: RobustnessDataset) -> None:
@@ -63,7 +69,7 @@ def test_step_curves_start_at_clean_accuracy_and_end_at_last_change(dataset: Rob
     assert set(frame["key"]) == {"fgsm", "pgd"}
     assert set(frame["strength"]) == {1.0}
     for (network, key), rows in frame.groupby(["network", "key"]):
-        steps = stored(int(network.removeprefix("#")), key, 1.0)
+        steps = stored_steps(int(network.removeprefix("#")), key, 1.0)
         assert rows["step"].tolist() == sorted(rows["step"])
         expected = [(steps > step).sum() / N_IMAGES for step in rows["step"]]
         np.testing.assert_allclose(rows["accuracy"], expected)
@@ -74,5 +80,5 @@ def test_step_curves_start_at_clean_accuracy_and_end_at_last_change(dataset: Rob
 
 def test_metrics_list_steps_as_requirement(tmp_path: Path) -> None:
     export(tmp_path, make_plan(ARCHITECTURES, measurements=("accuracy",)))
-    needs = RobustnessDataset(tmp_path).metrics().needs
-    assert needs["mean_steps_of_success, median_steps_of_success"] == "the measurement `steps`"
+    requirements = RobustnessDataset(tmp_path).metrics().needs
+    assert requirements["mean_steps_of_success, median_steps_of_success"] == "the measurement `steps`"

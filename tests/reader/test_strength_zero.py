@@ -1,4 +1,4 @@
-"""Attacks without a norm ball, evaluated at the single strength 0: their values are not mixed with clean values."""
+"""Attacks without a norm ball, which are only evaluated at strength 0. Their values are not mixed with clean values."""
 
 import re
 from pathlib import Path
@@ -17,90 +17,93 @@ from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import REPOSITORY
 from tests.support.small_results import results_of, write_results, write_sweep_json
 
-CLEAN = {"0": 0.9, "1": 0.7, "2": 0.8}
-VALUES = {
-    "clean": CLEAN,
+CLEAN_ACCURACIES = {"0": 0.9, "1": 0.7, "2": 0.8}
+ACCURACIES = {
+    "clean": CLEAN_ACCURACIES,
     "pgd": {"0": [0.5, 0.1], "1": [0.6, 0.2], "2": [0.4, 0.3]},
     "grid775": {"0": [0.2], "1": [0.3], "2": [0.1]},
     "mine": {"0": [0.4], "1": [0.2], "2": [0.3]},
 }
-OWN = ("grid775", "mine")
+KEYS_AT_ZERO = ("grid775", "mine")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = write_results(tmp_path_factory.mktemp("zero"), VALUES)
+    out = write_results(tmp_path_factory.mktemp("zero"), ACCURACIES)
     strengths = {"clean": [0], "pgd": [1, 8], "grid775": [0], "mine": [0]}
-    swept = {"images": {"count": 100, "seed": 0}, "protocols": [{"key": "mine", "parameters": {"kind": "attack"}}]}
-    return write_sweep_json(out, {"cifar10": strengths}, swept)
+    sweep_record = {
+        "images": {"count": 100, "seed": 0},
+        "protocols": [{"key": "mine", "parameters": {"kind": "attack"}}],
+    }
+    return write_sweep_json(out, {"cifar10": strengths}, sweep_record)
 
 
 @pytest.fixture(scope="module")
-def data(folder: Path) -> RobustnessDataset:
+def dataset(folder: Path) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-@pytest.mark.parametrize("key", OWN)
-def test_frame_and_rank_of_key_at_zero_contain_only_its_values(data: RobustnessDataset, key: str) -> None:
-    values_at_zero = {int(name): values[0] for name, values in VALUES[key].items()}
-    frame = data.to_frame("cifar10", key)
+@pytest.mark.parametrize("key", KEYS_AT_ZERO)
+def test_frame_and_rank_of_key_at_zero_contain_only_its_values(dataset: RobustnessDataset, key: str) -> None:
+    values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
+    frame = dataset.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
     assert frame["strength"].tolist() == [0.0] * 3
-    assert data.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
-    by_value = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
-    assert data.rank("cifar10", key).index.tolist() == by_value
-    assert data.rank("cifar10", key, 0).index.tolist() == by_value
-    placed = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), data)
-    row = placed.iloc[0]
-    assert (row["architectures"], row["best"], row["best_architecture"]) == (
+    assert dataset.to_frame("cifar10", wide=True)[key, 0.0].tolist() == [*values_at_zero.values()]
+    ordered_cells = sorted(values_at_zero, key=lambda cell: -values_at_zero[cell])
+    assert dataset.rank("cifar10", key).index.tolist() == ordered_cells
+    assert dataset.rank("cifar10", key, 0).index.tolist() == ordered_cells
+    placements = place(pd.DataFrame({"key": [key], "strength": [0.0], "accuracy": [0.25]}), dataset)
+    placement = placements.iloc[0]
+    assert (placement["architectures"], placement["best"], placement["best_architecture"]) == (
         3,
-        values_at_zero[by_value[0]],
-        by_value[0],
+        values_at_zero[ordered_cells[0]],
+        ordered_cells[0],
     )
 
 
-def test_join_uses_values_of_key_at_zero(data: RobustnessDataset) -> None:
-    joined = data.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
-    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *OWN, "latency"]
+def test_join_uses_values_of_key_at_zero(dataset: RobustnessDataset) -> None:
+    joined = dataset.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
+    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *KEYS_AT_ZERO, "latency"]
     assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
 
 
 def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
-    text = (REPOSITORY / "docs/reader.md").read_text()
-    (example,) = (block for block in text.split("```") if "begin_clean" in block)
-    lines = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
-    filtered: dict[str, Any] = {}
-    exec(lines, filtered)
-    assert filtered["evaluated"].groupby("key", observed=True).size().to_dict() == {
+    page = (REPOSITORY / "docs/reader.md").read_text()
+    (example,) = (block for block in page.split("```") if "begin_clean" in block)
+    code = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    assert namespace["evaluated"].groupby("key", observed=True).size().to_dict() == {
         **dict.fromkeys(("clean", "grid775", "mine"), 3),
         "pgd": 6,
     }
 
 
-def test_other_attacks_start_with_clean_value(data: RobustnessDataset) -> None:
-    frame = data.to_frame("cifar10", "pgd")
+def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDataset) -> None:
+    frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
-    assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN.values()]
-    placed = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), data)
+    assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
+    placed = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), dataset)
     assert placed["architectures"].tolist() == [0]
 
 
-def test_metrics_include_key_at_zero_once(data: RobustnessDataset) -> None:
-    derived = data.metrics()
-    places = [(ranking.key, ranking.strength) for ranking in derived.rankings]
-    assert sorted(places) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
-    assert {ranking.key: ranking.best for ranking in derived.rankings if ranking.strength == 0} == {
+def test_metrics_include_key_at_zero_once(dataset: RobustnessDataset) -> None:
+    metrics = dataset.metrics()
+    keys_and_strengths = [(ranking.key, ranking.strength) for ranking in metrics.rankings]
+    assert sorted(keys_and_strengths) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
+    assert {ranking.key: ranking.best for ranking in metrics.rankings if ranking.strength == 0} == {
         "clean": 0,
         "grid775": 1,
         "mine": 0,
     }
-    # A curve requires the clean value at its start.
-    assert [row.key for row in derived.metrics if row.metric == "robustness_r"] == ["pgd"]
-    assert "robustness_r, relative_change" not in derived.needs
+    # A curve must begin with the clean value.
+    assert [metric_row.key for metric_row in metrics.metrics if metric_row.metric == "robustness_r"] == ["pgd"]
+    assert "robustness_r, relative_change" not in metrics.needs
 
 
-def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder: Path) -> None:
-    rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(data)}
+def test_summary_and_scores_include_key_at_zero(dataset: RobustnessDataset, folder: Path) -> None:
+    rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(dataset)}
     assert rows == {
         ("clean", 0.0): ("", 0.8),
         ("pgd", 1.0): ("ε = 1/255", 0.5),
@@ -114,18 +117,18 @@ def test_summary_and_scores_include_key_at_zero(data: RobustnessDataset, folder:
 
 
 def test_figures_and_report_do_not_label_key_at_zero_as_clean(
-    data: RobustnessDataset, folder: Path, tmp_path: Path
+    dataset: RobustnessDataset, folder: Path, tmp_path: Path
 ) -> None:
     results = results_of(folder)
     boxes = accuracy_boxes(results, "attack").set_index(["key", "strength"])["median"]
     expected = {("pgd", 0.0): 0.8, ("pgd", 1.0): 0.5, ("pgd", 8.0): 0.2, ("grid775", 0.0): 0.2, ("mine", 0.0): 0.3}
     assert boxes.to_dict() == expected
-    file = specify_file(specify_boxes(accuracy_boxes(results, "attack"), results), 486)
-    axes = [panel["encoding"]["x"]["scale"]["domain"] for panel in file["vconcat"][0]["concat"]]
+    specification = specify_file(specify_boxes(accuracy_boxes(results, "attack"), results), 486)
+    axes = [panel["encoding"]["x"]["scale"]["domain"] for panel in specification["vconcat"][0]["concat"]]
     assert axes == [["clean", "1", "8"], ["0"], ["0"]]
-    text = write_report(data, tmp_path / "page.html").read_text()
-    assert "<th>Grid 775</th><th></th>" in text
-    assert '"strength":0.0,"axis":"strength"' in text
-    save_plot(data, "attack-curves", tmp_path / "attacks.svg")
+    page = write_report(dataset, tmp_path / "page.html").read_text()
+    assert "<th>Grid 775</th><th></th>" in page
+    assert '"strength":0.0,"axis":"strength"' in page
+    save_plot(dataset, "attack-curves", tmp_path / "attacks.svg")
     labels = re.findall(">([^<>]+)</text>", (tmp_path / "attacks.svg").read_text())
     assert [label for label in labels if label in ("clean", "0", "1", "8")] == ["clean", "1", "8", "0", "0"]

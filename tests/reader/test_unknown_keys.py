@@ -1,4 +1,4 @@
-"""Unknown keys, which are shown with their stored strengths and not counted as attacks."""
+"""Unknown keys, which are shown with their stored strengths and do not count as attacks."""
 
 from pathlib import Path
 
@@ -24,16 +24,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_unknown_key_is_listed_separately_from_attacks(folder):
-    data = RobustnessDataset(folder)
+    dataset = RobustnessDataset(folder)
     assert kind_of("gravity") == "other"
-    assert (data.keys_adv, data.keys_other, data.keys_all) == (["pgd"], ["gravity"], ["clean", "pgd", "gravity"])
-    assert data.strengths("cifar10", "gravity") == (0.0, 9.81)
+    assert (dataset.keys_adv, dataset.keys_other, dataset.keys_all) == (
+        ["pgd"],
+        ["gravity"],
+        ["clean", "pgd", "gravity"],
+    )
+    assert dataset.strengths("cifar10", "gravity") == (0.0, 9.81)
     # Its value at strength 0 is not the clean accuracy.
-    assert data.accuracy(0, "cifar10", "gravity", 0) == 0.7
-    assert data.accuracy(0, "cifar10", "pgd", 0) == 0.9
-    frame = data.to_frame("cifar10", "gravity")
+    assert dataset.accuracy(0, "cifar10", "gravity", 0) == 0.7
+    assert dataset.accuracy(0, "cifar10", "pgd", 0) == 0.9
+    frame = dataset.to_frame("cifar10", "gravity")
     assert frame["strength"].tolist() == [0.0, 9.81] * 2
-    assert data.rank("cifar10", "gravity", 9.81).to_dict() == {2: 1, 0: 2}
+    assert dataset.rank("cifar10", "gravity", 9.81).to_dict() == {2: 1, 0: 2}
 
 
 def test_figures_show_unknown_key_without_unit(folder, tmp_path):
@@ -42,13 +46,13 @@ def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     assert results.keys("attack") == ["pgd"]
     assert ("gravity", 0.0) in results.columns
     assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
-    rows = {(row.key, row.strength): row.strength_label for row in summary_table(RobustnessDataset(folder))}
-    assert rows["gravity", 9.81] == "strength 9.81"
-    assert rows["gravity", 0.0] == "strength 0"
+    labels = {(row.key, row.strength): row.strength_label for row in summary_table(RobustnessDataset(folder))}
+    assert labels["gravity", 9.81] == "strength 9.81"
+    assert labels["gravity", 0.0] == "strength 0"
     assert strength_label("gravity", 0.0, (0.0,)) == ""  # a task that has no strengths
-    text = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
-    assert "<th>gravity</th>" in text
-    assert "9.81/255" not in text
+    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    assert "<th>gravity</th>" in page
+    assert "9.81/255" not in page
 
 
 def test_compare_accepts_unknown_key(folder, robust201: RunCommand):

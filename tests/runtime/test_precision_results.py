@@ -107,7 +107,7 @@ def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) ->
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
     # A shared folder exports the same as a separate folder, and does not replace the fp32 export.
-    with pytest.raises(InputError, match="of the same name but of other protocols"):
+    with pytest.raises(InputError, match="with the same name but different protocols"):
         export(tmp_path / "shared", tmp_path / "json")
     bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
     finish("bf16", "alone")

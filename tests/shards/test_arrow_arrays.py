@@ -1,4 +1,4 @@
-"""Conversions of Arrow arrays are equal to pyarrow's, and do not import pandas."""
+"""Conversions from and to Arrow arrays match those of pyarrow, and do not import pandas."""
 
 import subprocess
 import sys
@@ -14,9 +14,9 @@ from robust201.shards.arrow_arrays import empty_table, from_bytes, from_numpy, f
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float32, np.float64, np.bool_])
-@given(numbers=st.lists(st.integers(0, 1), max_size=40), step=st.integers(1, 3))
-def test_from_numpy_and_to_numpy_match_pyarrow(dtype: Any, numbers: list[int], step: int) -> None:
-    values = np.array(numbers, dtype)[::step]
+@given(elements=st.lists(st.integers(0, 1), max_size=40), step=st.integers(1, 3))
+def test_from_numpy_and_to_numpy_match_pyarrow(dtype: Any, elements: list[int], step: int) -> None:
+    values = np.array(elements, dtype)[::step]
     array = from_numpy(values)
     array.validate(full=True)
     assert array.equals(pa.array(values))
@@ -27,10 +27,10 @@ def test_from_numpy_and_to_numpy_match_pyarrow(dtype: Any, numbers: list[int], s
         assert not result.flags.writeable
 
 
-@given(numbers=st.lists(st.none() | st.integers(-5, 5), max_size=40), start=st.integers(0, 20))
-def test_to_numpy_supports_nulls_and_slices(numbers: list[int | None], start: int) -> None:
-    array = pa.array(numbers, pa.int32())[start:]
-    expected = [-9 if number is None else number for number in numbers[start:]]
+@given(elements=st.lists(st.none() | st.integers(-5, 5), max_size=40), start=st.integers(0, 20))
+def test_to_numpy_supports_nulls_and_slices(elements: list[int | None], start: int) -> None:
+    array = pa.array(elements, pa.int32())[start:]
+    expected = [-9 if element is None else element for element in elements[start:]]
     assert to_numpy(array, fill=-9).tolist() == expected
     if array.null_count:
         with pytest.raises(ValueError, match="expected no nulls"):
@@ -40,17 +40,17 @@ def test_to_numpy_supports_nulls_and_slices(numbers: list[int | None], start: in
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=5), max_size=20))
-def test_from_strings_matches_pyarrow(values: list[str]) -> None:
-    array = from_strings(values)
+def test_from_strings_matches_pyarrow(strings: list[str]) -> None:
+    array = from_strings(strings)
     array.validate(full=True)
-    assert array.equals(pa.array(values, pa.string()))
+    assert array.equals(pa.array(strings, pa.string()))
 
 
-@pytest.mark.parametrize("values", [[], [b"ab", b"cd"], [b"ab", b"c", b""]])
-def test_from_bytes_supports_any_length(values: list[bytes]) -> None:
-    array = from_bytes(np.array(values, dtype="S2"))
+@pytest.mark.parametrize("byte_strings", [[], [b"ab", b"cd"], [b"ab", b"c", b""]])
+def test_from_bytes_supports_any_length(byte_strings: list[bytes]) -> None:
+    array = from_bytes(np.array(byte_strings, dtype="S2"))
     array.validate(full=True)
-    assert array.equals(pa.array(values, pa.binary()))
+    assert array.equals(pa.array(byte_strings, pa.binary()))
 
 
 def test_true_indices_and_empty_table() -> None:

@@ -1,4 +1,4 @@
-"""Compaction loses, repeats and changes nothing, whatever is killed and whoever commits at the same time."""
+"""Compaction neither loses, repeats nor changes results, even if it is killed, or if other processes commit results."""
 
 import os
 import time
@@ -45,14 +45,14 @@ def store(tmp_path):
 
 
 def test_compact_preserves_values(store):
-    before = store.inventory().shards
+    input_shards = store.inventory().shards
     report = store.compact()
     assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
     inventory = assert_complete_store(store, UNITS)
     (shard,) = inventory.shards
     assert is_compacted(shard)
     assert shard.endswith(f"{files.sha256_of(store.folder.shards.joinpath(shard))[:16]}.parquet")
-    assert inventory.superseded == before
+    assert inventory.superseded == input_shards
     assert inventory.seconds == pytest.approx(9.0)
 
 
@@ -68,45 +68,47 @@ def test_compacted_rows_are_in_reading_order_of_export(store):
     assert_complete_store(store, UNITS)
 
 
-def test_outputs_and_row_groups_are_within_bounds(tmp_path):
-    # A thousandth of the real sizes, with rows larger than their footers, like real ones.
-    target, row_group, n_images = 192_000, 64_000, 8_000
+def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
+    # Sizes are a thousandth of the default sizes. As in practice, rows are larger than footers.
+    target_bytes, row_group_bytes, n_images = 192_000, 64_000, 8_000
     store = ShardStore.create(tmp_path / "results")
-    draws = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     units = [make_unit(architecture, n_images=n_images) for architecture in range(62)]
     for unit in units:
         results = make_results(unit, measurements=("accuracy",))
         for result in results:
-            result.values["predictions"] = draws.integers(0, 3, n_images).astype(np.uint8)
-            result.values["predictions"][:4000] = draws.integers(0, 256, 4000)
+            result.values["predictions"] = random.integers(0, 3, n_images).astype(np.uint8)
+            result.values["predictions"][:4000] = random.integers(0, 256, 4000)
         store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
-    sizes = check_sizes(store, store.compact(target_bytes=target, row_group_bytes=row_group), target, row_group)
+    sizes = check_sizes(
+        store, store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes), target_bytes, row_group_bytes
+    )
     assert len(sizes) >= 3
-    # New shards are merged with the smallest one; the others are not changed.
-    before = set(store.inventory().shards)
-    remainder = store.folder.shards.joinpath(
-        min(before, key=lambda shard: store.folder.shards.joinpath(shard).stat().st_size)
+    # A new shard is merged with the smallest compacted shard; the others are not changed.
+    old_shards = set(store.inventory().shards)
+    smallest_shard = store.folder.shards.joinpath(
+        min(old_shards, key=lambda shard: store.folder.shards.joinpath(shard).stat().st_size)
     ).name
-    assert min(sizes) < 2 * target / 3
+    assert min(sizes) < 2 * target_bytes / 3
     store.commit(make_results(make_unit(99, n_images=n_images), measurements=("accuracy", "predictions")))
-    report = store.compact(target_bytes=target, row_group_bytes=row_group)
+    report = store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes)
     assert (report.inputs, report.outputs) == (2, 1)
-    assert {shard.rpartition("/")[2] for shard in before - set(store.inventory().shards)} == {remainder}
-    assert store.compact(target_bytes=target, row_group_bytes=row_group).inputs == 0
+    assert {shard.rpartition("/")[2] for shard in old_shards - set(store.inventory().shards)} == {smallest_shard}
+    assert store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes).inputs == 0
 
 
-def check_sizes(store, report, target, row_group):
+def check_sizes(store, report, target_bytes, row_group_bytes):
     """Check the sizes of compacted shards, except for the smallest, and return all sizes."""
     paths = [store.folder.shards.joinpath(shard) for shard in store.inventory().shards]
     assert len(paths) == report.outputs
     sizes = sorted(path.stat().st_size for path in paths)
-    assert all(2 * target / 3 <= size for size in sizes[1:])
-    assert all(size <= 4 * target / 3 for size in sizes)
+    assert all(2 * target_bytes / 3 <= size for size in sizes[1:])
+    assert all(size <= 4 * target_bytes / 3 for size in sizes)
     for path in paths:
         metadata = pq.read_metadata(path)
-        groups = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-        assert max(groups) <= row_group
-        assert len(groups) > 1 or path.stat().st_size < row_group
+        row_group_sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
+        assert max(row_group_sizes) <= row_group_bytes
+        assert len(row_group_sizes) > 1 or path.stat().st_size < row_group_bytes
     return sizes
 
 
@@ -119,60 +121,60 @@ def test_old_inventory_is_readable_during_grace_period(store):
 
 def test_second_compaction_merges_new_and_small_shards(store):
     store.compact(grace_seconds=HOUR)
-    more = [make_unit(architecture) for architecture in (4, 6)]
-    for unit in more:
+    new_units = [make_unit(architecture) for architecture in (4, 6)]
+    for unit in new_units:
         store.commit(make_results(unit))
     assert store.compact(grace_seconds=HOUR).inputs == 3
-    # The first inputs still exist, hidden by the second compacted shard as well as by the first.
-    assert len(assert_complete_store(store, UNITS + more).shards) == 1
+    # The inputs of the first compaction still exist. Both compacted shards hide them.
+    assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 12
-    assert len(assert_complete_store(store, UNITS + more).shards) == 1
+    assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
 
 
-def test_inputs_stay_hidden_after_their_compacted_shard_is_merged(store):
+def test_inputs_stay_hidden_after_compacted_shard_is_merged_again(store):
     store.compact()
-    (first,) = store.inventory().shards
+    (first_compacted,) = store.inventory().shards
     store.commit(make_results(make_unit(4)))
     store.compact()
-    store.folder.shards.joinpath(first).unlink()
+    store.folder.shards.joinpath(first_compacted).unlink()
     assert len(assert_complete_store(store, [*UNITS, make_unit(4)]).shards) == 1
 
 
 def test_shards_of_different_columns_or_datasets_are_not_merged(store):
-    others = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
-    richer = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
-    for unit in others:
+    units_on_cifar10 = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
+    units_with_all_columns = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
+    for unit in units_on_cifar10:
         store.commit(make_results(unit, n_classes=4))
-    for unit in richer:
+    for unit in units_with_all_columns:
         store.commit(make_results(unit, measurements=ALL))
     assert store.compact().outputs == 3
     inventory = store.inventory(verify="all")
-    for unit in richer:
+    for unit in units_with_all_columns:
         assert_equal_values(store.values(unit, 0.0, inventory, ALL), make_values(unit, 0.0, 0, 30, ALL))
-    for unit in others:
+    for unit in units_on_cifar10:
         expected = make_values(unit, 1.0, 0, 30, n_classes=4)
         assert_equal_values(store.values(unit, 1.0, inventory, DEFAULT), expected)
     assert store.verify() == []
 
 
 def test_damaged_inputs_are_kept_and_reported(store):
-    victim = store.inventory().shards[0]
-    flip(store.folder.shards.joinpath(victim), 8000)
+    damaged_shard = store.inventory().shards[0]
+    flip(store.folder.shards.joinpath(damaged_shard), 8000)
     report = store.compact()
-    assert report.damaged == (victim,)
+    assert report.damaged == (damaged_shard,)
     assert report.inputs == 8
-    assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
+    assert store.inventory(verify="all", on_damage="report").damaged == (damaged_shard,)
 
 
 def test_compact_command_reports_damaged_shards_and_fails(store, robust201):
-    victim = store.inventory().shards[0]
-    path = store.folder.shards.joinpath(victim)
+    damaged_shard = store.inventory().shards[0]
+    path = store.folder.shards.joinpath(damaged_shard)
     path.write_bytes(path.read_bytes()[:-1])
     result = robust201("compact", store.root)
     assert result.code == 4
     assert "Merged 8 files into 1" in result.out
-    assert f"damaged: {victim}" in result.err
+    assert f"damaged: {damaged_shard}" in result.err
     assert "robust201 run" in result.err
 
 
@@ -188,9 +190,10 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
 
 
 def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
-    real = pq.ParquetWriter.write_table
+    write_table = pq.ParquetWriter.write_table
     monkeypatch.setattr(
-        "pyarrow.parquet.ParquetWriter.write_table", lambda self, table, **options: real(self, table[:-1], **options)
+        "pyarrow.parquet.ParquetWriter.write_table",
+        lambda self, table, **options: write_table(self, table[:-1], **options),
     )
     store.compact()
     monkeypatch.undo()
@@ -200,13 +203,13 @@ def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
 def test_old_temporaries_of_killed_writers_are_removed(store):
     temporary = store.folder.shards / "digits" / ".x.tmp"
     temporary.write_bytes(b"half")
-    # The grace period concerns shards; a running writer must never lose its file.
+    # The grace period applies to shards only, because a running writer must not lose its file.
     assert store.compact(grace_seconds=0, clock=LATER).removed_temporaries == 0
     assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
     assert not temporary.exists()
 
 
-# The steps before and after the rename, which publishes.
+# Steps before and after the rename, which makes the shard visible, run always; the others only as slow tests.
 @pytest.mark.parametrize(
     "step",
     [
@@ -214,7 +217,7 @@ def test_old_temporaries_of_killed_writers_are_removed(store):
         for step in files.WRITE_STEPS
     ],
 )
-def test_killed_compaction_changes_nothing_visible(store, step):
+def test_killed_compaction_does_not_change_visible_results(store, step):
     assert start_until(step, store).wait() == 9
     inventory = assert_complete_store(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
@@ -222,15 +225,15 @@ def test_killed_compaction_changes_nothing_visible(store, step):
     assert len(assert_complete_store(store, UNITS).shards) == 1
 
 
-def test_interrupted_deletion_loses_nothing(store, monkeypatch):
+def test_interrupted_deletion_loses_no_results(store, monkeypatch):
     store.compact(grace_seconds=HOUR)
-    real, deleted = Path.unlink, []
+    original_unlink, deleted = Path.unlink, []
 
     def unlink(path, **options):
         if len(deleted) == 4:
             raise KeyboardInterrupt
         deleted.append(path)
-        real(path, **options)
+        original_unlink(path, **options)
 
     monkeypatch.setattr(Path, "unlink", unlink)
     with pytest.raises(KeyboardInterrupt):
@@ -241,7 +244,7 @@ def test_interrupted_deletion_loses_nothing(store, monkeypatch):
     assert_complete_store(store, UNITS)
 
 
-def test_full_disk_during_compaction_loses_nothing(store):
+def test_full_disk_during_compaction_loses_no_results(store):
     def fail(step):
         if step == "written":
             raise OSError(28, os.strerror(28))
@@ -252,21 +255,21 @@ def test_full_disk_during_compaction_loses_nothing(store):
     assert not any(map(is_compacted, assert_complete_store(store, UNITS).shards))
 
 
-def test_concurrent_compactions_lose_nothing(store):
+def test_concurrent_compactions_lose_no_results(store):
     processes = [start_until("never", store) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_complete_store(store, UNITS)
 
 
 def test_merge_folders_supports_compacted_source(store, tmp_path):
-    copy = merge_folders([store.root], tmp_path / "copy")
-    assert copy.added == 9
+    copy_report = merge_folders([store.root], tmp_path / "copy")
+    assert copy_report.added == 9
     store.compact(grace_seconds=HOUR)
     store.compact(grace_seconds=HOUR, clock=LATER)
     report = merge_folders([store.root, tmp_path / "copy"], tmp_path / "all")
     assert report.conflicts == ()
-    joined = ShardStore.open(tmp_path / "all")
-    assert len(assert_complete_store(joined, UNITS).shards) == 1
+    target = ShardStore.open(tmp_path / "all")
+    assert len(assert_complete_store(target, UNITS).shards) == 1
 
 
 # Memory of a reader
@@ -274,7 +277,7 @@ def test_merge_folders_supports_compacted_source(store, tmp_path):
 
 @pytest.fixture(scope="module")
 def compacted_groups(tmp_path_factory):
-    """A store of one compacted shard with several row groups, and the shard's name."""
+    """A store with one compacted shard of several row groups, and the shard's name."""
     store = ShardStore.create(tmp_path_factory.mktemp("groups"))
     for architecture in range(6):
         store.commit(make_results(make_unit(architecture=architecture), n_classes=10))
@@ -288,16 +291,16 @@ def compacted_groups(tmp_path_factory):
 @given(st.integers(0, 20_000), st.lists(st.integers(0, 11), min_size=1, max_size=30))
 def test_reader_evicts_before_reading(compacted_groups, cache_bytes, positions):
     store, shard = compacted_groups
-    reader, read = RowReader(store.folder, cache_bytes), ShardFile.read
-    sizes = []
+    reader, original_read = RowReader(store.folder, cache_bytes), ShardFile.read
+    cached_and_read_bytes = []
 
     def read_and_record(file, group, columns=None):
-        sizes.append((reader._cached_bytes, file.encoded_bytes(group, columns)))
-        return read(file, group, columns)
+        cached_and_read_bytes.append((reader._cached_bytes, file.encoded_bytes(group, columns)))
+        return original_read(file, group, columns)
 
     with patch.object(ShardFile, "read", read_and_record):
         for position in positions:
             reader.row(shard, position, ("cm", "accuracy"))
     reader.close()
-    assert all(cached == 0 or cached + n_bytes <= cache_bytes for cached, n_bytes in sizes)
-    assert len(sizes) >= len({position // 2 for position in positions}) / 6
+    assert all(n_cached == 0 or n_cached + n_bytes <= cache_bytes for n_cached, n_bytes in cached_and_read_bytes)
+    assert len(cached_and_read_bytes) >= len({position // 2 for position in positions}) / 6

@@ -1,5 +1,5 @@
-"""The index of shards always gives the result of a cold scan, whatever happened to its files or the shards; and the
-shards that a resume hashes."""
+"""The index of shards: a scan with an index returns the same inventory as without, after any change of the index or the
+shards. Also tests which shards a resume hashes."""
 
 import errno
 import os
@@ -51,57 +51,57 @@ def index_files(store):
 
 
 @pytest.fixture
-def read(monkeypatch):
-    """Names of the shards that were read by scans."""
+def scanned_names(monkeypatch):
+    """Names of the shards that scans read."""
     names = []
     real = scan.read_footer
     monkeypatch.setattr(scan, "read_footer", lambda backend, entry: names.append(entry.name) or real(backend, entry))
     return names
 
 
-def test_second_scan_reads_nothing(store, read):
-    first = inventory_state(store.inventory())
-    assert len(read) == len(UNITS)
-    read.clear()
-    assert inventory_state(store.inventory()) == first
-    assert inventory_state(ShardStore.open(store.root).inventory()) == first
-    assert read == []
+def test_second_scan_reads_nothing(store, scanned_names):
+    expected = inventory_state(store.inventory())
+    assert len(scanned_names) == len(UNITS)
+    scanned_names.clear()
+    assert inventory_state(store.inventory()) == expected
+    assert inventory_state(ShardStore.open(store.root).inventory()) == expected
+    assert scanned_names == []
 
 
-def test_scan_reads_only_new_and_changed_shards(store, read):
+def test_scan_reads_only_new_and_changed_shards(store, scanned_names):
     store.inventory()
-    read.clear()
-    more = store.commit(make_results(make_unit(50))).shard
-    changed = store.inventory().shards[3]
-    assert read == [more]
-    read.clear()
-    os.utime(store.folder.shards.joinpath(changed), ns=(1, 1))
+    scanned_names.clear()
+    new_shard = store.commit(make_results(make_unit(50))).shard
+    changed_shard = store.inventory().shards[3]
+    assert scanned_names == [new_shard]
+    scanned_names.clear()
+    os.utime(store.folder.shards.joinpath(changed_shard), ns=(1, 1))
     store.inventory()
-    assert read == [changed]
-    path = store.folder.shards.joinpath(changed)
+    assert scanned_names == [changed_shard]
+    path = store.folder.shards.joinpath(changed_shard)
     path.write_bytes(path.read_bytes()[:-1])
-    result = store.inventory(on_damage="report")
-    assert result.damaged == (changed,)
-    assert inventory_state(result) == state_without_index(store)
+    inventory = store.inventory(on_damage="report")
+    assert inventory.damaged == (changed_shard,)
+    assert inventory_state(inventory) == state_without_index(store)
 
 
 def test_scan_drops_deleted_shards(store):
     shard = store.inventory().shards[0]
     store.folder.shards.joinpath(shard).unlink()
-    result = inventory_state(store.inventory())
-    assert shard not in result[0]
-    assert result == state_without_index(store)
+    state = inventory_state(store.inventory())
+    assert shard not in state[0]
+    assert state == state_without_index(store)
 
 
-def test_index_supports_compacted_folder(store, read):
+def test_index_supports_compacted_folder(store, scanned_names):
     store.compact()
     store.commit(make_results(make_unit(50), measurements=ALL))
-    result = inventory_state(store.inventory())
-    assert len(result[0]) == 2
-    assert len(result[-1]) == len(UNITS)
-    read.clear()
-    assert inventory_state(store.inventory()) == result == state_without_index(store)
-    assert len(read) == 2  # in the cold scan
+    state = inventory_state(store.inventory())
+    assert len(state[0]) == 2
+    assert len(state[-1]) == len(UNITS)
+    scanned_names.clear()
+    assert inventory_state(store.inventory()) == state == state_without_index(store)
+    assert len(scanned_names) == 2  # in the cold scan
 
 
 def test_inputs_replace_damaged_compacted_shard_despite_index(store):
@@ -110,9 +110,9 @@ def test_inputs_replace_damaged_compacted_shard_despite_index(store):
     (compacted,) = store.inventory().shards
     path = store.folder.shards.joinpath(compacted)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
-    result = store.inventory(on_damage="report")
-    assert result.shards == inputs
-    assert inventory_state(result) == state_without_index(store)
+    inventory = store.inventory(on_damage="report")
+    assert inventory.shards == inputs
+    assert inventory_state(inventory) == state_without_index(store)
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +131,12 @@ def test_damaged_index_is_ignored_and_rewritten(small_store, data):
     expected = state_without_index(store)
     (path,) = index_files(store)
     original = path.read_bytes()
-    damage = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
-    if damage == "flip":
+    fault = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
+    if fault == "flip":
         content = bytearray(original)
         bit = data.draw(st.integers(0, 8 * len(original) - 1))
         content[bit // 8] ^= 1 << bit % 8
-    elif damage == "cut":
+    elif fault == "cut":
         content = original[: data.draw(st.integers(0, len(original) - 1))]
     else:
         content = original.replace(b"index 1", b"index 2", 1)
@@ -149,22 +149,22 @@ def test_damaged_index_is_ignored_and_rewritten(small_store, data):
 def test_index_with_other_schema_is_ignored(store, monkeypatch):
     expected = inventory_state(store.inventory())
     monkeypatch.setattr(index, "SCHEMA", index.SCHEMA.append(index.SCHEMA.field("mark").with_name("more")))
-    assert index._read(index_files(store)[0]).num_rows == 0
+    assert index._read_catalogue(index_files(store)[0]).num_rows == 0
     monkeypatch.undo()
     assert inventory_state(store.inventory()) == expected
 
 
 def test_number_of_index_files_stays_small(store, monkeypatch):
-    sizes = []
+    n_files = []
     for architecture in range(100, 140):
         store.commit(make_results(make_unit(architecture)))
         store.inventory()
-        sizes.append(len(index_files(store)))
-    assert max(sizes) <= 7  # approximately the logarithm of the number of scans
+        n_files.append(len(index_files(store)))
+    assert max(n_files) <= 7  # approximately the logarithm of the number of scans
     assert inventory_state(store.inventory()) == state_without_index(store)
 
 
-def test_few_new_rows_are_not_written(store, monkeypatch):
+def test_index_file_is_written_only_for_min_rows(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 33)
     store.inventory()
     assert index_files(store) == []
@@ -173,14 +173,14 @@ def test_few_new_rows_are_not_written(store, monkeypatch):
     assert len(index_files(store)) == 1
 
 
-def test_concurrent_writers_are_supported(store):
+def test_concurrent_scans_agree(store):
     expected = state_without_index(store)
 
-    def work():
+    def scan_repeatedly():
         return [inventory_state(ShardStore.open(store.root).inventory()) for _ in range(5)]
 
     with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(work) for _ in range(3)]
+        futures = [pool.submit(scan_repeatedly) for _ in range(3)]
     assert all(state == expected for future in futures for state in future.result())
 
 
@@ -191,10 +191,10 @@ def test_duplicate_entries_count_once(store):
     assert inventory_state(store.inventory()) == state_without_index(store)
 
 
-@pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_scan_supports_read_only_folder(store, monkeypatch, error):
+@pytest.mark.parametrize("error_number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_scan_supports_read_only_folder(store, monkeypatch, error_number):
     def raise_error(folder, *_args, **_named):
-        raise OSError(error, os.strerror(error))
+        raise OSError(error_number, os.strerror(error_number))
 
     expected = state_without_index(store)
     monkeypatch.setattr(Path, "mkdir", raise_error)
@@ -205,56 +205,62 @@ def test_scan_supports_read_only_folder(store, monkeypatch, error):
 
 def test_full_disk_keeps_existing_index(store, monkeypatch):
     store.inventory()
-    before = [path.read_bytes() for path in index_files(store)]
+    old_contents = [path.read_bytes() for path in index_files(store)]
     store.commit(make_results(make_unit(50)))
 
-    def fail(path, **_named):
+    def write_to_full_disk(path, **_named):
         return atomic_write(path, on_step=_no_space)
 
     def _no_space(_step):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(index, "atomic_write", fail)
+    monkeypatch.setattr(index, "atomic_write", write_to_full_disk)
     assert len(store.inventory().shards) == len(UNITS) + 1
-    assert [path.read_bytes() for path in index_files(store)] == before
+    assert [path.read_bytes() for path in index_files(store)] == old_contents
     with pytest.raises(StorageFullError), atomic_write(store.root / "x", on_step=_no_space):
         pass
 
 
 def test_count_complete_agrees_with_single_evaluations(store):
-    draws = np.random.default_rng(0)
-    more = [make_unit(architecture, key="aa_square", strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
-    for unit in more:
+    random = np.random.default_rng(0)
+    new_units = [make_unit(architecture, key="aa_square", strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
+    for unit in new_units:
         for strength in unit.strengths:
             for start, stop in ((0, 10), (10, 30), (0, 30), (5, 30)):
-                if draws.random() < 0.4:
-                    measurements = DEFAULT if draws.random() < 0.7 else ("accuracy", "cm")
+                if random.random() < 0.4:
+                    measurements = DEFAULT if random.random() < 0.7 else ("accuracy", "cm")
                     store.commit(make_results(unit, (strength,), start, stop, measurements))
     inventory = store.inventory()
-    counts = set()
-    for unit in [*UNITS, *more, make_unit(77), make_unit(3, strengths=(4.0, 8.0))]:
+    n_complete_values = set()
+    for unit in [*UNITS, *new_units, make_unit(77), make_unit(3, strengths=(4.0, 8.0))]:
         for measurements in (DEFAULT, ("accuracy",), ("predictions",)):
-            done = {s for s in unit.strengths if _can_be_read(inventory, unit, s, measurements)}
-            assert {s for s in unit.strengths if inventory.is_complete(unit, s, measurements)} == done
-            missing = {s for part in inventory.missing(unit, measurements) for s in part.strengths}
-            assert missing == set(unit.strengths) - done
-            assert inventory.count_complete(unit, measurements) == len(done)
-            counts.add(len(done))
-    assert counts == {0, 1, 2, 3}
+            complete_strengths = {
+                strength for strength in unit.strengths if _has_slices(inventory, unit, strength, measurements)
+            }
+            assert {
+                strength for strength in unit.strengths if inventory.is_complete(unit, strength, measurements)
+            } == complete_strengths
+            missing_strengths = {
+                strength for part in inventory.missing(unit, measurements) for strength in part.strengths
+            }
+            assert missing_strengths == set(unit.strengths) - complete_strengths
+            assert inventory.count_complete(unit, measurements) == len(complete_strengths)
+            n_complete_values.add(len(complete_strengths))
+    assert n_complete_values == {0, 1, 2, 3}
 
 
-def _can_be_read(inventory, unit, strength, measurements):
+def _has_slices(inventory, unit, strength, measurements):
     try:
         return bool(inventory.slices(unit, strength, required_columns(measurements)))
     except IncompleteError:
         return False
 
 
-# Hashing by a resume: all shards that were not verified with their current size and modification time
+# Hashing during a resume: all shards that are not verified with their current size and modification time
 
 
 @pytest.fixture
-def hashed(monkeypatch):
+def hashed_names(monkeypatch):
     """Names of the shards whose bytes were hashed."""
     names = []
     real = ResultsFolder.check_hash
@@ -262,164 +268,168 @@ def hashed(monkeypatch):
     return names
 
 
-def age(store, seconds=60):
-    """Set the modification times of all shards back."""
+def make_older(store, seconds=60):
+    """Subtract `seconds` from the modification times of all shards."""
     for entry in store.folder.backend.entries():
-        then = int((entry.modified - seconds) * 1e9)
-        os.utime(store.folder.shards.joinpath(entry.name), ns=(then, then))
+        time_ns = int((entry.modified - seconds) * 1e9)
+        os.utime(store.folder.shards.joinpath(entry.name), ns=(time_ns, time_ns))
 
 
-def resume(store, **options):
+def scan_as_resume(store, **options):
     return store.inventory(verify="unverified", **{"on_damage": "set_aside"} | options)
 
 
-def test_resume_hashes_unverified_shards(store, hashed):
-    age(store)
-    first = resume(store)
-    assert sorted(hashed) == list(first.shards)
-    hashed.clear()
-    assert inventory_state(resume(ShardStore.open(store.root))) == inventory_state(first) == state_without_index(store)
-    assert hashed == []
-    more = store.commit(make_results(make_unit(50))).shard
-    touched = first.shards[3]
-    os.utime(store.folder.shards.joinpath(touched), ns=(1, 1))  # as with a clock that was set back
+def test_resume_hashes_unverified_shards(store, hashed_names):
+    make_older(store)
+    inventory = scan_as_resume(store)
+    assert sorted(hashed_names) == list(inventory.shards)
+    hashed_names.clear()
+    assert (
+        inventory_state(scan_as_resume(ShardStore.open(store.root)))
+        == inventory_state(inventory)
+        == state_without_index(store)
+    )
+    assert hashed_names == []
+    new_shard = store.commit(make_results(make_unit(50))).shard
+    touched_shard = inventory.shards[3]
+    os.utime(store.folder.shards.joinpath(touched_shard), ns=(1, 1))  # as with a clock that was set back
     store.inventory()  # reads without hashing, so nothing is verified
-    assert hashed == []
-    resume(store)
-    assert sorted(hashed) == sorted([more, touched])
-    hashed.clear()
-    age(store)
-    resume(store)
-    resume(store)
-    assert len(hashed) == len(UNITS) + 1
+    assert hashed_names == []
+    scan_as_resume(store)
+    assert sorted(hashed_names) == sorted([new_shard, touched_shard])
+    hashed_names.clear()
+    make_older(store)
+    scan_as_resume(store)
+    scan_as_resume(store)
+    assert len(hashed_names) == len(UNITS) + 1
 
 
-def test_recently_written_shard_is_hashed_again(store, hashed):
+def test_recently_written_shard_is_hashed_again(store, hashed_names):
     for _ in range(2):
-        hashed.clear()
-        resume(store)
-        assert len(hashed) == len(UNITS)
-    age(store, -3600)  # as if the clock was set back afterwards
+        hashed_names.clear()
+        scan_as_resume(store)
+        assert len(hashed_names) == len(UNITS)
+    make_older(store, -3600)  # as if the clock was set back afterwards
     for _ in range(2):
-        hashed.clear()
-        resume(store)
-        assert len(hashed) == len(UNITS)
+        hashed_names.clear()
+        scan_as_resume(store)
+        assert len(hashed_names) == len(UNITS)
 
 
-def test_nothing_is_verified_if_clock_is_unavailable(store, hashed, monkeypatch):
-    age(store)
+def test_nothing_is_verified_if_clock_is_unavailable(store, hashed_names, monkeypatch):
+    make_older(store)
 
     def raise_error(**_named):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(backends.tempfile, "TemporaryFile", raise_error)
     for _ in range(2):
-        hashed.clear()
-        resume(store)
-        assert len(hashed) == len(UNITS)
+        hashed_names.clear()
+        scan_as_resume(store)
+        assert len(hashed_names) == len(UNITS)
 
 
-def test_resume_hashes_everything_after_index_damage(store, hashed):
-    age(store)
-    resume(store)
+def test_resume_hashes_everything_after_index_damage(store, hashed_names):
+    make_older(store)
+    scan_as_resume(store)
     (path,) = index_files(store)
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    hashed.clear()
-    resume(store)
-    assert len(hashed) == len(UNITS)
+    hashed_names.clear()
+    scan_as_resume(store)
+    assert len(hashed_names) == len(UNITS)
 
 
 def test_resume_finds_damage_that_changes_modification_time(store):
-    age(store)
-    victim = resume(store).shards[5]
-    flip_middle_bit(store, victim, keep_time=False)
+    make_older(store)
+    damaged_shard = scan_as_resume(store).shards[5]
+    flip_middle_bit(store, damaged_shard, keep_time=False)
     assert store.inventory().damaged == ()
-    assert resume(store).damaged == (victim,)
-    assert victim not in resume(store).shards
+    assert scan_as_resume(store).damaged == (damaged_shard,)
+    assert damaged_shard not in scan_as_resume(store).shards
 
 
-@pytest.mark.parametrize("detector", ["verify", "export", "merge"])
+@pytest.mark.parametrize("command", ["verify", "export", "merge"])
 @pytest.mark.parametrize("min_rows", [1, 1000])
-def test_hidden_damage_is_found_by_verify_export_and_merge_and_later_resumes(
-    store, monkeypatch, tmp_path, detector, min_rows
+def test_hidden_damage_found_by_other_commands_is_found_by_later_resumes(
+    store, monkeypatch, tmp_path, command, min_rows
 ):
-    age(store)
-    victim = resume(store).shards[5]
-    flip_middle_bit(store, victim, keep_time=True)
-    assert resume(store).damaged == ()
+    make_older(store)
+    damaged_shard = scan_as_resume(store).shards[5]
+    flip_middle_bit(store, damaged_shard, keep_time=True)
+    assert scan_as_resume(store).damaged == ()
     monkeypatch.setattr(index, "MIN_ROWS", min_rows)
-    if detector == "verify":
-        assert [finding.shard for finding in store.verify()] == [victim]
-    elif detector == "export":
+    if command == "verify":
+        assert [finding.shard for finding in store.verify()] == [damaged_shard]
+    elif command == "export":
         with pytest.raises(ShardDamagedError, match="Run the sweep again"):
             store.inventory(verify="all", on_damage="raise")
     else:
         report = merge_folders([store.root], tmp_path / "target")
-        assert [finding.shard for finding in report.conflicts] == [victim]
-    result = resume(store)
-    assert result.damaged == (victim,)
-    assert victim not in result.shards
+        assert [finding.shard for finding in report.conflicts] == [damaged_shard]
+    inventory = scan_as_resume(store)
+    assert inventory.damaged == (damaged_shard,)
+    assert damaged_shard not in inventory.shards
 
 
-def test_compaction_hashes_verified_inputs(store, hashed):
-    age(store)
-    victim = resume(store).shards[5]
-    flip_middle_bit(store, victim, keep_time=True)
-    hashed.clear()
-    assert store.compact().damaged == (victim,)
-    assert sorted(hashed) == sorted([*store.inventory().superseded, victim])
-    assert resume(store).damaged == (victim,)
-    hashed.clear()
-    age(store)
-    (compacted,) = resume(store).shards
-    resume(store)
-    assert hashed == [compacted]
+def test_compaction_hashes_verified_inputs(store, hashed_names):
+    make_older(store)
+    damaged_shard = scan_as_resume(store).shards[5]
+    flip_middle_bit(store, damaged_shard, keep_time=True)
+    hashed_names.clear()
+    assert store.compact().damaged == (damaged_shard,)
+    assert sorted(hashed_names) == sorted([*store.inventory().superseded, damaged_shard])
+    assert scan_as_resume(store).damaged == (damaged_shard,)
+    hashed_names.clear()
+    make_older(store)
+    (compacted,) = scan_as_resume(store).shards
+    scan_as_resume(store)
+    assert hashed_names == [compacted]
 
 
-def test_resume_hashes_only_shards_of_given_networks(store, hashed):
-    age(store)
+def test_resume_hashes_only_shards_of_given_networks(store, hashed_names):
+    make_older(store)
     networks = {("digits", 3), ("cifar100", 4)}
-    result = resume(store, networks=networks, on_damage="report")
-    assert inventory_state(result) == state_without_index(store)
-    assert {network_of(shard) for shard in hashed} == {("digits", 3)}
-    assert len(hashed) == 2
-    hashed.clear()
-    resume(store, networks=networks)
-    assert hashed == []
-    resume(store)
-    assert len(hashed) == len(UNITS) - 2
+    inventory = scan_as_resume(store, networks=networks, on_damage="report")
+    assert inventory_state(inventory) == state_without_index(store)
+    assert {network_of(shard) for shard in hashed_names} == {("digits", 3)}
+    assert len(hashed_names) == 2
+    hashed_names.clear()
+    scan_as_resume(store, networks=networks)
+    assert hashed_names == []
+    scan_as_resume(store)
+    assert len(hashed_names) == len(UNITS) - 2
 
 
-def test_verified_entry_is_preferred_to_unverified_one(store, hashed):
-    age(store)
+def test_verified_entry_is_preferred_to_unverified_one(store, hashed_names):
+    make_older(store)
     other_index = store.root / "other-index"
     store.inventory()
     store.folder.index.rename(other_index)
-    resume(store)
+    scan_as_resume(store)
     for number, path in enumerate(other_index.iterdir()):
         shutil.copy(path, store.folder.index / f"{number:016x}.index")  # sorted before the other file
     store.commit(make_results(make_unit(50)))
     store.inventory()
-    hashed.clear()
-    resume(store)
-    assert len(hashed) == 1
+    hashed_names.clear()
+    scan_as_resume(store)
+    assert len(hashed_names) == 1
 
 
-def test_sweep_resumes_after_export_found_hidden_damage(make_sweep, monkeypatch, hashed):
+def test_sweep_resumes_after_export_found_hidden_damage(make_sweep, monkeypatch, hashed_names):
     monkeypatch.setattr(index, "MIN_ROWS", 1000)
     config = make_sweep()
     run_sweep(config, make_executor)
     store = ShardStore.open(config.results)
-    age(store)
+    make_older(store)
     monkeypatch.setattr(index, "MIN_ROWS", 1)
-    hashed.clear()
+    hashed_names.clear()
     previews = []
     for _ in range(2):
         run_sweep(config, make_executor, on_preview=previews.append)
-    assert sorted(hashed) == list(store.inventory().shards)  # once, in the first run
-    victim = store.inventory().shards[0]
-    flip_middle_bit(store, victim, keep_time=True)
+    assert sorted(hashed_names) == list(store.inventory().shards)  # once, in the first run
+    damaged_shard = store.inventory().shards[0]
+    flip_middle_bit(store, damaged_shard, keep_time=True)
     run_sweep(config, make_executor, on_preview=previews.append)
     assert (previews[-1].missing, previews[-1].damaged) == ((), ())
     with pytest.raises(ShardDamagedError, match="Run the sweep again"):

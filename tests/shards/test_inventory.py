@@ -7,7 +7,9 @@ import pytest
 from robust201.shards import ShardStore
 from tests.support.shard_support import make_results, make_unit
 
-WHOLE, FIRST_STRENGTH, HALF, ACCURACY_ONLY, BOTH_HALVES, ABSENT = UNITS = [make_unit(index) for index in range(6)]
+COMPLETE, FIRST_STRENGTH, FIRST_HALF, ACCURACY_ONLY, BOTH_HALVES, ABSENT = UNITS = [
+    make_unit(index) for index in range(6)
+]
 
 
 @pytest.fixture
@@ -15,9 +17,9 @@ def store(tmp_path: Path) -> ShardStore:
     """A store of units that are complete, incomplete or absent."""
     store = ShardStore.create(tmp_path / "results")
     for results in (
-        make_results(WHOLE),
+        make_results(COMPLETE),
         make_results(FIRST_STRENGTH, strengths=(1.0,)),
-        make_results(HALF, stop=15),
+        make_results(FIRST_HALF, stop=15),
         make_results(ACCURACY_ONLY, measurements=("accuracy",)),
         make_results(BOTH_HALVES, stop=15),
         make_results(BOTH_HALVES, start=15),
@@ -36,7 +38,12 @@ def test_are_complete_reports_units_complete_at_a_strength(store: ShardStore) ->
 
 def test_are_complete_follows_order_of_units(store: ShardStore) -> None:
     inventory = store.inventory()
-    assert inventory.are_complete([ABSENT, WHOLE, HALF, WHOLE], 1.0, ("accuracy",)) == [False, True, False, True]
+    assert inventory.are_complete([ABSENT, COMPLETE, FIRST_HALF, COMPLETE], 1.0, ("accuracy",)) == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert inventory.are_complete([ABSENT], 1.0, ("accuracy",)) == [False]
     assert inventory.are_complete([], 1.0, ("accuracy",)) == []
 

@@ -1,4 +1,4 @@
-"""Shards with more than 256 classes: parts without confusion matrices are merged correctly, also after compaction."""
+"""Shards with more than 256 classes: parts, which have no confusion matrix, are merged correctly, also if compacted."""
 
 from pathlib import Path
 
@@ -10,26 +10,26 @@ from robust201.shards import ShardStore
 from tests.support.shard_support import make_unit
 from tests.tasks.test_many_classes import COMPACT, N_IMAGES, measure
 
-PARTS = ((0, 7), (7, 8), (8, N_IMAGES))
+IMAGE_RANGES = ((0, 7), (7, 8), (8, N_IMAGES))
 MEASUREMENTS = ("accuracy", "predictions")
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_parts_are_read_as_one_result(tmp_path: Path, compacted: bool) -> None:
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_parts_are_read_as_one_result(tmp_path: Path, is_compacted: bool) -> None:
     unit = make_unit(0, key="clean", strengths=(0.0,), n_images=N_IMAGES)
     store = ShardStore.create(tmp_path)
-    for start, stop in PARTS:
+    for start, stop in IMAGE_RANGES:
         part = Part(unit, (0.0,), start, stop)
         store.commit([EvaluationResult(part, 0.0, measure(COMPACT, start, stop), 1.0, {"host": "here"})])
-    if compacted:
+    if is_compacted:
         assert store.compact().outputs == 1
     assert not list(store.verify())
     inventory = store.inventory()
     assert inventory.is_complete(unit, 0.0, MEASUREMENTS)
-    whole = measure(COMPACT)
+    expected = measure(COMPACT)
     values = store.values(unit, 0.0, inventory, MEASUREMENTS)
     (batch,) = store.select([unit], inventory, MEASUREMENTS).iter_batches()
     for name in MEASUREMENTS:
-        np.testing.assert_array_equal(values[name], whole[name])
-        np.testing.assert_array_equal(batch.columns[name][0], whole[name])
+        np.testing.assert_array_equal(values[name], expected[name])
+        np.testing.assert_array_equal(batch.columns[name][0], expected[name])
     assert batch.columns["predictions"].dtype == np.uint16

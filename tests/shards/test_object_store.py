@@ -1,4 +1,4 @@
-"""Shards below a URL: the contract of all backends, and behaviour that only object stores have."""
+"""Storage of shards: the contract of all backends, and behaviour of object stores only."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ from tests.support.shard_support import (
     make_results,
     make_unit,
     start_until,
-    whole,
+    whole_part,
 )
 
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
@@ -48,7 +48,7 @@ def store(url, tmp_path):
     return ShardStore.create(tmp_path / "results", shards=url)
 
 
-def flip_a_byte(store, shard, position=1000):
+def flip_byte(store, shard, position=1000):
     backend = store.folder.backend
     content = bytearray(backend.read(shard))
     content[position] ^= 1
@@ -66,28 +66,28 @@ def test_committed_values_are_read_unchanged(store):
     assert store.inventory().shards == ()
     shards = [store.commit(make_results(unit, measurements=ALL)).shard for unit in UNITS]
     assert assert_complete_store(store, UNITS, ALL).shards == tuple(sorted(shards))
-    # The folder alone determines where the shards are.
+    # The location of the shards is stored in the folder.
     assert ShardStore.open(store.root).inventory().shards == tuple(sorted(shards))
 
 
 def test_flipped_byte_is_detected_and_shard_set_aside(store):
     shards = [store.commit(make_results(unit)).shard for unit in UNITS[:2]]
     original = store.folder.backend.read(shards[0])
-    flip_a_byte(store, shards[0])
+    flip_byte(store, shards[0])
     assert [finding.kind for finding in store.verify()] == ["damaged"]
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shards[0],)
-    assert inventory.missing(UNITS[0], DEFAULT) == (whole(UNITS[0]),)
+    assert inventory.missing(UNITS[0], DEFAULT) == (whole_part(UNITS[0]),)
     assert store.inventory(verify="all").shards == (shards[1],)
-    aside = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
-    aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
-    assert len(aside) == len(original)
-    assert aside != original
+    damaged_content = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
+    damaged_content = damaged_content or (store.root / "damaged" / shards[0]).read_bytes()
+    assert len(damaged_content) == len(original)
+    assert damaged_content != original
     store.commit(make_results(UNITS[0]))
     assert_complete_store(store, UNITS[:2])
 
 
-def test_shard_above_the_limit_is_damaged(store, monkeypatch):
+def test_shard_above_size_limit_is_damaged(store, monkeypatch):
     shard = store.commit(make_results(UNITS[0])).shard
     n_bytes = len(store.folder.backend.read(shard))
     for module in (backends, object_store):
@@ -101,30 +101,32 @@ def test_shard_above_the_limit_is_damaged(store, monkeypatch):
     assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
-def test_resume_hashes_shards_without_reliable_mark(store, url, monkeypatch):
+def test_resume_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
-    hashed = []
-    check = ResultsFolder.check_hash
-    monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: hashed.append(args[1]) or check(*args))
+    hashed_shards = []
+    original_check_hash = ResultsFolder.check_hash
+    monkeypatch.setattr(
+        ResultsFolder, "check_hash", lambda *args: hashed_shards.append(args[1]) or original_check_hash(*args)
+    )
     shards = {store.commit(make_results(unit)).shard for unit in UNITS}
     store.inventory(verify="unverified")
-    assert set(hashed) == shards
-    hashed.clear()
+    assert set(hashed_shards) == shards
+    hashed_shards.clear()
     store.inventory(verify="unverified")
-    # An ETag depends on the content. The files are too young to rely on their times, and a store without either is
-    # never verified.
-    assert set(hashed) == (set() if url.startswith("s3:") else shards)
-    victim = min(shards)
-    flip_a_byte(store, victim)
-    assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (victim,)
+    # ETags of S3 are reliable. Files are too new for their modification times to be reliable, and in-memory shards have
+    # neither, so both are hashed again.
+    assert set(hashed_shards) == (set() if url.startswith("s3:") else shards)
+    damaged_shard = min(shards)
+    flip_byte(store, damaged_shard)
+    assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (damaged_shard,)
 
 
-def test_compaction_during_commits_loses_and_repeats_nothing(store):
+def test_compaction_during_commits_neither_loses_nor_repeats_results(store):
     for unit in UNITS:
         store.commit(make_results(unit))
-    more = [make_unit(architecture, key="aa_square") for architecture in range(6)]
-    compact_while_committing(store, more, LATER)
-    inventory = assert_complete_store(store, UNITS + more)
+    new_units = [make_unit(architecture, key="aa_square") for architecture in range(6)]
+    compact_while_committing(store, new_units, LATER)
+    inventory = assert_complete_store(store, UNITS + new_units)
     assert any(map(is_compacted, inventory.shards))
 
 
@@ -143,20 +145,20 @@ def test_merge_folders_supports_all_backends(store, tmp_path):
     for unit in UNITS:
         store.commit(make_results(unit))
     store.compact()
-    damaged = store.commit(make_results(make_unit(99))).shard
-    flip_a_byte(store, damaged)
+    damaged_shard = store.commit(make_results(make_unit(99))).shard
+    flip_byte(store, damaged_shard)
     report = merge_folders([store.root], tmp_path / "copy")
-    assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged])
+    assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged_shard])
     copy = ShardStore.open(tmp_path / "copy")
     assert_complete_store(copy, UNITS)
-    more = make_unit(50)
-    copy.commit(make_results(more))
-    store.folder.backend.set_aside(damaged)
+    new_unit = make_unit(50)
+    copy.commit(make_results(new_unit))
+    store.folder.backend.set_aside(damaged_shard)
     assert merge_folders([copy.root], store.root).added == 1
-    assert_complete_store(store, [*UNITS, more])
+    assert_complete_store(store, [*UNITS, new_unit])
 
 
-def test_other_files_are_ignored(store, tmp_path):
+def test_scan_ignores_other_files(store, tmp_path):
     shard = store.commit(make_results(UNITS[0])).shard
     if store.folder.shards_url:
         filesystem, root = fsspec.core.url_to_fs(store.folder.shards_url)
@@ -169,37 +171,37 @@ def test_other_files_are_ignored(store, tmp_path):
 # Object stores only
 
 
-def test_first_of_equal_writers_wins(s3, s3_url, tmp_path):
+def test_publish_keeps_object_of_first_writer(s3, s3_url, tmp_path):
     stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
     backend = stores[0].folder.backend
     shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
     (shard,) = shards
     path = f"{BUCKET}/{tmp_path.name}/{shard}"
-    # The condition reaches the server, which rejects an unequal object of the same name.
+    # The server checks the condition, and rejects another object of the same name.
     with pytest.raises(FileExistsError):
         s3.pipe_file(path, b"other", mode="create")
-    written = s3.info(path)["LastModified"]
+    modification_time = s3.info(path)["LastModified"]
     backend.publish(shard, backend.read(shard))
-    assert s3.info(path)["LastModified"] == written
-    # Only a shard that was damaged afterwards is overwritten.
-    flip_a_byte(stores[0], shard)
+    assert s3.info(path)["LastModified"] == modification_time
+    # A shard is only overwritten if it was damaged afterwards.
+    flip_byte(stores[0], shard)
     stores[1].commit(make_results(UNITS[0]))
     assert_complete_store(stores[0], UNITS[:1])
 
 
 def test_large_shard_is_uploaded_in_parts(s3, s3_url, tmp_path, monkeypatch):
-    # Multipart uploads start at a hundred MiB by default; S3's minimum part size is 5 MiB.
+    # By default, s3fs only splits uploads of more than a hundred MiB. S3's minimum part size is 5 MiB.
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
     backend = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
     content = os.urandom(11 << 20)
     name = f"compact-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     for _ in range(2):
-        with backend.writing("digits") as new:
-            new.stream.write(content)
-            new.name = name
+        with backend.open_new_shard("digits") as new_file:
+            new_file.stream.write(content)
+            new_file.name = name
     (entry,) = backend.entries()
     assert (entry.name, entry.n_bytes) == (f"digits/{name}", len(content))
-    assert entry.mark.endswith('-3"')  # three parts
+    assert entry.change_marker.endswith('-3"')  # three parts
     assert backend.read(entry.name) == content
     assert s3.list_multipart_uploads(BUCKET) == []
 
@@ -219,14 +221,14 @@ def test_read_past_end_returns_available_bytes(s3, s3_url, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=() if step == "put" else pytest.mark.slow) for step in PUT_STEPS]
 )
-def test_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
+def test_killed_writer_leaves_complete_object_or_none(s3_url, tmp_path, step):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
     for results in (make_results(make_unit(77)), ()):
         assert start_until(step, store, results).wait() == 9
-    done = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
-    assert any(map(is_compacted, assert_complete_store(store, done).shards)) == (step == "put")
+    complete_units = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
+    assert any(map(is_compacted, assert_complete_store(store, complete_units).shards)) == (step == "put")
     store.commit(make_results(make_unit(77)))
     store.compact()
     assert_complete_store(store, [*UNITS[:2], make_unit(77)])
@@ -235,12 +237,12 @@ def test_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
 def test_scan_finds_shards_just_written_by_others(s3_url, tmp_path):
     reader, writer = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
     for unit in UNITS[:3]:
-        before = len(reader.inventory())
+        n_rows = len(reader.inventory())
         writer.commit(make_results(unit))
-        assert len(reader.inventory()) == before + 2
+        assert len(reader.inventory()) == n_rows + 2
 
 
-def test_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path):
+def test_reading_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     shard = store.commit(make_results(UNITS[0])).shard
     inventory = store.inventory()
@@ -254,31 +256,31 @@ def test_deleted_shard_raises_same_errors_as_in_folder(s3_url, tmp_path):
 # Whole sweeps
 
 
-def export(results: Path, out: Path) -> dict[str, bytes]:
+def export_tree(results: Path, out: Path) -> dict[str, bytes]:
     store = ShardStore.open(results)
     export_dataset(load_plan(results), store, store.inventory(verify="all"), out)
     return read_tree(out)
 
 
 def test_sweep_on_s3_exports_same_bytes_as_in_folder(robust201, write_sweep, s3, s3_url, tmp_path):
-    local, remote = tmp_path / "results", tmp_path / "away"
+    local_results, s3_results = tmp_path / "results", tmp_path / "away"
     assert robust201("run", write_sweep()).code == 0
-    sweep = write_sweep(shards=s3_url, results=str(remote))
-    # One half is computed as a share of a prepared sweep, the rest by a driver.
+    sweep = write_sweep(shards=s3_url, results=str(s3_results))
+    # A `run --share` computes one half of a prepared sweep, and a driver the other.
     assert robust201("plan", "--save", sweep).code == 0
     assert robust201("run", sweep, "--share", "1/2", "--executor", "inline").code == 0
     assert robust201("run", sweep).code == 0
-    assert not (remote / "shards").exists()
+    assert not (s3_results / "shards").exists()
     for command in ("status", "verify", "compact"):
-        assert robust201(command, remote).code == 0, command
-    expected = export(local, tmp_path / "one")
-    assert export(remote, tmp_path / "two") == expected
-    assert robust201("merge", remote, "--out", tmp_path / "joined").code == 0
-    assert export(tmp_path / "joined", tmp_path / "three") == expected
-    assert robust201("run", write_sweep(results=str(remote))).refusal(2)
-    nowhere = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
-    assert "s3://no-such-bucket/sweep" in robust201("run", nowhere).refusal(4)
-    for path in remote.rglob("*.json"):
+        assert robust201(command, s3_results).code == 0, command
+    expected = export_tree(local_results, tmp_path / "one")
+    assert export_tree(s3_results, tmp_path / "two") == expected
+    assert robust201("merge", s3_results, "--out", tmp_path / "joined").code == 0
+    assert export_tree(tmp_path / "joined", tmp_path / "three") == expected
+    assert robust201("run", write_sweep(results=str(s3_results))).refusal(2)
+    sweep_without_bucket = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
+    assert "s3://no-such-bucket/sweep" in robust201("run", sweep_without_bucket).refusal(4)
+    for path in s3_results.rglob("*.json"):
         assert "not-a-secret" not in path.read_text()
 
 
@@ -310,7 +312,7 @@ def test_filesystem_is_reopened_after_fork():
         ("s3://user:secret@host/bucket", "without a user or password"),
         ("bucket/prefix", "such as s3://bucket/prefix"),
         ("s3://", "such as s3://bucket/prefix"),
-        ("simplecache::s3://bucket/prefix", "name the store itself"),
+        ("simplecache::s3://bucket/prefix", "Use the URL of the store itself"),
         ("s33://bucket/prefix", "Did you mean 's3'?"),
         ("file://relative/path", "file:///FOLDER"),
         ("s3://key:secret@bucket/prefix", "without a user or password"),
@@ -330,10 +332,10 @@ def test_filesystem_is_reopened_after_fork():
     ],
 )
 def test_check_url_rejects_unsuitable_urls(sweep_fields, url, message):
-    with pytest.raises(ConfigError, match="shards: expected") as caught:
+    with pytest.raises(ConfigError, match="shards: expected") as error_info:
         parse_config(sweep_fields(shards=url), "test")
-    assert message in str(caught.value)
-    assert "secret" not in str(caught.value)
+    assert message in str(error_info.value)
+    assert "secret" not in str(error_info.value)
 
 
 def test_check_url_normalises_urls(monkeypatch, sweep_fields):
@@ -343,21 +345,21 @@ def test_check_url_normalises_urls(monkeypatch, sweep_fields):
     assert check_url("sftp://user@host:22/paper") == "sftp://user@host:22/paper"
 
 
-def test_run_names_missing_library_and_starts_nothing(robust201, write_sweep, tmp_path, monkeypatch):
-    def missing(*_args, **_named):
+def test_run_reports_missing_library_before_creating_results(robust201, write_sweep, tmp_path, monkeypatch):
+    def raise_import_error(*_args, **_named):
         raise ImportError("Install s3fs to access S3")
 
-    monkeypatch.setattr("robust201.shards.object_store.url_to_fs", missing)
-    refusal = robust201("run", write_sweep(shards="s3://bucket/prefix")).refusal(2)
-    assert "expected the library for s3://, got none installed. Install it with pip install 'robust201[s3]'." in refusal
+    monkeypatch.setattr("robust201.shards.object_store.url_to_fs", raise_import_error)
+    error_line = robust201("run", write_sweep(shards="s3://bucket/prefix")).refusal(2)
+    assert "the library for s3:// is not installed. Install it with pip install 'robust201[s3]'." in error_line
     assert not (tmp_path / "results" / "format.json").exists()
 
 
 def test_unreachable_url_is_not_saved(s3, tmp_path, monkeypatch):
     root = tmp_path / "results"
-    with pytest.raises(StorageError, match="Create the bucket") as caught:
+    with pytest.raises(StorageError, match="Create the bucket") as error_info:
         ShardStore.create(root, shards="s3://no-such-bucket/prefix")
-    assert "s3://no-such-bucket/prefix" in str(caught.value)
+    assert "s3://no-such-bucket/prefix" in str(error_info.value)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     s3fs.S3FileSystem.clear_instance_cache()
@@ -373,10 +375,10 @@ def test_permission_error_names_url_and_gives_advice(s3_url, tmp_path, monkeypat
         raise PermissionError("Access Denied")
 
     monkeypatch.setattr(opened(store), "pipe_file", raise_error)
-    with pytest.raises(StorageError, match=r"may list, read, write and delete") as caught:
+    with pytest.raises(StorageError, match=r"may list, read, write and delete") as error_info:
         store.commit(make_results(UNITS[0]))
-    assert caught.value.exit_code == 4
-    assert s3_url in str(caught.value)
+    assert error_info.value.exit_code == 4
+    assert s3_url in str(error_info.value)
 
 
 def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
@@ -391,12 +393,12 @@ def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
 @pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(38, "NotImplemented")])
 def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, monkeypatch, error):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
-    real = opened(store).pipe_file
+    original_pipe_file = opened(store).pipe_file
 
-    def pipe_file(path, value, mode="overwrite"):
+    def pipe_file(path, content, mode="overwrite"):
         if mode == "create":
             raise error
-        real(path, value)
+        original_pipe_file(path, content)
 
     monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
     for _ in range(2):
@@ -406,32 +408,32 @@ def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, mon
 
 def test_conflicting_upload_is_retried(s3, s3_url, tmp_path, monkeypatch):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
-    real, calls = opened(store).pipe_file, []
+    original_pipe_file, modes = opened(store).pipe_file, []
 
-    def pipe_file(path, value, mode="overwrite"):
-        calls.append(mode)
-        if len(calls) == 1:
+    def pipe_file(path, content, mode="overwrite"):
+        modes.append(mode)
+        if len(modes) == 1:
             conflict = OSError(5, "conflict")
             conflict.__cause__ = Exception()
             conflict.__cause__.response = {"Error": {"Code": "ConditionalRequestConflict"}}
             raise conflict
-        real(path, value, mode=mode)
+        original_pipe_file(path, content, mode=mode)
 
     monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
     store.commit(make_results(UNITS[0]))
-    assert calls == ["create", "create"]
+    assert modes == ["create", "create"]
     assert_complete_store(store, UNITS[:1])
 
 
-def test_folder_with_other_shards_url_is_rejected(tmp_path):
+def test_opening_with_different_shards_url_is_rejected(tmp_path):
     elsewhere = f"file://{tmp_path / 'elsewhere'}"
     ShardStore.create(tmp_path / "away", shards=elsewhere)
     ShardStore.create(tmp_path / "here")
     for root, shards in (("away", ""), ("away", elsewhere + "2"), ("here", elsewhere)):
-        for opening in (ShardStore.create, ShardStore.open):
-            with pytest.raises(ConfigError, match="shards") as caught:
-                opening(tmp_path / root, shards=shards)
-            assert str(tmp_path / root) in str(caught.value)
+        for open_store in (ShardStore.create, ShardStore.open):
+            with pytest.raises(ConfigError, match="shards") as error_info:
+                open_store(tmp_path / root, shards=shards)
+            assert str(tmp_path / root) in str(error_info.value)
     assert ShardStore.create(tmp_path / "away", shards=elsewhere).folder.shards_url == elsewhere
 
 

@@ -1,4 +1,4 @@
-"""The store: committed results are read unchanged, however they are split into parts and folders."""
+"""The store returns committed results unchanged, for any split of the results into parts and folders."""
 
 import errno
 import itertools
@@ -30,7 +30,7 @@ from tests.support.shard_support import (
     make_results,
     make_unit,
     make_values,
-    whole,
+    whole_part,
 )
 
 
@@ -61,7 +61,7 @@ def test_values_returns_only_requested_columns(store):
     assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
 
 
-def test_shard_opens_in_any_parquet_reader(store):
+def test_shard_is_readable_as_plain_parquet(store):
     unit = make_unit()
     shard = store.commit(make_results(unit, measurements=ALL)).shard
     frame = pq.read_table(store.folder.shards.joinpath(shard)).to_pandas()
@@ -86,13 +86,13 @@ def test_shard_name_contains_hash_of_content(store):
 
 
 @settings(max_examples=25)
-@given(cuts=st.sets(st.integers(1, 29), max_size=6), order=st.randoms(use_true_random=False))
-def test_parts_merge_to_whole_for_any_split_and_order(tmp_path_factory, cuts, order):
+@given(cuts=st.sets(st.integers(1, 29), max_size=6), random=st.randoms(use_true_random=False))
+def test_parts_merge_to_all_images_for_any_split_and_order(tmp_path_factory, cuts, random):
     store = ShardStore.create(tmp_path_factory.mktemp("parts"))
     unit = make_unit()
-    edges = [0, *sorted(cuts), unit.n_images]
-    ranges = list(itertools.pairwise(edges))
-    order.shuffle(ranges)
+    bounds = [0, *sorted(cuts), unit.n_images]
+    ranges = list(itertools.pairwise(bounds))
+    random.shuffle(ranges)
     for start, stop in ranges:
         store.commit(make_results(unit, start=start, stop=stop, measurements=ALL))
     inventory = store.inventory()
@@ -103,9 +103,9 @@ def test_parts_merge_to_whole_for_any_split_and_order(tmp_path_factory, cuts, or
         assert_equal_values(store.values(unit, strength, inventory, ALL), expected)
 
 
-def test_missing_groups_strengths_with_same_images(store):
+def test_missing_returns_one_part_for_strengths_that_lack_the_same_images(store):
     unit = make_unit(strengths=(1.0, 2.0, 3.0, 4.0))
-    assert store.inventory().missing(unit, DEFAULT) == (whole(unit),)
+    assert store.inventory().missing(unit, DEFAULT) == (whole_part(unit),)
     store.commit(make_results(unit, strengths=(2.0,)))
     store.commit(make_results(unit, strengths=(3.0,), start=10, stop=20))
     inventory = store.inventory()
@@ -115,38 +115,38 @@ def test_missing_groups_strengths_with_same_images(store):
         Part(unit, (3.0,), 20, 30),
     )
     assert inventory.n_evaluations == 1
-    complete = {s for s in unit.strengths if inventory.is_complete(unit, s, DEFAULT)}
+    complete = {strength for strength in unit.strengths if inventory.is_complete(unit, strength, DEFAULT)}
     assert complete == {2.0}
-    with pytest.raises(IncompleteError, match=r"missing 0:10, 20:30"):
+    with pytest.raises(IncompleteError, match=r"0:10, 20:30 are missing"):
         store.values(unit, 3.0, inventory, DEFAULT)
 
 
 def test_additional_strength_is_missing(store):
     store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
-    more = make_unit(strengths=(1.0, 2.0, 4.0))
-    assert store.inventory().missing(more, DEFAULT) == (Part(more, (2.0,), 0, 30),)
+    extended_unit = make_unit(strengths=(1.0, 2.0, 4.0))
+    assert store.inventory().missing(extended_unit, DEFAULT) == (Part(extended_unit, (2.0,), 0, 30),)
 
 
 def test_additional_measurement_is_missing(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=("accuracy",)))
     assert store.inventory().missing(unit, ("accuracy", "cm")) == ()
-    assert store.inventory().missing(unit, ("accuracy", "confidence")) == (whole(unit),)
+    assert store.inventory().missing(unit, ("accuracy", "confidence")) == (whole_part(unit),)
     store.commit(make_results(unit, measurements=DEFAULT))
     inventory = store.inventory()
     assert inventory.missing(unit, DEFAULT) == ()
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
 
 
-def test_results_of_other_checkpoint_are_foreign(store):
-    unit, other = make_unit(), make_unit(checkpoint="d" * 64)
-    store.commit(make_results(unit))
-    store.commit(make_results(other))
+def test_foreign_counts_results_of_other_weights(store):
+    planned, unplanned = make_unit(), make_unit(checkpoint="d" * 64)
+    store.commit(make_results(planned))
+    store.commit(make_results(unplanned))
     protocol = EvaluationProtocol.of({"key": "pgd"})
     store.save_protocol(protocol)
     inventory = store.inventory()
-    assert inventory.foreign(np.array([unit.id], "S32")) == {other.protocol: 2}
-    assert inventory.foreign(np.array([unit.id, other.id], "S32")) == {}
+    assert inventory.foreign(np.array([planned.id], "S32")) == {unplanned.protocol: 2}
+    assert inventory.foreign(np.array([planned.id, unplanned.id], "S32")) == {}
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     assert inventory.protocol("unknown") == {}
 
@@ -172,20 +172,20 @@ def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, m
         store.commit(make_results(units[9], start=start, stop=stop, measurements=ALL))
     for unit in units[10:]:
         store.commit(make_results(unit, measurements=ALL))
-    selected = [*units[4:], *units[3::-1]]
-    batches = list(store.select(selected, store.inventory(), ALL).iter_batches(measurement))
-    assert [unit for batch in batches for unit in batch.units] == selected
+    ordered_units = [*units[4:], *units[3::-1]]
+    batches = list(store.select(ordered_units, store.inventory(), ALL).iter_batches(measurement))
+    assert [unit for batch in batches for unit in batch.units] == ordered_units
     assert max(len(batch.units) for batch in batches) > 1
     for batch in batches:
         assert sum(batch.bytes_by_unit()) == sum(column.nbytes for column in batch.columns.values())
         for unit, values in [
             *batch.by_unit(),
-            *(pair for i in range(len(batch.units)) for pair in batch[i : i + 1].by_unit()),
+            *(pair for index in range(len(batch.units)) for pair in batch[index : index + 1].by_unit()),
         ]:
             for strength in unit.strengths:
-                stored = make_values(unit, strength, 0, 30, ALL)
-                names = [*stored] if measurement is None else [*fields_of(measurement).values()]
-                assert_equal_values(values[strength], {name: stored[name] for name in names})
+                all_values = make_values(unit, strength, 0, 30, ALL)
+                columns = [*all_values] if measurement is None else [*fields_of(measurement).values()]
+                assert_equal_values(values[strength], {name: all_values[name] for name in columns})
 
 
 @given(
@@ -193,32 +193,38 @@ def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, m
 )
 def test_choose_slices_returns_maximum_disjoint_cover(pairs):
     slices = [Slice(start, stop, row) for row, (start, stop) in enumerate(sorted(pairs))]
-    cover = choose_slices(slices)
-    covered = [i for item in cover for i in range(item.start, item.stop)]
+    chosen = choose_slices(slices)
+    covered = [position for image_slice in chosen for position in range(image_slice.start, image_slice.stop)]
     assert len(covered) == len(set(covered))
-    reachable = [frozenset()]
-    for item in slices:
-        images = frozenset(range(item.start, item.stop))
-        reachable += [images | done for done in reachable if not images & done]
-    assert len(covered) == max(map(len, reachable))
-    missing = [i for start, stop in gaps(cover, 12) for i in range(start, stop)]
-    assert sorted(missing + covered) == list(range(12))
+    possible_choices = [frozenset()]
+    for image_slice in slices:
+        slice_images = frozenset(range(image_slice.start, image_slice.stop))
+        possible_choices += [
+            slice_images | images_of_choice
+            for images_of_choice in possible_choices
+            if not slice_images & images_of_choice
+        ]
+    assert len(covered) == max(map(len, possible_choices))
+    uncovered = [position for start, stop in gaps(chosen, 12) for position in range(start, stop)]
+    assert sorted(uncovered + covered) == list(range(12))
     if (0, 12) in pairs:
-        assert len(cover) == 1
+        assert len(chosen) == 1
 
 
-def test_first_of_equal_shards_by_name_is_used(store):
+def test_slices_uses_first_of_equal_shards_by_name(store):
     unit = make_unit()
     shards = [store.commit(make_results(unit, seed=0)).shard]
-    shards += [store.commit([_slower(result, n) for result in make_results(unit)]).shard for n in (1, 2)]
+    shards += [
+        store.commit([_with_seconds(result, seconds) for result in make_results(unit)]).shard for seconds in (1, 2)
+    ]
     inventory = store.inventory()
-    (row,) = {item.row for item in inventory.slices(unit, 1.0, frozenset())}
+    (row,) = {image_slice.row for image_slice in inventory.slices(unit, 1.0, frozenset())}
     assert inventory.locate(row)[0] == min(shards)
     assert inventory.n_evaluations == 2
     assert store.verify() == []
 
 
-def _slower(result, seconds):
+def _with_seconds(result, seconds):
     return EvaluationResult(result.part, result.strength, result.values, seconds, result.provenance)
 
 
@@ -231,18 +237,20 @@ def test_verify_finds_unequal_duplicates(store):
     assert finding.unit == "#21 digits pgd at 4 images 0:30"
 
 
-def test_verify_finds_parts_that_differ_from_whole(store):
+def test_verify_finds_parts_that_differ_from_result_on_all_images(store):
     unit = make_unit(strengths=(1.0,))
     store.commit(make_results(unit))
     store.commit(make_results(unit, start=0, stop=10))
     store.commit(make_results(unit, start=10, stop=30, measurements=ALL))
     assert store.verify() == []
-    store.folder.backend.set_aside(next(shard for shard in store.inventory().shards if _holds_whole(store, shard)))
+    store.folder.backend.set_aside(
+        next(shard for shard in store.inventory().shards if _is_default_shard_with_all_images(store, shard))
+    )
     store.commit(make_results(unit, seed=5))
     assert [finding.kind for finding in store.verify()] == ["unequal duplicates"]
 
 
-def _holds_whole(store, shard):
+def _is_default_shard_with_all_images(store, shard):
     return (
         pq.read_table(store.folder.shards.joinpath(shard))["stop"][0].as_py() == 30
         and "predictions" not in pq.read_schema(store.folder.shards.joinpath(shard)).names
@@ -268,21 +276,23 @@ def test_create_keeps_existing_shards(store):
 def test_create_rejects_shards_without_format(store):
     store.commit(make_results(make_unit()))
     (store.root / "format.json").unlink()
-    with pytest.raises(InputError, match=r"without format\.json"):
+    with pytest.raises(InputError, match=r"no format\.json"):
         ShardStore.create(store.root)
 
 
-@pytest.mark.parametrize("text", ['{"format":"robust201-results","version":2}', '{"format":"other","version":1}'])
-def test_folder_of_unknown_version_is_rejected(store, text):
-    (store.root / "format.json").write_text(text)
-    for opening in (ShardStore.open, ShardStore.create):
+@pytest.mark.parametrize(
+    "format_json", ['{"format":"robust201-results","version":2}', '{"format":"other","version":1}']
+)
+def test_folder_of_unknown_version_is_rejected(store, format_json):
+    (store.root / "format.json").write_text(format_json)
+    for open_store in (ShardStore.open, ShardStore.create):
         with pytest.raises(FormatVersionError, match="Use the version"):
-            opening(store.root)
+            open_store(store.root)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense"])
-def test_invalid_format_file_is_rejected(store, text):
-    (store.root / "format.json").write_text(text)
+@pytest.mark.parametrize("format_json", ["", "[]", "{}", "nonsense"])
+def test_invalid_format_file_is_rejected(store, format_json):
+    (store.root / "format.json").write_text(format_json)
     with pytest.raises(InputError, match="expected the format"):
         ShardStore.open(store.root)
 
@@ -297,12 +307,12 @@ def test_shard_of_unknown_version_is_rejected(store, monkeypatch):
 
 def test_commit_rejects_inconsistent_results(store):
     unit = make_unit()
-    mixed = [make_results(unit)[0], make_results(make_unit(1))[1]]
-    columns = [make_results(unit)[0], make_results(unit, measurements=ALL)[1]]
-    wrong = make_results(unit)
-    wrong[0].values["cm"][0, 0] += 1
-    twice = [make_results(unit)[0]] * 2
-    for results in ([], mixed, columns, wrong, twice):
+    different_units = [make_results(unit)[0], make_results(make_unit(1))[1]]
+    different_columns = [make_results(unit)[0], make_results(unit, measurements=ALL)[1]]
+    wrong_counts = make_results(unit)
+    wrong_counts[0].values["cm"][0, 0] += 1
+    repeated_strength = [make_results(unit)[0]] * 2
+    for results in ([], different_units, different_columns, wrong_counts, repeated_strength):
         with pytest.raises(EvaluationError, match="failed"):
             store.commit(results)
     assert store.inventory().shards == ()
@@ -317,7 +327,7 @@ def test_find_receipts_returns_receipts_of_commits(store):
         store.commit(make_results(make_unit(21), strengths=(4.0,), start=10, stop=20)),
     ]
     store.commit(make_results(make_unit(22)))
-    parts = [whole(make_unit(21)), Part(make_unit(21), (4.0,), 10, 20)]
+    parts = [whole_part(make_unit(21)), Part(make_unit(21), (4.0,), 10, 20)]
     assert sorted(store.find_receipts(parts, ("accuracy", "cm"))) == sorted(receipts)
 
 
@@ -325,19 +335,19 @@ def test_find_receipts_ignores_other_and_damaged_shards(store):
     unit = make_unit(21)
     receipt = store.commit(make_results(unit, measurements=("accuracy", "cm")))
     store.commit(make_results(make_unit(21, key="fgsm")))
-    receipts = store.find_receipts([whole(unit)], ("accuracy", "cm"))
-    assert [item.shard for item in receipts] == [receipt.shard]
-    assert store.find_receipts([whole(unit)], ("accuracy", "confidence", "cm")) == ()
+    found_receipts = store.find_receipts([whole_part(unit)], ("accuracy", "cm"))
+    assert [found_receipt.shard for found_receipt in found_receipts] == [receipt.shard]
+    assert store.find_receipts([whole_part(unit)], ("accuracy", "confidence", "cm")) == ()
     assert store.find_receipts([Part(unit, unit.strengths, 0, 10)], ("accuracy", "cm")) == ()
     assert store.find_receipts([Part(unit, (2.0,), 0, unit.n_images)], ("accuracy", "cm")) == ()
     flip_middle_bit(store, receipt.shard, keep_time=False)
-    assert store.find_receipts([whole(unit)], ("accuracy", "cm")) == ()
+    assert store.find_receipts([whole_part(unit)], ("accuracy", "cm")) == ()
 
 
 # Several folders
 
 
-def test_merge_folders_joins_shards_and_protocols(tmp_path):
+def test_merge_folders_copies_shards_and_protocols(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     units = [make_unit(architecture) for architecture in range(3)]
     a.commit(make_results(units[0]))
@@ -350,13 +360,13 @@ def test_merge_folders_joins_shards_and_protocols(tmp_path):
     report = merge_folders([a.root, b.root], tmp_path / "all")
     # Equal results of the same unit have the same bytes, so the duplicate is one shard.
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
-    joined = ShardStore.open(tmp_path / "all")
-    inventory = joined.inventory(verify="all")
+    target = ShardStore.open(tmp_path / "all")
+    inventory = target.inventory(verify="all")
     assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
-    assert_equal_values(joined.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
+    assert_equal_values(target.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
-    again = merge_folders([a.root, b.root], tmp_path / "all")
-    assert (again.added, again.present) == (0, 5)
+    second_report = merge_folders([a.root, b.root], tmp_path / "all")
+    assert (second_report.added, second_report.present) == (0, 5)
 
 
 def test_merge_folders_copies_if_links_fail(tmp_path, monkeypatch):
@@ -367,22 +377,22 @@ def test_merge_folders_copies_if_links_fail(tmp_path, monkeypatch):
     a = ShardStore.create(tmp_path / "a")
     shard = a.commit(make_results(make_unit())).shard
     assert merge_folders([a.root], tmp_path / "b").added == 1
-    copied = ShardStore.open(tmp_path / "b")
-    assert copied.folder.shards.joinpath(shard).read_bytes() == a.folder.shards.joinpath(shard).read_bytes()
+    target = ShardStore.open(tmp_path / "b")
+    assert target.folder.shards.joinpath(shard).read_bytes() == a.folder.shards.joinpath(shard).read_bytes()
 
 
 def test_merge_folders_reports_damage_and_unequal_duplicates(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
-    damaged = a.commit(make_results(make_unit(1))).shard
-    flip(a.folder.shards.joinpath(damaged), 2000)
+    damaged_shard = a.commit(make_results(make_unit(1))).shard
+    flip(a.folder.shards.joinpath(damaged_shard), 2000)
     a.commit(make_results(make_unit(2), seed=1))
     b.commit(make_results(make_unit(2), seed=2))
     report = merge_folders([a.root], b.root)
     assert {finding.kind for finding in report.conflicts} == {"damaged", "unequal duplicates"}
-    assert not b.folder.shards.joinpath(damaged).exists()
+    assert not b.folder.shards.joinpath(damaged_shard).exists()
 
 
-def test_columns_of_shards_are_reserved(tmp_path):
+def test_stored_column_names_are_reserved(tmp_path):
     ShardStore.create(tmp_path).commit(make_results(make_unit(key="pgd")))
     (shard,) = (tmp_path / "shards").rglob("*.parquet")
     assert set(pq.read_schema(shard).names) <= RESERVED | set(COLUMNS)

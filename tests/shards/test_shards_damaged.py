@@ -1,4 +1,4 @@
-"""The store and damage: damaged bytes are always detected, and a crash at any step leaves a clean folder."""
+"""Faults of storage: damaged bytes are always detected, and a crash at any step leaves no partial shard."""
 
 import errno
 import os
@@ -66,7 +66,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
 # Crashes and full disks
 
 
-# The steps before and after the rename, which publishes.
+# Steps before and after the rename, which makes the shard visible, run always; the others only as slow tests.
 @pytest.mark.parametrize(
     "step",
     [
@@ -74,7 +74,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
         for step in files.WRITE_STEPS
     ],
 )
-def test_killed_commit_leaves_all_or_nothing(store, step):
+def test_killed_commit_leaves_complete_shard_or_none(store, step):
     store.commit(make_results(make_unit(1)))
     assert start_until(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
@@ -86,33 +86,33 @@ def test_killed_commit_leaves_all_or_nothing(store, step):
     assert store.verify() == []
 
 
-def _fail_at(step_to_fail, error):
+def _fail_at(step_to_fail, error_number):
     def on_step(step):
         if step == step_to_fail:
-            raise OSError(error, os.strerror(error))
+            raise OSError(error_number, os.strerror(error_number))
 
     return on_step
 
 
 @pytest.mark.parametrize("step", files.WRITE_STEPS[:-1])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_leaves_no_files(store, step, error):
-    full = ShardStore(store.root, on_step=_fail_at(step, error))
+@pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_leaves_no_files(store, step, error_number):
+    full_store = ShardStore(store.root, on_step=_fail_at(step, error_number))
     with pytest.raises(StorageFullError, match="Free some space"):
-        full.commit(make_results(make_unit()))
+        full_store.commit(make_results(make_unit()))
     assert [path for path in (store.root / "shards").rglob("*") if path.is_file()] == []
 
 
 def test_full_disk_during_write_raises_storage_full_error(store, monkeypatch):
-    # /dev/full replaces the temporary file: it can be opened, but not flushed.
-    temporary = files.Path.open
+    # The temporary file is replaced by /dev/full, which can be opened but not flushed.
+    original_open = files.Path.open
     monkeypatch.setattr(
         files.Path,
         "open",
         lambda path, *args, **named: (
             open("/dev/full", "wb")  # noqa: SIM115, PTH123
             if path.suffix == ".tmp"
-            else temporary(path, *args, **named)
+            else original_open(path, *args, **named)
         ),
     )
     with pytest.raises(StorageFullError):
@@ -121,14 +121,15 @@ def test_full_disk_during_write_raises_storage_full_error(store, monkeypatch):
     assert store.inventory().shards == ()
 
 
-# Shards that cannot be read now are not damaged: nothing is set aside because of permissions, open files or a server
+# A shard that cannot be read at the moment, because of permissions, open files or a server, is not damaged, and is not
+# set aside.
 
-TRANSIENT = [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT]
+TRANSIENT_ERRNOS = [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT]
 
 
 @pytest.fixture(params=[False, True], ids=["small", "compacted"])
-def one_shard(request, tmp_path):
-    """A store of one shard."""
+def one_shard_store(request, tmp_path):
+    """A store with one shard."""
     store = ShardStore.create(tmp_path / "results")
     for architecture in (3, 5) if request.param else (3,):
         store.commit(make_results(make_unit(architecture)))
@@ -138,80 +139,80 @@ def one_shard(request, tmp_path):
     return store
 
 
-def test_flipped_bits_raise_no_other_exceptions(one_shard):
-    (shard,) = one_shard.inventory().shards
-    path = one_shard.folder.shards.joinpath(shard)
+def test_flipped_footer_bits_raise_only_shard_errors(one_shard_store):
+    (shard,) = one_shard_store.inventory().shards
+    path = one_shard_store.folder.shards.joinpath(shard)
     original = path.read_bytes()
-    footer = len(original) - 8 - int.from_bytes(original[-8:-4], "little")
+    footer_start = len(original) - 8 - int.from_bytes(original[-8:-4], "little")
     n_detected = 0
-    for bit in np.random.default_rng(1).integers(8 * footer, 8 * len(original), 150):
+    for bit in np.random.default_rng(1).integers(8 * footer_start, 8 * len(original), 150):
         flip(path, int(bit))
         try:
-            n_detected += bool(one_shard.inventory(on_damage="report").damaged)
+            n_detected += bool(one_shard_store.inventory(on_damage="report").damaged)
         except FormatVersionError:
             n_detected += 1
         path.write_bytes(original)
     assert n_detected > 0
 
 
-def fail_reads(monkeypatch, number, times=1 << 30):
-    """Make the first reads of shards by the backend fail with an error number."""
-    remaining, path_of = [times], LocalBackend.path
+def fail_reads(monkeypatch, error_number, n_failures=1 << 30):
+    """Make the backend's first `n_failures` reads fail with an error number."""
+    n_remaining, original_path = [n_failures], LocalBackend.path
 
     def path(self, shard):
-        if remaining[0]:
-            remaining[0] -= 1
-            raise OSError(number, os.strerror(number), shard)
-        return path_of(self, shard)
+        if n_remaining[0]:
+            n_remaining[0] -= 1
+            raise OSError(error_number, os.strerror(error_number), shard)
+        return original_path(self, shard)
 
     monkeypatch.setattr(LocalBackend, "path", path)
     monkeypatch.setattr(LocalBackend, "label", lambda _self, shard: shard)
 
 
-@pytest.mark.parametrize("number", TRANSIENT)
-def test_unreadable_shard_is_not_set_aside(one_shard, monkeypatch, number):
-    (shard,) = one_shard.inventory().shards
-    fail_reads(monkeypatch, number)
+@pytest.mark.parametrize("error_number", TRANSIENT_ERRNOS)
+def test_unreadable_shard_is_not_set_aside(one_shard_store, monkeypatch, error_number):
+    (shard,) = one_shard_store.inventory().shards
+    fail_reads(monkeypatch, error_number)
     for on_damage in ("set_aside", "report"):
-        with pytest.raises(StorageError, match=os.strerror(number)) as caught:
-            one_shard.inventory(verify="all", on_damage=on_damage)
-        assert not isinstance(caught.value, ShardDamagedError)
-        assert shard in str(caught.value)
+        with pytest.raises(StorageError, match=os.strerror(error_number)) as error_info:
+            one_shard_store.inventory(verify="all", on_damage=on_damage)
+        assert not isinstance(error_info.value, ShardDamagedError)
+        assert shard in str(error_info.value)
     monkeypatch.undo()
-    assert one_shard.inventory(verify="all").shards == (shard,)
-    assert not one_shard.folder.damaged.exists()
+    assert one_shard_store.inventory(verify="all").shards == (shard,)
+    assert not one_shard_store.folder.damaged.exists()
 
 
-@pytest.mark.parametrize("number", [*TRANSIENT, errno.EIO])
-def test_parquet_readers_distinguish_damage_from_read_errors(one_shard, monkeypatch, number):
-    backend = one_shard.folder.backend
+@pytest.mark.parametrize("error_number", [*TRANSIENT_ERRNOS, errno.EIO])
+def test_parquet_readers_distinguish_damage_from_read_errors(one_shard_store, monkeypatch, error_number):
+    backend = one_shard_store.folder.backend
     (entry,) = backend.entries()
     footer, file = read_footer(backend, entry), ShardFile(backend, entry.name)
 
     def fail(*_arguments, **_named):
-        raise OSError(number, os.strerror(number))
+        raise OSError(error_number, os.strerror(error_number))
 
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.read_row_groups", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__init__", fail)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__del__", lambda _self: None, raising=False)
-    attempts = [lambda: file.read(0), lambda: ShardFile(backend, entry.name)]
+    readers = [lambda: file.read(0), lambda: ShardFile(backend, entry.name)]
     if not footer.identity:
-        attempts.append(lambda: read_shard_rows(backend, entry.name, footer))
-    for attempt in attempts:
-        with pytest.raises(StorageError, match=os.strerror(number)) as caught:
-            attempt()
-        assert not isinstance(caught.value, ShardDamagedError)
+        readers.append(lambda: read_shard_rows(backend, entry.name, footer))
+    for run_reader in readers:
+        with pytest.raises(StorageError, match=os.strerror(error_number)) as error_info:
+            run_reader()
+        assert not isinstance(error_info.value, ShardDamagedError)
 
 
-def test_input_output_error_is_retried(one_shard, monkeypatch):
-    (shard,) = one_shard.inventory().shards
-    fail_reads(monkeypatch, errno.EIO, times=1)
-    one_shard.folder.verify_hash(shard)
-    assert one_shard.inventory(verify="all").damaged == ()
+def test_input_output_error_is_retried(one_shard_store, monkeypatch):
+    (shard,) = one_shard_store.inventory().shards
+    fail_reads(monkeypatch, errno.EIO, n_failures=1)
+    one_shard_store.folder.verify_hash(shard)
+    assert one_shard_store.inventory(verify="all").damaged == ()
 
 
-def test_repeated_input_output_error_is_damage(one_shard, monkeypatch):
-    (shard,) = one_shard.inventory().shards
-    fail_reads(monkeypatch, errno.EIO, times=2)
+def test_repeated_input_output_error_is_damage(one_shard_store, monkeypatch):
+    (shard,) = one_shard_store.inventory().shards
+    fail_reads(monkeypatch, errno.EIO, n_failures=2)
     with pytest.raises(ShardDamagedError, match="recomputes its evaluations"):
-        one_shard.folder.verify_hash(shard)
+        one_shard_store.folder.verify_hash(shard)

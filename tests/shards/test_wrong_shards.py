@@ -1,5 +1,5 @@
-"""Shards with wrong contents under names that match their hashes: rejected by every reader, reported, and
-recomputed."""
+"""Shards with wrong contents, whose names match their hashes. Every reader rejects them, `verify` reports them, and a
+run recomputes them."""
 
 import contextlib
 import resource
@@ -14,86 +14,86 @@ from robust201.shards import ShardStore, merge_folders, requeue_shards
 from robust201.shards.parquet import ShardFile, row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
-from tests.support.shard_support import ALL, DEFAULT, make_results, make_unit, whole
+from tests.support.shard_support import ALL, DEFAULT, make_results, make_unit, whole_part
 from tests.support.wrong_shards import WRONG_FOOTERS, WRONG_TABLES, name_by_hash, rewrite_shard, with_column
 
-BAD, GOOD = make_unit(3), make_unit(5)
+DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 
 
 @pytest.fixture(params=["small", pytest.param("compacted", marks=pytest.mark.slow)])
 def store(request, tmp_path):
-    """A store of two units; tests damage the first."""
+    """A store with two units; tests damage the first."""
     store = ShardStore.create(tmp_path / "results")
-    store.commit(make_results(BAD))
+    store.commit(make_results(DAMAGED_UNIT))
     if request.param == "compacted":
         store.commit(make_results(make_unit(4)))
         for _ in range(2):
             store.compact(grace_seconds=0)
-    store.commit(make_results(GOOD))
+    store.commit(make_results(INTACT_UNIT))
     return store
 
 
-def damaged_path(store):
-    first = sorted(store.folder.shards.rglob("*.parquet"))
-    return next((path for path in first if path.name.startswith("compact-")), first[0])
+def path_to_damage(store):
+    paths = sorted(store.folder.shards.rglob("*.parquet"))
+    return next((path for path in paths if path.name.startswith("compact-")), paths[0])
 
 
-def read_everything(store):
-    """Run every reader of shards on a folder; they may only raise robust201's errors."""
+def run_all_readers(store):
+    """Run every reader of shards on a folder; readers may only raise errors of robust201."""
     inventory = store.inventory(on_damage="report")
-    store.find_receipts([whole(BAD)], DEFAULT)
-    for read in (
-        lambda: store.values(BAD, 1.0, inventory, DEFAULT),
-        lambda: list(store.select([BAD], inventory, DEFAULT).iter_values(None)),
+    store.find_receipts([whole_part(DAMAGED_UNIT)], DEFAULT)
+    for run_reader in (
+        lambda: store.values(DAMAGED_UNIT, 1.0, inventory, DEFAULT),
+        lambda: list(store.select([DAMAGED_UNIT], inventory, DEFAULT).iter_values(None)),
         lambda: store.check_rows(inventory),
         lambda: merge_folders([store.root], store.root.with_name("merged")),
         lambda: store.compact(grace_seconds=0),
     ):
         with contextlib.suppress(RobustError):
-            read()
+            run_reader()
 
 
-def assert_reported_and_requeued(store):
+def assert_verify_reports_and_requeue_repairs(store):
     findings = store.verify()
     assert findings
     inventory = store.inventory(verify="all", on_damage="report")
     assert requeue_shards(store.folder, inventory, findings)
-    store.commit(make_results(BAD))
+    store.commit(make_results(DAMAGED_UNIT))
     if not store.inventory().is_complete(make_unit(4), 1.0, DEFAULT):
         store.commit(make_results(make_unit(4)))
     assert store.verify() == []
     inventory = store.inventory(verify="all")
-    for unit in (BAD, GOOD):
+    for unit in (DAMAGED_UNIT, INTACT_UNIT):
         assert inventory.missing(unit, DEFAULT) == ()
 
 
 @pytest.mark.parametrize("fault", WRONG_TABLES)
 def test_wrong_table_is_reported_and_requeued(store, fault):
-    path = damaged_path(store)
+    path = path_to_damage(store)
     if fault == "a repeated row" and path.name.startswith("compact-"):
-        pytest.skip("equal rows may be repeated, and count once")
+        pytest.skip("a compacted shard may repeat equal rows, which count once")
     if fault == "a missing row" and path.name.startswith("compact-"):
         pytest.skip("the result is a valid compacted shard")
     rewrite_shard(path, WRONG_TABLES[fault])
-    read_everything(store)
-    assert_reported_and_requeued(store)
+    run_all_readers(store)
+    assert_verify_reports_and_requeue_repairs(store)
 
 
 @pytest.mark.parametrize("fault", WRONG_FOOTERS)
 def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     store = ShardStore.create(tmp_path / "results")
-    store.commit(make_results(BAD))
-    store.commit(make_results(GOOD))
-    rewrite_shard(damaged_path(store), footer=WRONG_FOOTERS[fault])
-    read_everything(store)
+    store.commit(make_results(DAMAGED_UNIT))
+    store.commit(make_results(INTACT_UNIT))
+    rewrite_shard(path_to_damage(store), footer=WRONG_FOOTERS[fault])
+    run_all_readers(store)
     assert len(store.inventory(on_damage="report").damaged) == 1
-    assert_reported_and_requeued(store)
+    assert_verify_reports_and_requeue_repairs(store)
 
 
 def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
     store = ShardStore.create(tmp_path / "results")
-    store.commit(make_results(BAD))
-    path = rewrite_shard(damaged_path(store), WRONG_TABLES["forty million values"])
+    store.commit(make_results(DAMAGED_UNIT))
+    path = rewrite_shard(path_to_damage(store), WRONG_TABLES["forty million values"])
     assert path.stat().st_size < 30_000
     allocated = pa.total_allocated_bytes()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -104,17 +104,17 @@ def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
 
 
 def test_damaged_footer_does_not_abort_process(tmp_path):
-    """Arrow's view of column chunks aborts the interpreter if a chunk lacks its metadata."""
+    """`parse_row_groups` is used because Arrow aborts the interpreter if a column chunk lacks its metadata."""
     store = ShardStore.create(tmp_path / "results")
-    store.commit(make_results(BAD))
-    path = damaged_path(store)
+    store.commit(make_results(DAMAGED_UNIT))
+    path = path_to_damage(store)
     original = path.read_bytes()
-    length = int.from_bytes(original[-8:-4], "little")
-    draws = np.random.default_rng(0)
+    footer_bytes = int.from_bytes(original[-8:-4], "little")
+    random = np.random.default_rng(0)
     n_rejected = 0
     for _ in range(300):
         content = bytearray(original)
-        content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
+        content[-8 - int(random.integers(1, footer_bytes))] ^= 1 << int(random.integers(8))
         path.unlink()
         path = name_by_hash(path, bytes(content))
         try:
@@ -131,7 +131,7 @@ def test_damaged_footer_does_not_abort_process(tmp_path):
 
 @pytest.mark.parametrize("measurements", [DEFAULT, ALL, ("accuracy", "cm")])
 def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
-    """Random changes of random rows: exactly the rows that `check_values` rejects are suspects."""
+    """After a random change of a random row, the suspects are exactly the rows that `check_values` rejects."""
     store = ShardStore.create(tmp_path / "results")
     unit = make_unit(strengths=tuple(map(float, range(1, 9))))
     shard = store.commit(make_results(unit, measurements=measurements)).shard
@@ -140,30 +140,32 @@ def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
     suspects, images = find_suspects(table, file.columns)
     assert not suspects.any()
     assert images.tolist() == [[10, 10, 10]] * 8
-    draws = np.random.default_rng(0)
-    n_wrong = 0
+    random = np.random.default_rng(0)
+    n_invalid = 0
     for _ in range(150):
-        name = str(draws.choice(file.columns))
+        name = str(random.choice(file.columns))
         cells = table[name].to_pylist()
-        row = int(draws.integers(8))
-        change = draws.choice([0.0, 1.0, -1.0, 1e-9, 1e-3, float("nan")])
-        if isinstance(cells[row], list):
-            index = int(draws.integers(len(cells[row])))
-            whole_number = isinstance(cells[row][index], int)
-            cells[row][index] += int(draws.integers(0, 2)) if whole_number else change
+        changed_row = int(random.integers(8))
+        change = random.choice([0.0, 1.0, -1.0, 1e-9, 1e-3, float("nan")])
+        if isinstance(cells[changed_row], list):
+            element = int(random.integers(len(cells[changed_row])))
+            is_integer = isinstance(cells[changed_row][element], int)
+            cells[changed_row][element] += int(random.integers(0, 2)) if is_integer else change
         else:
-            cells[row] += change
-        changed = with_column(name, lambda t, cells=cells, name=name: pa.array(cells, t.schema.field(name).type))(table)
+            cells[changed_row] += change
+        changed = with_column(
+            name, lambda original, cells=cells, name=name: pa.array(cells, original.schema.field(name).type)
+        )(table)
         suspects, _ = find_suspects(changed, file.columns)
         for position in range(8):
             try:
                 check_values(row_values(changed, position, file.columns), 30)
             except EvaluationError:
-                n_wrong += 1
-                assert suspects[position], (name, row, change)
+                n_invalid += 1
+                assert suspects[position], (name, changed_row, change)
             else:
-                assert not suspects[position], (name, row, change)
-    assert n_wrong > 50
+                assert not suspects[position], (name, changed_row, change)
+    assert n_invalid > 50
 
 
 def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, tmp_path):
@@ -178,9 +180,9 @@ def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, 
         return pa.array(cells, kind)
 
     rewrite_shard(path, with_column("confidence_label", halve))
-    line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
-    assert "rows of confidence_label to sum to 1" in line
-    assert "robust201 verify" in line
+    error_line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
+    assert "rows of confidence_label to sum to 1" in error_line
+    assert "robust201 verify" in error_line
     assert not (tmp_path / "after" / "SHA256SUMS").exists()
     assert robust201("verify", finished, "--requeue").code == 3
 
@@ -189,19 +191,19 @@ NESTED_LISTS = b"\x99" * 40_000  # lists of nine lists
 NESTED_STRUCTS = b"\x1c" * 40_000
 
 
-@pytest.mark.parametrize("field", [b"\x49", b"\x19"], ids=["row groups", "a skipped field"])
-@pytest.mark.parametrize("nested", [NESTED_LISTS, NESTED_STRUCTS], ids=["lists", "structs"])
-def test_parse_row_groups_rejects_deep_nesting(field, nested):
+@pytest.mark.parametrize("field_header", [b"\x49", b"\x19"], ids=["row groups", "a skipped field"])
+@pytest.mark.parametrize("nested_bytes", [NESTED_LISTS, NESTED_STRUCTS], ids=["lists", "structs"])
+def test_parse_row_groups_rejects_deep_nesting(field_header, nested_bytes):
     with pytest.raises(ValueError, match="a damaged Parquet footer"):
-        parse_row_groups(field + nested)
+        parse_row_groups(field_header + nested_bytes)
 
 
 def test_verify_reports_zero_matrix_without_warning(tmp_path):
     store = ShardStore.create(tmp_path / "results")
-    store.commit(make_results(BAD))
-    rewrite_shard(damaged_path(store), with_column("cm", _zeros))
+    store.commit(make_results(DAMAGED_UNIT))
+    rewrite_shard(path_to_damage(store), with_column("cm", _make_zero_matrices))
     assert store.verify()
 
 
-def _zeros(table: pa.Table) -> pa.Array:
+def _make_zero_matrices(table: pa.Table) -> pa.Array:
     return pa.array([[0] * len(cells) for cells in table["cm"].to_pylist()], table.schema.field("cm").type)

@@ -57,7 +57,7 @@ def assert_equal_values(values, expected):
         assert values[name].tobytes() == expected[name].tobytes(), name
 
 
-def whole(unit):
+def whole_part(unit):
     return Part(unit, unit.strengths, 0, unit.n_images)
 
 

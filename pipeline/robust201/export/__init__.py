@@ -1,11 +1,19 @@
-"""Export finished evaluations as a dataset in the published layout; verify, convert, compare and upload datasets.
+"""Export of finished evaluations as a dataset in the published layout, and tools for such datasets.
 
-`writing` writes an export. It uses `groups` (which units are exported, and what they lack), `json_files` and
-`parquet_files` (the two file formats), `written_file` (what both formats share), `published_layout` (Parquet columns
-and names of architectures), `pool` (processes that write files), `folder` (replaces an earlier export), `listing`
-(SHA256SUMS), and `side_files` and `card` (the files beside the results). `key_rows` reads a dataset's files as rows,
-`conversion` writes Parquet files for a JSON dataset, `verify` checks a results folder and `verify_dataset` a dataset,
-`diff` compares two result sets, `hub` uploads a dataset.
+`writing` writes an export. It uses these modules:
+
+- `groups`: units to export, and their missing evaluations
+- `json_files`, `parquet_files`: the two formats of result files
+- `written_file`: base class of both formats
+- `published_layout`: Parquet columns and names of architectures
+- `pool`: processes that write files
+- `folder`: replacement of an earlier export
+- `listing`: the listing SHA256SUMS
+- `side_files`, `card`: all other files
+
+`key_rows` reads a dataset's files as rows, `conversion` writes Parquet files for a dataset of JSON files, `verify`
+checks a results folder, `verify_dataset` checks a dataset, `diff` compares two result sets, and `hub` uploads a
+dataset.
 """
 
 from robust201.export.groups import KeyStyle

@@ -1,8 +1,8 @@
 """The dataset card and the machine-readable metadata of an export.
 
-README.md is a card for the Hugging Face Hub (its YAML front matter has one configuration per dataset); croissant.json
-is in the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither contains a date or a path, so that equal
-results give equal bytes.
+README.md is a dataset card for the Hugging Face Hub. Its YAML front matter has one configuration per dataset.
+croissant.json is in the format Croissant 1.0 (http://mlcommons.org/croissant/1.0). Neither file contains a date or an
+absolute path, so that equal results give equal bytes.
 """
 
 import json
@@ -63,20 +63,20 @@ _CONTEXT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Contents of a card.
+    """Facts about an export from which its card is written.
 
     Attributes:
         name: name of the sweep.
-        licence: SPDX identifier.
+        licence: SPDX identifier of the licence.
         layout: layout of the search space.
         groups: the exported groups.
         measurements: names of the measurements.
         protocols: the protocols, with their numbers of evaluations.
-        files: all files written so far.
-        columns: columns of the Parquet files of all keys except measures; empty if there are none.
-        measures: columns of each measure's Parquet files, by key as spelled in the export.
+        files: all files that were written before the card.
+        columns: columns of the Parquet files of all keys except measures; empty if there are no such files.
+        measures: columns of each measure's Parquet files, by key in the export's spelling.
         left_out: keys of the sweep that were not evaluated on a dataset, by dataset.
-        sampled: datasets and keys whose accuracies are estimates for most networks.
+        sampled: (dataset, key) pairs for which most networks have estimated accuracies.
     """
 
     name: str
@@ -101,7 +101,7 @@ class CardFacts:
 
     @property
     def parquet_files(self) -> dict[str, tuple[str, str]]:
-        """Dataset and key of each Parquet file by its name, as spelled in the names of its folders."""
+        """Dataset and key of each Parquet file by file name, in the spelling of the file's folders."""
         paths = (file.name.split("/") for file in self.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
         return {"/".join(path): (path[1].removeprefix("dataset="), path[2].removeprefix("key=")) for path in paths}
 
@@ -113,108 +113,115 @@ class CardFacts:
     def description(self) -> str:
         n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
         networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
-        measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
-        measures = "; ".join(f"{key} ({names})" for key, names in measured.items())
+        measurements_by_key = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
+        measures_text = "; ".join(f"{key} ({names})" for key, names in measurements_by_key.items())
         image_keys = [group for group in self.groups if not group.is_measure]
-        if measured and not image_keys:
-            return f"Measures of {networks}: {measures}."
+        if measurements_by_key and not image_keys:
+            return f"Measures of {networks}: {measures_text}."
         n_evaluations = sum(group.n_evaluations for group in image_keys)
         sentence = (
             f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
             "attacks and under common corruptions."
         )
-        return f"{sentence} And measures of the networks: {measures}." if measured else sentence
+        return f"{sentence} And measures of the networks: {measures_text}." if measurements_by_key else sentence
 
 
 def check_licence(licence: str, out: Path) -> None:
-    """Check that a licence has the characters of an SPDX expression, which need no escaping in YAML and JSON.
+    """Check that a licence only has characters of SPDX expressions, which need no escaping in YAML and JSON.
 
     Raises:
-        ConfigError: it has other characters.
+        ConfigError: the licence has other characters, or is too long.
     """
     if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
         raise ConfigError(
-            f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
-            f"200 of them, got {reprlib.repr(licence)}. Name it by its SPDX identifier, such as --licence CC-BY-4.0."
+            f"Exporting failed for {out}: expected a licence of at most 200 letters, digits, single spaces and "
+            f". + - ( ), got {reprlib.repr(licence)}. Use an SPDX identifier, such as --licence CC-BY-4.0."
         )
 
 
 def card_text(facts: CardFacts) -> str:
     """Return the content of README.md."""
     sections = [
-        _front_matter(facts),
+        _front_matter_section(facts),
         f"# {facts.title}\n",
         f"{facts.description} Written by robust201 {__version__}.\n",
-        _contents(facts),
-        _protocol(facts),
-        _layout(facts),
-        _columns(facts),
-        _licence(facts),
+        _contents_section(facts),
+        _protocol_section(facts),
+        _layout_section(facts),
+        _columns_section(facts),
+        _licence_section(facts),
         f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{PAPER_BIBTEX}\n```\n",
-        _checksums(facts),
+        _checksums_section(facts),
     ]
     return "\n".join(section for section in sections if section)
 
 
-def _front_matter(facts: CardFacts) -> str:
+def _front_matter_section(facts: CardFacts) -> str:
     n_evaluations = sum(group.n_evaluations for group in facts.groups)
     bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-    front: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "pretty_name": facts.title,
         "license": facts.licence,
         "tags": list(facts.layout.tags),
-        "size_categories": [next((name for bound, name in bounds if n_evaluations < bound), "1M<n<10M")],
+        "size_categories": [next((name for limit, name in bounds if n_evaluations < limit), "1M<n<10M")],
     }
     if facts.has_parquet:
-        front["configs"] = _configurations(facts)
-    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+        fields["configs"] = _configurations(facts)
+    return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n"
 
 
 def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
-    """Return one configuration per dataset and one per measure, since a configuration's files need equal columns."""
+    """Return one configuration per dataset and one per measure.
+
+    Measures need their own configurations, because all files of a configuration must have the same columns.
+    """
     if not facts.measures:
         return [
-            {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
-            for name in facts.datasets
+            {"config_name": dataset, "data_files": f"{PARQUET_FOLDER}/dataset={dataset}/**/*.parquet"}
+            for dataset in facts.datasets
         ]
     configurations = []
     for dataset in facts.datasets:
-        files = {key: name for name, (other, key) in facts.parquet_files.items() if other == dataset}
-        image_keys = [name for key, name in files.items() if key not in facts.measures]
-        measures = {key: name for key, name in files.items() if key in facts.measures}
+        names_by_key = {
+            key: file_name for file_name, (file_dataset, key) in facts.parquet_files.items() if file_dataset == dataset
+        }
+        image_keys = [file_name for key, file_name in names_by_key.items() if key not in facts.measures]
+        measure_names = {key: file_name for key, file_name in names_by_key.items() if key in facts.measures}
         if image_keys:
             configurations.append({"config_name": dataset, "data_files": image_keys})
-        configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
+        configurations += [
+            {"config_name": f"{dataset}-{key}", "data_files": file_name} for key, file_name in measure_names.items()
+        ]
     return configurations
 
 
-def _contents(facts: CardFacts) -> str:
+def _contents_section(facts: CardFacts) -> str:
     lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
     for group in facts.groups:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
         n_architectures = len({unit.architecture for unit in group.complete_units})
         lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
-    text = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
-    others = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
-    for key, constraint in others.items():
+    notes = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    constraints = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
+    for key, constraint in constraints.items():
         if constraint is None:
-            text += f" Strengths of `{key}` are what its function takes."
+            notes += f" Strengths of `{key}` are what its function takes."
         elif constraint != LINF:
-            text += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
+            notes += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
     if any(group.is_measure for group in facts.groups):
-        text += " Measures have no strength, which is 0."
+        notes += " Measures have no strength, which is 0."
     for dataset, keys in facts.left_out.items():
-        text += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
+        notes += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
     if facts.sampled:
-        names = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
-        text += (
-            f" Under {names}, only the pilot networks were evaluated on all images. Accuracies of the others "
+        sampled_keys = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
+        notes += (
+            f" Under {sampled_keys}, only the pilot networks were evaluated on all images. Accuracies of the others "
             "are estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
         )
-    return "\n".join([*lines, "", text, ""])
+    return "\n".join([*lines, "", notes, ""])
 
 
-def _protocol(facts: CardFacts) -> str:
+def _protocol_section(facts: CardFacts) -> str:
     engines = sorted({str(protocol.payload.get("engine", "unknown")) for protocol in facts.protocols})
     precisions = sorted({str(protocol.payload.get("precision", "unknown")) for protocol in facts.protocols})
     return (
@@ -226,32 +233,32 @@ def _protocol(facts: CardFacts) -> str:
     )
 
 
-def _layout(facts: CardFacts) -> str:
+def _layout_section(facts: CardFacts) -> str:
     parquet_files = facts.parquet_files
     json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and not file.name.endswith(".parquet")]
-    parts = ["## Files\n"]
+    items = ["## Files\n"]
     if json_sizes:
-        parts.append(
+        items.append(
             f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
             "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
             f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
             f"{facts.layout.meta_description}"
         )
     if facts.has_parquet:
-        size = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
-        parts.append(
-            f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {size:,.1f} MB: one row per "
+        megabytes = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
+        items.append(
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {megabytes:,.1f} MB: one row per "
             f"evaluation, read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     if CORRECT_BITS in facts.columns:
-        parts.append(
+        items.append(
             f"- `{images_name('<dataset>')}`: the images that the bits of `{CORRECT_BITS}` stand for, in their order: "
             "row of the test split, label, SHA-256 of the pixels"
         )
-    return "\n".join([*parts, ""])
+    return "\n".join([*items, ""])
 
 
-def _columns(facts: CardFacts) -> str:
+def _columns_section(facts: CardFacts) -> str:
     if not facts.has_parquet:
         return ""
     lines = ["## Columns"]
@@ -267,14 +274,14 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
     return lines + [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in columns.items()]
 
 
-def _licence(facts: CardFacts) -> str:
+def _licence_section(facts: CardFacts) -> str:
     custom = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
-    others = f" That of the images of {custom} is not stated." if custom else ""
-    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{others}"
+    custom_note = f" That of the images of {custom} is not stated." if custom else ""
+    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{custom_note}"
     return f"## Licence\n\n{text}\n"
 
 
-def _checksums(facts: CardFacts) -> str:
+def _checksums_section(facts: CardFacts) -> str:
     lines = ["## Checksums", "", f"`sha256sum -c {CHECKSUM_FILE}` checks every file.", ""]
     lines += ["| file | bytes | SHA-256 |", "|---|---|---|"]
     lines += [f"| `{file.name}` | {file.n_bytes} | `{file.sha256}` |" for file in facts.files]
@@ -293,43 +300,45 @@ def croissant_text(facts: CardFacts) -> str:
         "url": PROJECT_URL,
         "version": __version__,
         "citeAs": PAPER_BIBTEX,
-        "distribution": [_file_object(file) for file in facts.files],
+        "distribution": [_make_file_object(file) for file in facts.files],
     }
     record_sets = []
     if facts.columns:
         all_files = f"{PARQUET_FOLDER}/**/*.parquet"
         keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
         image_key_files = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
-        payload["distribution"].append(_file_set("parquet-files", image_key_files if facts.measures else all_files))
+        payload["distribution"].append(
+            _make_file_set("parquet-files", image_key_files if facts.measures else all_files)
+        )
         description = "One row per evaluation: an architecture on a dataset under a key at a strength."
-        record_sets.append(_record_set("evaluations", "parquet-files", description, facts.columns))
+        record_sets.append(_make_record_set("evaluations", "parquet-files", description, facts.columns))
     for key, columns in facts.measures.items():
-        files, description = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
-        payload["distribution"].append(_file_set(files, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
-        record_sets.append(_record_set(f"measure-{key}", files, description, columns))
+        file_set, description = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
+        payload["distribution"].append(_make_file_set(file_set, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
+        record_sets.append(_make_record_set(f"measure-{key}", file_set, description, columns))
     if record_sets:
         payload["recordSet"] = record_sets
     return json.dumps(payload, indent=1) + "\n"
 
 
-def _node(node_type: str, name: str, **fields: Any) -> dict[str, Any]:
+def _make_node(node_type: str, name: str, **fields: Any) -> dict[str, Any]:
     return {"@type": f"cr:{node_type}", "@id": name, "name": name, **fields}
 
 
-def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
-    return _node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
+def _make_file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
+    return _make_node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
 
 
-def _record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
-    # Croissant 1.0 has no type for bytes.
+def _make_record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
+    # Binary columns are left out, because Croissant 1.0 has no type for bytes.
     representable = {
         column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
     }
-    fields = [_field(name, files, column_name, column) for column_name, column in representable.items()]
-    return _node("RecordSet", name, description=description, field=fields)
+    fields = [_make_field(name, files, column_name, column) for column_name, column in representable.items()]
+    return _make_node("RecordSet", name, description=description, field=fields)
 
 
-def _file_object(file: WrittenFile) -> dict[str, Any]:
+def _make_file_object(file: WrittenFile) -> dict[str, Any]:
     encodings = {
         ".parquet": "application/x-parquet",
         ".json": "application/json",
@@ -338,7 +347,7 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
         ".yaml": "application/yaml",
         ".md": "text/markdown",
     }
-    return _node(
+    return _make_node(
         "FileObject",
         file.name,
         contentUrl=file.name,
@@ -348,16 +357,16 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
     )
 
 
-def _field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
+def _make_field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
     is_text = pa.types.is_dictionary(column.leaf) or pa.types.is_string(column.leaf)
     is_float = pa.types.is_floating(column.leaf)
-    base = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
+    data_type = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
     field: dict[str, Any] = {
         "@type": "cr:Field",
         "@id": f"{record_set}/{name}",
         "name": name,
         "description": column.meaning,
-        "dataType": base,
+        "dataType": data_type,
         "source": {"fileSet": {"@id": files}, "extract": {"column": name}},
     }
     if column.repeated:

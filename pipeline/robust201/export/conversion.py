@@ -1,4 +1,4 @@
-"""Conversion of a dataset's JSON files to Parquet files, from which single values can be read quickly."""
+"""Conversion of a dataset's JSON files to Parquet files, which are faster for reading single values."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -25,7 +25,7 @@ class ConversionReport:
 
     Attributes:
         written: names of the written files, relative to the folder.
-        kept: names of existing files that were kept: up to date, or written by an export.
+        kept: names of existing files that were not changed, because they are up to date or an export wrote them.
         remarks: values in a variant of the format that exports do not write (see `KeyRows.remarks`).
     """
 
@@ -37,88 +37,106 @@ class ConversionReport:
 def convert_dataset(
     folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> ConversionReport:
-    """Write a dataset's JSON results also as Parquet files, in the layout of an export, to its folder ``parquet``.
+    """Write Parquet files with the results of a dataset's JSON files, as an export does, to its folder ``parquet``.
 
-    Keys are converted one by one with one row group in memory, and each file is complete or absent. An interrupted
-    conversion is resumed by the next call, and a repeated one rewrites only files whose JSON files have changed. If the
-    folder has a listing, the new files are added to it. `progress` is called with (keys done, keys in total).
+    Keys are converted one by one, with one row group in memory. Each file is complete or does not exist. If a
+    conversion is interrupted, the next call resumes it. A repeated conversion only rewrites files whose JSON files have
+    changed. If the folder has a listing, the new files are added to it. `progress` is called with the number of
+    converted keys and the number of all keys.
 
     Raises:
         ResultsError: the folder has no JSON results, a file is damaged, or files have different architectures.
     """
-    stale = _find_stale(folder)
-    _remove_from_listings(folder, stale)  # a file that differs from its listing could not be opened
+    stale_names = _find_changed_conversions(folder)
+    _remove_from_listings(folder, stale_names)  # otherwise these files could not be opened
     dataset = RobustnessDataset(folder)
-    pairs = ((name, key) for name in dataset.data for key in dataset.keys_all)
-    keys = [key for name, spelling in pairs if (key := _JsonKey.find(dataset.files, name, spelling)) is not None]
-    if not keys:
+    dataset_keys = ((dataset_name, json_key) for dataset_name in dataset.data for json_key in dataset.keys_all)
+    json_keys = [
+        json_key
+        for dataset_name, key_spelling in dataset_keys
+        if (json_key := _JsonKey.find(dataset.files, dataset_name, key_spelling)) is not None
+    ]
+    if not json_keys:
         raise ResultsError(
-            f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
-            "Name the unpacked dataset's folder."
+            f"Converting failed for {folder}: there are no JSON files <dataset>/<key>_<measurement>.json. "
+            "Use the folder of the unpacked dataset."
         )
-    changed = [key for key in keys if key.name in stale or not key.is_converted()]
-    _remove_from_listings(folder, {key.name for key in changed})
+    changed_keys = [json_key for json_key in json_keys if json_key.name in stale_names or not json_key.is_converted()]
+    _remove_from_listings(folder, {json_key.name for json_key in changed_keys})
     remarks: list[str] = []
-    for done, key in enumerate(keys, start=1):
-        if key in changed:
+    for n_done, json_key in enumerate(json_keys, start=1):
+        if json_key in changed_keys:
             try:
-                key.parquet_file().write()
+                json_key.parquet_file().write()
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
-            remarks += key.rows.remarks
-        progress(done, len(keys))
-    _add_to_listings(folder, [key.name for key in keys])
-    written = tuple(key.name for key in changed)
-    return ConversionReport(written, tuple(key.name for key in keys if key.name not in written), tuple(remarks))
+            remarks += json_key.rows.remarks
+        progress(n_done, len(json_keys))
+    _add_to_listings(folder, [json_key.name for json_key in json_keys])
+    written_names = tuple(json_key.name for json_key in changed_keys)
+    return ConversionReport(
+        written_names,
+        tuple(json_key.name for json_key in json_keys if json_key.name not in written_names),
+        tuple(remarks),
+    )
 
 
-def _find_stale(folder: Path) -> set[str]:
+def _find_changed_conversions(folder: Path) -> set[str]:
     """Return the names of converted files that differ from their listing and must be rewritten."""
-    listed = {f"{PARQUET_FOLDER}/{name}": file for name, file in read_parquet_files(folder).items()}
-    present = {name: file for name, file in listed.items() if (folder / name).is_file()}
+    listed_files = {f"{PARQUET_FOLDER}/{name}": listed_file for name, listed_file in read_parquet_files(folder).items()}
+    existing = {name: listed_file for name, listed_file in listed_files.items() if (folder / name).is_file()}
     return {
-        name for name, file in present.items() if is_converted(folder / name) and ListedFile.of(folder / name) != file
+        name
+        for name, listed_file in existing.items()
+        if is_converted(folder / name) and ListedFile.of(folder / name) != listed_file
     }
 
 
 def _remove_from_listings(folder: Path, names: Collection[str]) -> None:
-    """Remove files from the listings before they are rewritten: after a kill, readers would reject them as changed."""
+    """Remove files from the listings before they are rewritten.
+
+    Otherwise readers would reject rewritten files as changed if the process is killed.
+    """
     if not names:
         return
     remove_from_listing(folder, {*names, PARQUET_FILES})
-    files = read_parquet_files(folder)
-    kept = {name: file for name, file in files.items() if f"{PARQUET_FOLDER}/{name}" not in names}
-    if kept != files:
-        write_text(folder / PARQUET_FILES, parquet_files_text(kept))
+    listed_files = read_parquet_files(folder)
+    remaining = {
+        name: listed_file for name, listed_file in listed_files.items() if f"{PARQUET_FOLDER}/{name}" not in names
+    }
+    if remaining != listed_files:
+        write_text(folder / PARQUET_FILES, parquet_files_text(remaining))
 
 
 def _add_to_listings(folder: Path, names: Iterable[str]) -> None:
-    """Add the files of a conversion to the listings; those written by an export are listed already."""
+    """Add converted files to the listings; files that an export wrote are listed already."""
     names = list(names)
-    listed = read_parquet_files(folder)
-    files = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
-    new = {name: ListedFile.of(path) for name, path in files.items() if name not in listed and is_converted(path)}
-    if new:
+    listed_files = read_parquet_files(folder)
+    paths = {name.removeprefix(f"{PARQUET_FOLDER}/"): folder / name for name in names}
+    new_files = {
+        name: ListedFile.of(path) for name, path in paths.items() if name not in listed_files and is_converted(path)
+    }
+    if new_files:
         remove_from_listing(folder, {PARQUET_FILES})
-        write_text(folder / PARQUET_FILES, parquet_files_text(listed | new))
-    present = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
-    add_to_listing(folder, [*names, *present])
+        write_text(folder / PARQUET_FILES, parquet_files_text(listed_files | new_files))
+    parquet_listing = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
+    add_to_listing(folder, [*names, *parquet_listing])
 
 
 @dataclass(frozen=True, eq=False)
 class _JsonKey:
-    """The JSON files of one key on one dataset, and the Parquet file that they are converted to."""
+    """The JSON files of one key on one dataset, and the Parquet file to which they are converted."""
 
     rows: KeyRows
 
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
-        """Return the files of a key in either spelling; None if there are none."""
+        """Return a key's JSON files, in either spelling of the key; None if it has none."""
         sources = json_files_of(files, dataset, key)
         if not sources:
             return None
-        measure, file = next(iter(sources.items()))
-        return cls(KeyRows(files, dataset, file.name.partition(f"_{measure}.json")[0], sources))
+        measurement, path = next(iter(sources.items()))
+        return cls(KeyRows(files, dataset, path.name.partition(f"_{measurement}.json")[0], sources))
 
     @property
     def name(self) -> str:
@@ -130,16 +148,16 @@ class _JsonKey:
         return path.is_file() and (
             not is_converted(path)
             or all(
-                has_columns_of(path, measure) and agrees_with(path, file, measure)
-                for measure, file in self.rows.sources.items()
+                has_columns_of(path, measurement) and agrees_with(path, source, measurement)
+                for measurement, source in self.rows.sources.items()
             )
         )
 
     def parquet_file(self) -> ParquetFile:
         rows = self.rows
         sources = {
-            measure: {"size": file.stat().st_size, "sha256": _hash_source(file)}
-            for measure, file in rows.sources.items()
+            measurement: {"size": source.stat().st_size, "sha256": _hash_source(source)}
+            for measurement, source in rows.sources.items()
         }
         return ParquetFile(
             folder=rows.files.path,
@@ -160,21 +178,21 @@ class _JsonKey:
         """Yield the columns unit by unit (see `export.written_file.RowSource`).
 
         Raises:
-            EvaluationError: a file is damaged, or lacks an architecture that another file has. A ResultsError, which is
-                an OSError, would look like an error of the file that is being written.
+            EvaluationError: a file is damaged, or lacks an architecture that another file has. This is not a
+                ResultsError, because that is an OSError, which would be taken for an error in writing the new file.
         """
         try:
-            for unit, by_strength in self.rows.iter_rows(measurement):
-                yield RowBatch.of_unit(unit, by_strength)
+            for unit, columns_by_strength in self.rows.iter_rows(measurement):
+                yield RowBatch.of_unit(unit, columns_by_strength)
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
 
 
-def _hash_source(file: Path) -> str:
+def _hash_source(path: Path) -> str:
     try:
-        return sha256_of(file, MAX_LISTED_BYTES)
+        return sha256_of(path, MAX_LISTED_BYTES)
     except IrregularFileError as error:
         raise ResultsError(
-            f"Converting failed for {file}: expected a regular file of at most {show_bytes(MAX_LISTED_BYTES)}, got "
+            f"Converting failed for {path}: expected a regular file of at most {show_bytes(MAX_LISTED_BYTES)}, got "
             f"{error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
         ) from error

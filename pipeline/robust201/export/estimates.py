@@ -1,4 +1,4 @@
-"""Estimated accuracies of a sampled sweep, in a separate file so that they are not confused with counts."""
+"""Estimated accuracies of a sampled sweep. They are exported to separate files, so as not to be taken for counts."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from robust201.runtime.pilot import OutcomeReader, Pilot
 from robust201.shards import Inventory, ShardStore
 from robust201.statistics.sampling import Estimates, estimate
 
-_NUMBERS = {
+_ESTIMATE_COLUMNS = {
     "value": "Estimated accuracy on all images.",
     "standard_error": "Standard error of the value, from the design of the sample.",
     "low": "Lower bound of the 95% interval.",
@@ -37,7 +37,7 @@ class NetworkEstimates:
 
     Attributes:
         unit: the unit of the first increment of the sample.
-        n_images: number of images that the estimates refer to.
+        n_images: number of images on which the accuracies are estimated.
         estimates: the estimates.
         design: description of the sample's design.
     """
@@ -71,7 +71,7 @@ class SampledResults:
 def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults:
     """Estimate the accuracies of all networks whose samples are complete."""
     networks: list[NetworkEstimates] = []
-    missing: Counter[tuple[str, str]] = Counter()
+    n_missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     for dataset in plan.datasets:
         units_by_key = _sampled_units(plan, dataset)
@@ -85,8 +85,13 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
         ):
             pilot, sample = pilots[key], samples.get((dataset, key))
             has_all_increments = sample is not None and len(units) == len(sample.increments)
-            if pilot is None or sample is None or not has_all_increments or not _is_ready(reader, architecture, units):
-                missing[dataset, key] += len(units[0].strengths)
+            if (
+                pilot is None
+                or sample is None
+                or not has_all_increments
+                or not _has_complete_samples(reader, architecture, units)
+            ):
+                n_missing[dataset, key] += len(units[0].strengths)
                 continue
             if architecture not in cheap_outcomes:
                 cheap_outcomes[architecture] = np.packbits(reader.cheap(architecture), axis=1)
@@ -94,13 +99,13 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
             networks.append(_estimate(reader, units, sample, pilot, correct_on_cheap))
-    return SampledResults(networks, dict(missing), _record(plan))
+    return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
 def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
-    """Return the sampled units on a dataset by network and key, in the order of their increments.
+    """Return the sampled units on a dataset by network and key, in the order of the sample's increments.
 
-    Keys that were evaluated on all images are left out.
+    Keys that are evaluated on all images are left out.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
@@ -113,7 +118,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
     return units
 
 
-def _is_ready(reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
+def _has_complete_samples(reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
     return reader.has_cheap(architecture) and reader.is_complete(units)
 
 
@@ -121,21 +126,23 @@ def _estimate(
     reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]
-    seen = np.concatenate([reader.read(unit, shown) for unit, shown in zip(units, positions, strict=True)], axis=1)
-    seen = seen[:, np.argsort(np.concatenate(positions))]
-    numbers = estimate(sample.design, seen, pilot.predict(correct_on_cheap))
+    outcomes = np.concatenate(
+        [reader.read(unit, image_positions) for unit, image_positions in zip(units, positions, strict=True)], axis=1
+    )
+    outcomes = outcomes[:, np.argsort(np.concatenate(positions))]
+    estimates = estimate(sample.design, outcomes, pilot.predict(correct_on_cheap))
     design = f"stratified difference estimator, {len(sample.design.sizes)} strata, pilot of {len(pilot.outcomes)}"
-    return NetworkEstimates(units[0], len(sample.design.stratum), numbers, design)
+    return NetworkEstimates(units[0], len(sample.design.stratum), estimates, design)
 
 
-def _record(plan: Plan) -> dict[str, Any]:
+def _describe_samples(plan: Plan) -> dict[str, Any]:
     """Return the description of the samples in sweep.json."""
-    section, drawn = plan.config.sampling, plan.facts.samples
+    section, plan_samples = plan.config.sampling, plan.facts.samples
     assert section is not None  # noqa: S101 - called for sampled sweeps only
-    samples = {} if drawn is None else drawn.keys
+    samples = {} if plan_samples is None else plan_samples.keys
     return {
         **section.model_dump(mode="json"),
-        "pilot_networks": [] if drawn is None else list(drawn.pilot),
+        "pilot_networks": [] if plan_samples is None else list(plan_samples.pilot),
         "samples": [
             {
                 "dataset": dataset,
@@ -154,20 +161,29 @@ def _record(plan: Plan) -> dict[str, Any]:
 def estimates_bytes(results: SampledResults, space: str) -> bytes:
     """Return the estimates as a Parquet file with one row per network, key and strength."""
     layout = layout_of(space)
-    rows = list(_rows(results))
+    rows = list(_iter_rows(results))
     architectures = [network.unit.architecture for network, _ in rows]
     arrays: dict[str, Any] = {
         "dataset": pa.array([network.unit.dataset for network, _ in rows], CATEGORICAL),
         "key": pa.array([network.unit.key for network, _ in rows], CATEGORICAL),
         **{name: pa.array(values, layout.columns[name].dtype) for name, values in layout.values(architectures).items()},
-        "strength": pa.array([network.unit.strengths[s] for network, s in rows], pa.float64()),
-        **{name: pa.array([float(getattr(network.estimates, name)[s]) for network, s in rows]) for name in _NUMBERS},
+        "strength": pa.array(
+            [network.unit.strengths[strength_index] for network, strength_index in rows], pa.float64()
+        ),
+        **{
+            name: pa.array(
+                [float(getattr(network.estimates, name)[strength_index]) for network, strength_index in rows]
+            )
+            for name in _ESTIMATE_COLUMNS
+        },
         "n_seen": pa.array([network.estimates.n_seen for network, _ in rows], pa.int32()),
         "n_images": pa.array([network.n_images for network, _ in rows], pa.int32()),
         "design": pa.array([network.design for network, _ in rows], CATEGORICAL),
     }
     fields = [
-        pa.field(name, array.type, metadata={"description": _NUMBERS[name]} if name in _NUMBERS else None)
+        pa.field(
+            name, array.type, metadata={"description": _ESTIMATE_COLUMNS[name]} if name in _ESTIMATE_COLUMNS else None
+        )
         for name, array in arrays.items()
     ]
     stream = io.BytesIO()
@@ -179,37 +195,39 @@ def estimates_bytes(results: SampledResults, space: str) -> bytes:
 def estimates_json(
     results: SampledResults, groups: Iterable[Group], form: FileForm, store: ShardStore, inventory: Inventory
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield JSON files of the sampled keys in the published layout: counts for the pilot, estimates for the others.
+    """Yield JSON files of the sampled keys in the published layout.
+
+    They contain counts for the pilot networks, and estimates for the others.
 
     Yields:
         Name, in the folder `ESTIMATED_FOLDER`, and content of each file.
     """
-    estimated: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
+    estimates_by_key: dict[tuple[str, str], dict[ArchitectureId, Any]] = {}
     for network in results.networks:
-        by_architecture = estimated.setdefault((network.unit.dataset, network.unit.key), {})
-        by_architecture[network.unit.architecture] = network.estimates.value
+        values_by_architecture = estimates_by_key.setdefault((network.unit.dataset, network.unit.key), {})
+        values_by_architecture[network.unit.architecture] = network.estimates.value
     for group in groups:
-        values = estimated.get((group.dataset, group.key))
-        if values is None:
+        estimates_by_architecture = estimates_by_key.get((group.dataset, group.key))
+        if estimates_by_architecture is None:
             continue
-        rows = store.select(group.complete_units, inventory, group.measurements).iter_values("accuracy")
-        counted = {
-            unit.architecture: np.array([float(columns["accuracy"]) for columns in by_strength.values()])
-            for unit, by_strength in rows
+        unit_rows = store.select(group.complete_units, inventory, group.measurements).iter_values("accuracy")
+        counts = {
+            unit.architecture: np.array([float(columns["accuracy"]) for columns in columns_by_strength.values()])
+            for unit, columns_by_strength in unit_rows
         }
-        accuracies = {**values, **counted}
-        texts = (
-            b'"%s": %s' % (str(name).encode(), array_text(accuracies[name], form.round_to, form.empty))
-            for name in sorted(accuracies)
+        accuracies = {**estimates_by_architecture, **counts}
+        entries = (
+            b'"%s": %s' % (str(architecture).encode(), array_text(accuracies[architecture], form.round_to, form.empty))
+            for architecture in sorted(accuracies)
         )
         opening = "{" + "".join(f"{json.dumps(name)}: {{" for name in (group.dataset, form.spell(group), "accuracy"))
         yield (
             f"{ESTIMATED_FOLDER}/{group.dataset}/{form.spell(group)}_accuracy.json",
-            opening.encode() + b", ".join(texts) + b"}}}}",
+            opening.encode() + b", ".join(entries) + b"}}}}",
         )
 
 
-def _rows(results: SampledResults) -> Iterator[tuple[NetworkEstimates, int]]:
+def _iter_rows(results: SampledResults) -> Iterator[tuple[NetworkEstimates, int]]:
     for network in results.networks:
-        for strength in range(len(network.unit.strengths)):
-            yield network, strength
+        for strength_index in range(len(network.unit.strengths)):
+            yield network, strength_index

@@ -1,4 +1,7 @@
-"""Folder of an export: a new export is written to a folder inside it, and its files are moved once it is complete."""
+"""Folder of an export.
+
+A new export is written to a staging folder inside the export's folder, and its files are moved when all are complete.
+"""
 
 import os
 import shutil
@@ -17,54 +20,54 @@ from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import SWEEP_FILE, is_dataset
 
 STAGING_FOLDER = ".export.tmp"
-"""Folder, inside the export's folder, to which a new export is written.
+"""Name of the staging folder, which is inside the export's folder.
 
-Once it contains SHA256SUMS, its files are complete and are moved to their final paths. If the process is killed
-before that, the old export stays; if it is killed later, the next export moves the remaining files.
+When the staging folder contains SHA256SUMS, all its files are complete, and they are moved to their final paths. If the
+process is killed before this, the earlier export stays. If it is killed later, the next export moves the other files.
 """
 
 
 @contextmanager
 def open_folder(
-    path: Path, planned: Collection[str], record: Mapping[str, Any], weights: WeightHashes
+    path: Path, planned: Collection[str], sweep_record: Mapping[str, Any], weights: WeightHashes
 ) -> Iterator["ExportFolder"]:
     """Prepare a folder for an export, and lock it against other exports on this machine until the block ends.
 
     Args:
         path: the folder.
         planned: names of the files that the export will write, relative to the folder.
-        record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
+        sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
         weights: SHA-256 of each network's weights (see `export.side_files.weight_hashes`).
 
     Raises:
-        InputError: `path` is a file or lies in a results folder, or the folder contains files that no export listed or
-            an export of another sweep.
+        InputError: `path` is a file or lies in a results folder, or the folder contains an export of another sweep, or
+            files that no export listed.
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     candidates = (path, *path.resolve().parents)
-    results = next((folder for folder in candidates if (folder / "format.json").exists()), None)
-    if results is not None:
+    results_folder = next((folder for folder in candidates if (folder / "format.json").exists()), None)
+    if results_folder is not None:
         raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
-            f"{results} or one inside it. Choose another folder."
+            f"Exporting failed for {path}: the folder is, or lies inside, the results folder {results_folder}. "
+            "Choose another folder."
         )
     with sole_writer(path, "Exporting"):
         if _is_committed(path / STAGING_FOLDER):
-            _publish(path)
-        _reject_other_sweep(path, record, weights)
+            _move_staged_files(path)
+        _reject_different_sweep(path, sweep_record, weights)
         _reject_unlisted_files(path, planned)
-        _discard(path / STAGING_FOLDER)
+        _remove_staging(path / STAGING_FOLDER)
         try:
             yield ExportFolder(path)
         finally:
             if not _is_committed(path / STAGING_FOLDER):
-                _discard(path / STAGING_FOLDER)
+                _remove_staging(path / STAGING_FOLDER)
 
 
 def reject_unfinished_export(path: Path) -> None:
-    """Reject the folder of an export that was killed before it was complete, or while its files were being moved.
+    """Raise an error if an export was killed before it was complete, or while its files were being moved.
 
-    If an export is killed before the first move, the earlier export that it would have replaced is still intact.
+    There is no error if the export was killed before it moved a file and there is an earlier export, which is intact.
 
     Raises:
         InputError: the folder contains an unfinished export.
@@ -78,81 +81,84 @@ def reject_unfinished_export(path: Path) -> None:
 
 
 def _is_committed(staging: Path) -> bool:
-    """Return whether a staging folder is complete, which its listing shows; symbolic links are not followed."""
+    """Return whether a staging folder contains a listing, so that its files are complete."""
     return not staging.is_symlink() and bool(read_checksums(staging))
 
 
-def _discard(staging: Path) -> None:
+def _remove_staging(staging: Path) -> None:
     if staging.is_dir() and not staging.is_symlink():
         shutil.rmtree(staging)
     else:
         staging.unlink(missing_ok=True)
 
 
-def _reject_other_sweep(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Raise InputError if the folder contains an export of another sweep, since the new export would replace it."""
-    # Two sweeps are different if their names differ, if they have no protocol in common, or if no network that both
-    # have has the same weights. The same sweep with more strengths or architectures may replace its earlier export.
+def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights: WeightHashes) -> None:
+    """Raise InputError if the folder contains an export of another sweep, because the new export would replace it."""
+    # Two sweeps are different if their names differ, if they have no protocol in common, or if none of their common
+    # networks has the same weights. The same sweep with more strengths or architectures may replace its earlier export.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
-        old, new = (f"the sweep {described['name']!r}" for described in (earlier, record))
-        protocols = [set(map(canonical_json, described["protocols"])) for described in (earlier, record)]
+        earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier, sweep_record))
+        protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier, sweep_record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # there is no earlier sweep.json, or it is damaged and will be replaced
-    if old != new:
-        got = old
+    if earlier_name != new_name:
+        earlier_description = f"an export of {earlier_name}"
     elif all(protocols) and protocols[0].isdisjoint(protocols[1]):
-        got = "the same name but of other protocols"
-    elif (same := _same_weights(path, weights)) and not any(same):
-        got = "the same name and protocols but of other weights"
+        earlier_description = "an export with the same name but different protocols"
+    elif (has_common_weights := _compare_weights(path, weights)) and not any(has_common_weights):
+        earlier_description = "an export with the same name and protocols but different weights"
     else:
         return
     raise InputError(
-        f"Exporting failed for {path}: expected a new folder or an earlier export of {new}, got an export of "
-        f"{got}, whose files would be removed. Choose another folder, or delete this one first."
+        f"Exporting failed for {path}: the folder contains {earlier_description}, whose files would be removed. "
+        f"Choose a new folder or an earlier export of {new_name}, or delete this folder first."
     )
 
 
-def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return, for each network that both exports have, whether its weights are the same."""
+def _compare_weights(path: Path, weights: WeightHashes) -> list[bool]:
+    """Return for each network of both exports whether they have weights in common."""
     try:
-        earlier = load_json(path / WEIGHTS_FILE)
+        earlier_hashes = load_json(path / WEIGHTS_FILE)
         return [
-            _overlap(earlier[dataset][identifier], sha256)
-            for dataset, by_network in weights.items()
-            for identifier, sha256 in by_network.items()
-            if identifier in earlier.get(dataset, {})
+            _have_common_weights(earlier_hashes[dataset][identifier], new_hashes)
+            for dataset, hashes_by_network in weights.items()
+            for identifier, new_hashes in hashes_by_network.items()
+            if identifier in earlier_hashes.get(dataset, {})
         ]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
 
 
-def _overlap(first: Any, second: str | Mapping[str, str]) -> bool:
-    """Return whether two networks have weights in common; each has one hash, or several hashes by name."""
-    if isinstance(first, dict) and isinstance(second, Mapping):
-        return bool(first.items() & second.items())
-    return bool(first == second)
+def _have_common_weights(hashes_a: Any, hashes_b: str | Mapping[str, str]) -> bool:
+    """Return whether two entries of weights.json have a hash in common; each is one hash, or hashes by name."""
+    if isinstance(hashes_a, dict) and isinstance(hashes_b, Mapping):
+        return bool(hashes_a.items() & hashes_b.items())
+    return bool(hashes_a == hashes_b)
 
 
 def _reject_unlisted_files(path: Path, planned: Collection[str]) -> None:
-    """Raise InputError if a planned file would replace one that no export listed, or if the folder is not an export."""
-    listed = read_checksums(path)
-    listed_names = {*listed, CHECKSUM_FILE} if listed else set()
-    unlisted = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_taken(path, name, listed_names))
-    if not listed:
+    """Raise InputError if a planned file would replace a file that no export listed.
+
+    If the folder has no listing, all its visible files count as unlisted.
+    """
+    listed_digests = read_checksums(path)
+    listed_names = {*listed_digests, CHECKSUM_FILE} if listed_digests else set()
+    unlisted = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_occupied(path, name, listed_names))
+    if not listed_digests:
         unlisted += [name for name in visible_entries(path) if name not in unlisted]
     if unlisted:
         raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(unlisted)} files "
-            f"that no export listed, such as {unlisted[0]}. Choose another folder."
+            f"Exporting failed for {path}: the folder contains {len(unlisted)} files that no export listed, such as "
+            f"{unlisted[0]}. Choose a new folder or an earlier export."
         )
 
 
-def _is_taken(path: Path, name: str, listed_names: Collection[str]) -> bool:
-    """Return whether a path, or a folder above it, is occupied by something that no export wrote."""
-    file = path / name
+def _is_occupied(path: Path, name: str, listed_names: Collection[str]) -> bool:
+    """Return whether a file cannot be written without replacing something that no export wrote."""
+    target = path / name
     ancestors = (path / folder for folder in Path(name).parents)
-    return (file.exists() and (name not in listed_names or file.is_dir())) or any(
+    return (target.exists() and (name not in listed_names or target.is_dir())) or any(
         os.path.lexists(folder) and not folder.is_dir() for folder in ancestors
     )
 
@@ -175,34 +181,36 @@ class ExportFolder:
         self.written[file.name] = file
 
     def write(self, name: str, content: str | bytes) -> None:
-        with hashed_file(self.staging / name) as (stream, hashed):
+        with hashed_file(self.staging / name) as (stream, hashing_stream):
             stream.write(content.encode() if isinstance(content, str) else content)
-        self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
+        self.record(WrittenFile(name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Move the files to their final paths, and return the sorted names of the earlier export's removed files."""
+        """Move the files to their final paths, and return the sorted names of removed files of the earlier export."""
         listing = listing_text({name: file.sha256 for name, file in self.written.items()})
         write_text(self.staging / CHECKSUM_FILE, listing)
-        return _publish(self.path)
+        return _move_staged_files(self.path)
 
 
-def _publish(path: Path) -> tuple[str, ...]:
-    """Move the files of a complete staging folder to their final paths, and remove the old export's other files.
+def _move_staged_files(path: Path) -> tuple[str, ...]:
+    """Move the files of a complete staging folder to their final paths, and remove other files of the earlier export.
 
-    If a call is killed, the next call completes the remaining steps: the old listing, which names the files to remove,
-    is replaced last.
+    If a call is killed, the next call completes the remaining steps. For this, the earlier listing, which contains the
+    names of the files to remove, is replaced last.
 
     Returns:
         The sorted names of the removed files.
     """
     staging = path / STAGING_FOLDER
-    stale = sorted(name for name in {*read_checksums(path)} - {*read_checksums(staging)} if (path / name).is_file())
+    stale_names = sorted(
+        name for name in {*read_checksums(path)} - {*read_checksums(staging)} if (path / name).is_file()
+    )
     try:
         for name in read_checksums(staging):
             if (staging / name).is_file():
                 make_folder((path / name).parent)
                 (staging / name).replace(path / name)
-        for name in stale:
+        for name in stale_names:
             (path / name).unlink()
             for folder in Path(name).parents[:-1]:
                 if not any((path / folder).iterdir()):
@@ -214,8 +222,8 @@ def _publish(path: Path) -> tuple[str, ...]:
         shutil.rmtree(staging)
     except OSError as error:
         raise StorageError(
-            f"Exporting failed for {path}: expected to move its files there from {STAGING_FOLDER}, got "
-            f"{error.strerror or error} for {error.filename}. Remove what is in the way, or correct the permissions, "
-            "and run the same command again."
+            f"Exporting failed for {path}: moving files from {STAGING_FOLDER} failed with "
+            f"{error.strerror or error} for {error.filename}. Remove this path, or correct the permissions, and run "
+            "the same command again."
         ) from error
-    return tuple(stale)
+    return tuple(stale_names)

@@ -1,4 +1,4 @@
-"""Contents and format of an export: the units of each dataset and key, what they lack, and their protocols."""
+"""Contents and format of an export: the units of each dataset and key, their missing evaluations, and protocols."""
 
 import itertools
 from collections import Counter
@@ -25,20 +25,20 @@ KeyStyle = Literal["paper", "published"]
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:
-    """Spell a key as in the paper or as in the published files; a custom task has one spelling."""
+    """Return a key in the spelling of the paper or of the published files; custom tasks have only one spelling."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key).
+    """The units of one key on one dataset.
 
     Attributes:
         dataset: name of the dataset.
         task: the key's task.
         measurements: names of the measurements, or a measure's columns.
         units: the units, sorted by architecture and weights.
-        lacking: missing strengths by unit id; complete units are absent.
+        lacking: missing strengths by unit id; complete units are not in this mapping.
     """
 
     dataset: str
@@ -73,7 +73,7 @@ class Group:
 
     @property
     def n_left_out(self) -> int:
-        """Number of evaluations that are not exported: all evaluations of incomplete units."""
+        """Number of evaluations that are not exported, which are all evaluations of incomplete units."""
         return len(self.lacking) * len(self.strengths)
 
 
@@ -83,8 +83,8 @@ class FileForm:
 
     Attributes:
         key_style: spelling of keys.
-        round_to: number of decimals; None for all.
-        empty: value for a mean over no image.
+        round_to: number of decimals; None for exact values.
+        empty: value for a mean over zero images.
         compression: compression of JSON files.
         cache_bytes: maximum size of the decoded row groups that are cached.
         outcomes: form of per-image outcomes; None if they are not written.
@@ -116,31 +116,30 @@ class FileForm:
 
 @dataclass(frozen=True)
 class ProtocolCount:
-    """A protocol, and the number of exported evaluations that were computed under it."""
+    """A protocol, and the number of exported evaluations that were computed with it."""
 
     digest: str
     payload: Mapping[str, Any]
     n_evaluations: int
 
 
-def choose_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
-    """Return a plan's units with a name of weights, or all units if `name` is None.
+def select_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
+    """Return the plan's units whose weights have the given name, or all units if `name` is None.
 
     Raises:
         ConfigError: no weights have this name.
     """
     if name is None:
         return plan.units
-    chosen = tuple(unit for unit in plan.units if unit.weights == name)
-    if not name or not chosen:
+    selected_units = tuple(unit for unit in plan.units if unit.weights == name)
+    if not name or not selected_units:
         names = weights_names(plan.units)
         raise ConfigError(
             f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{closest(name, names)}"
             if names
-            else f"Choosing weights failed for {name!r}: the weights of these results have no names. Leave the name "
-            "out."
+            else f"Choosing weights failed for {name!r}: the weights of these results have no names. Omit the name."
         )
-    return chosen
+    return selected_units
 
 
 def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
@@ -149,46 +148,50 @@ def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
 
 
 def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) -> list[Group]:
-    """Group a plan's units by dataset and key, and determine the strengths that each group lacks.
+    """Group a plan's units by dataset and key, and find the strengths that each unit lacks.
 
     Raises:
         ConfigError: no weights have the name `weights`.
     """
     groups = []
-    chosen = choose_weights(plan, weights)
-    for (dataset, key), units in itertools.groupby(chosen, key=lambda unit: (unit.dataset, unit.key)):
+    selected_units = select_weights(plan, weights)
+    for (dataset, key), units in itertools.groupby(selected_units, key=lambda unit: (unit.dataset, unit.key)):
         measurements = plan.measurements_of(key)
-        members = tuple(sorted(units, key=lambda unit: unit.architecture))
+        sorted_units = tuple(sorted(units, key=lambda unit: unit.architecture))
         lacking = {
-            unit.id: absent
-            for unit in members
+            unit.id: missing_strengths
+            for unit in sorted_units
             if inventory.count_complete(unit, measurements) < len(unit.strengths)
-            and (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)))
+            and (
+                missing_strengths := tuple(
+                    strength for strength in unit.strengths if not inventory.is_complete(unit, strength, measurements)
+                )
+            )
         }
-        groups.append(Group(dataset, plan.tasks[key], measurements, members, lacking))
+        groups.append(Group(dataset, plan.tasks[key], measurements, sorted_units, lacking))
     return groups
 
 
 def count_protocol_evaluations(plan: Plan, groups: Iterable[Group]) -> list[ProtocolCount]:
     """Count the exported evaluations of each of a plan's protocols."""
-    counts: Counter[str] = Counter()
+    n_evaluations: Counter[str] = Counter()
     for group in groups:
         for unit in group.complete_units:
-            counts[unit.protocol] += len(group.strengths)
-    planned = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
-    return [ProtocolCount(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
+            n_evaluations[unit.protocol] += len(group.strengths)
+    protocols = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
+    return [ProtocolCount(protocol.digest, protocol.payload, n_evaluations[protocol.digest]) for protocol in protocols]
 
 
-def describe_missing(out: Path, groups: Sequence[Group]) -> str:
-    """Return the error message of an export with missing evaluations."""
-    planned = sum(len(unit.strengths) for group in groups for unit in group.units)
-    absent = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
-    counts = ", ".join(f"{group.dataset} {group.key} {count:,}" for group, count in absent.items())
-    first = next(iter(absent))
-    unit = first.incomplete_units[0]
+def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
+    """Return an error message for an export with missing evaluations."""
+    n_planned = sum(len(example.strengths) for group in groups for example in group.units)
+    n_missing = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    n_missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
+    example_group = next(iter(n_missing))
+    example = example_group.incomplete_units[0]
     return (
-        f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example {unit.label} at strength {first.lacking[unit.id][0]:g}. "
+        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,}; "
+        f"missing {n_missing_text}; for example {example.label} at strength {example_group.lacking[example.id][0]:g}. "
         "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
         "--partial."
     )

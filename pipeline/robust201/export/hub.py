@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 PAGE_FILE = "index.html"
 """File name of the report page."""
 
-_NAME = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
-"""A name that the Hub accepts: no dot or hyphen at either end, not two in a row, and no .git at the end."""
+_NAME_PATTERN = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
+"""Pattern of a valid name on the Hub: no dot or hyphen at either end, not two in a row, and no .git at the end."""
 
-_TARGET = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME}/{_NAME})", re.ASCII)
+_TARGET_PATTERN = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME_PATTERN}/{_NAME_PATTERN})", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Upload:
 
     Attributes:
         repository: name of the repository, such as ``user/name``.
-        files: paths by name in the repository.
+        files: paths of the files, by name in the repository.
     """
 
     repository: str
@@ -42,19 +42,21 @@ class Upload:
         return sum(path.stat().st_size for path in self.files.values())
 
 
-def parse_target(text: str) -> str:
-    """Return the repository's name from ``hf://user/name`` or ``hf://datasets/user/name``."""
-    match = _TARGET.fullmatch(text)
+def parse_target(target: str) -> str:
+    """Return the name of the repository in ``hf://user/name`` or ``hf://datasets/user/name``."""
+    match = _TARGET_PATTERN.fullmatch(target)
     if match is None:
         raise ConfigError(
-            f"Publishing failed for {text!r}: expected hf://USER/NAME, the name of a dataset on the Hugging Face Hub. "
+            f"Publishing failed for {target!r}: expected a dataset on the Hugging Face Hub, as hf://USER/NAME. "
             "Correct the target."
         )
     return match["name"]
 
 
 def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
-    """Return the listed files of an export and its page, after checking all hashes; other files are not uploaded.
+    """Check the hashes of an export's listed files, and return these files and the report page for upload.
+
+    Other files in the folder are not uploaded.
 
     Raises:
         ConfigError: the target is not the name of a repository.
@@ -64,8 +66,8 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
     listed = read_checksums(folder)
     if not listed:
         raise ResultsError(
-            f"Publishing failed for {folder}: expected the {CHECKSUM_FILE} of an export, got none. Export the dataset "
-            "with `robust201 export`."
+            f"Publishing failed for {folder}: it has no {CHECKSUM_FILE} of an export. Export the dataset with "
+            "`robust201 export`."
         )
     for name, sha256 in listed.items():
         path = folder / name
@@ -109,14 +111,16 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     api = HfApi()
     try:
         url = api.create_repo(upload.repository, repo_type="dataset", private=not public, exist_ok=True)
-        published = api.list_repo_files(upload.repository, repo_type="dataset")
-        listed = _read_published_listing(api, upload.repository) if CHECKSUM_FILE in published else frozenset()
-        stale = _find_stale(published, listed, upload)
-        if stale:
-            say(f"Removing {len(stale):,} files of an earlier version, such as {stale[0]}.")
+        published_names = api.list_repo_files(upload.repository, repo_type="dataset")
+        listed_names = (
+            _read_published_listing(api, upload.repository) if CHECKSUM_FILE in published_names else frozenset()
+        )
+        stale_names = _find_stale_files(published_names, listed_names, upload)
+        if stale_names:
+            say(f"Removing {len(stale_names):,} files of an earlier version, such as {stale_names[0]}.")
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             *(CommitOperationAdd(name, path) for name, path in upload.files.items()),
-            *(CommitOperationDelete(name) for name in stale),
+            *(CommitOperationDelete(name) for name in stale_names),
         ]
         api.create_commit(upload.repository, operations, commit_message="Dataset of robust201", repo_type="dataset")
     except (HTTPError, HFValidationError, OSError) as error:
@@ -134,12 +138,15 @@ def _read_published_listing(api: "HfApi", repository: str) -> Collection[str]:
         return parse_checksums(read_text(path, MAX_LISTING_BYTES), path).digests.keys()
 
 
-def _find_stale(published: Iterable[str], listed: Collection[str], upload: Upload) -> list[str]:
-    """Return the published files of an earlier export: those that it listed, and those in folders of an export.
+def _find_stale_files(published_names: Iterable[str], listed_names: Collection[str], upload: Upload) -> list[str]:
+    """Return the published files of an earlier export that the upload does not replace.
 
-    Other files, such as a licence, belong to the owner and are kept.
+    A file belongs to an export if the published listing contains it, or if it is in a folder that exports create. Other
+    files, such as a licence, belong to the owner of the repository and are kept.
     """
     folders = (f"{PARQUET_FOLDER}/", f"{IMAGES_FOLDER}/")
     return sorted(
-        name for name in published if name not in upload.files and (name in listed or name.startswith(folders))
+        name
+        for name in published_names
+        if name not in upload.files and (name in listed_names or name.startswith(folders))
     )

@@ -1,4 +1,4 @@
-"""The files of one key of a dataset as rows: an architecture's values of all measurements at every strength."""
+"""Reading of one key's files as rows, each with an architecture's values of all measurements at every strength."""
 
 import itertools
 import re
@@ -10,51 +10,54 @@ from typing import Any
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, show_architecture
-from robust201.export.published_forms import counts_from_fractions, holds_fractions, zeros_to_missing
+from robust201.export.published_forms import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
 from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
 from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
-UNKNOWN = ""
-"""Protocol and hash of the weights of rows from JSON files, which do not contain them."""
+NOT_RECORDED = ""
+"""Protocol, and hash of the weights, in rows from JSON files, which do not contain these."""
 
 EXACT_DECIMALS = 15
-"""Numbers with at least this many decimals were not rounded."""
+"""Minimum number of decimals of numbers that were not rounded."""
 
-_SAMPLED_ROWS = 20
+_N_SAMPLED_VALUES = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 _MATRICES = COLUMNS[COUNTS].measurement
 
 
 def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
-    """Return the measurements that a dataset may have of a key: a measure's columns, else all measurements."""
-    row = task_of(key)
-    return list(MEASUREMENTS) if row and not row.columns else files.measurements_of(dataset, key)
+    """Return the measurements that a dataset may have for a key: a measure's columns, or all measurements."""
+    task = task_of(key)
+    return list(MEASUREMENTS) if task and not task.columns else files.measurements_of(dataset, key)
 
 
 def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
-    """Find the JSON files of a key, in either spelling, by measurement."""
-    paths = {measure: files.find_json(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
-    return {measure: path for measure, path in paths.items() if path is not None}
+    """Return the JSON files of a key, in either spelling, by measurement."""
+    paths = {
+        measurement: files.find_json(dataset, key, measurement)
+        for measurement in possible_measurements(files, dataset, key)
+    }
+    return {measurement: path for measurement, path in paths.items() if path is not None}
 
 
 def count_decimals(values: Iterable[Any]) -> int | None:
     """Return the number of decimals of the first values, or None if they were not rounded."""
     max_decimals = 0
-    for value in itertools.islice(values, _SAMPLED_ROWS):
-        for number, exponent in _DECIMALS.findall(repr(value)):
-            max_decimals = max(max_decimals, len(number) + int(exponent or 0))
+    for value in itertools.islice(values, _N_SAMPLED_VALUES):
+        for digits, exponent in _DECIMALS.findall(repr(value)):
+            max_decimals = max(max_decimals, len(digits) + int(exponent or 0))
     return max_decimals if max_decimals < EXACT_DECIMALS else None
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What an export's sweep.json records about the results of a key on a dataset.
+    """Facts in an export's sweep.json about the results of a key on a dataset.
 
     Attributes:
-        n_images: number of images; that of the whole test split if nothing is recorded.
-        decimals: number of decimals that a measurement's values were rounded to, by measurement.
+        n_images: number of images; if sweep.json does not contain it, the size of the test split.
+        decimals: number of decimals to which values were rounded, by measurement.
     """
 
     n_images: int
@@ -67,14 +70,22 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
     The key is in the paper's style.
     """
     record = {} if sweep is None else sweep.get("sweep", {})
-    protocols = [p for p in record.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
-    counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
+    protocols = [
+        protocol
+        for protocol in record.get("protocols", ())
+        if (protocol.get("dataset"), protocol.get("key")) == (dataset, key)
+    ]
+    protocol_counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
     n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # unknown for a custom dataset
-    n_images = next(iter(counts), None) or (record.get("images") or {}).get("count") or n_test
+    n_images = next(iter(protocol_counts), None) or (record.get("images") or {}).get("count") or n_test
     decimals: dict[str, int] = {}
     for protocol in protocols:
-        known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
-        decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
+        rounded_decimals = {
+            name: n_decimals for name, n_decimals in protocol.get("decimals", {}).items() if n_decimals is not None
+        }
+        decimals |= {
+            name: min(n_decimals, decimals.get(name, n_decimals)) for name, n_decimals in rounded_decimals.items()
+        }
     return Origin(n_images, decimals)
 
 
@@ -86,8 +97,8 @@ class KeyRows:
         files: the dataset's files.
         dataset: name of the dataset.
         key: the key, spelled as in the files.
-        sources: file of each measurement: JSON files, or one Parquet file for all.
-        has_zeros: whether `complete` has met values with 0 for a mean over no image.
+        sources: file of each measurement: JSON files, or one Parquet file for all measurements.
+        has_zeros: whether `complete` has replaced 0 in a mean over zero images.
     """
 
     files: ResultFiles
@@ -102,8 +113,18 @@ class KeyRows:
         columns = tuple(self.sources) if self.is_measure else ()
         ids = (identifier for identifier, _ in self._iter_source(next(iter(self.sources))))
         return tuple(
-            Unit(i, architecture_of(i), self.dataset, self.key, strengths, n_images, UNKNOWN, UNKNOWN, columns=columns)
-            for i in ids
+            Unit(
+                identifier,
+                architecture_of(identifier),
+                self.dataset,
+                self.key,
+                strengths,
+                n_images,
+                NOT_RECORDED,
+                NOT_RECORDED,
+                columns=columns,
+            )
+            for identifier in ids
         )
 
     @property
@@ -117,19 +138,21 @@ class KeyRows:
 
     @cached_property
     def is_parquet(self) -> bool:
-        """Whether the source is an export's Parquet file, which has counts, and values in full precision."""
+        """Whether the source is a Parquet file, which contains counts, and values in full precision."""
         return any(file.suffix == ".parquet" for file in self.sources.values())
 
     @cached_property
     def _has_fractions(self) -> bool:
         if self.is_parquet or _MATRICES not in self.sources:
             return False
-        _, row = next(self._iter_source(_MATRICES), (None, None))
-        return row is not None and holds_fractions(row, self.origin.n_images, is_single=self.is_single)
+        _, first_value = next(self._iter_source(_MATRICES), (None, None))
+        return first_value is not None and contains_fractions(
+            first_value, self.origin.n_images, is_single=self.is_single
+        )
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Messages about values in a variant of the format that exports do not write."""
+        """Messages about values in variants of the format that exports do not write."""
         label = f"{self.dataset} {self.key}"
         fractions = (
             f"{label}: rows of {COUNTS} contain fractions, which were read as counts of {self.n_images:,} images"
@@ -143,12 +166,14 @@ class KeyRows:
 
     @cached_property
     def n_images(self) -> int:
-        """Number of images, from a measurement that shows it, else from sweep.json; 0 if unknown."""
-        for measure in self.sources:
-            if self._has_fractions and measure == _MATRICES:
+        """Number of images, from a measurement that depends on it, or from sweep.json; 0 if unknown."""
+        for measurement in self.sources:
+            if self._has_fractions and measurement == _MATRICES:
                 continue
-            _, row = next(self._iter_source(measure), (None, None))
-            if row is not None and (n_images := count_images(measure, row, is_single=self.key == "clean")):
+            _, first_value = next(self._iter_source(measurement), (None, None))
+            if first_value is not None and (
+                n_images := count_images(measurement, first_value, is_single=self.key == "clean")
+            ):
                 return n_images
         if not self._has_fractions:
             record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
@@ -162,81 +187,94 @@ class KeyRows:
 
     @cached_property
     def decimals(self) -> dict[str, int | None]:
-        """Number of decimals that values were rounded to, by measurement; None if not rounded."""
+        """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
         if self.is_parquet:
             return {}
-        sampled = {
-            measure: count_decimals(row for _, row in self._iter_source(measure))
-            for measure in self.sources
-            if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
+        sampled_decimals = {
+            measurement: count_decimals(value for _, value in self._iter_source(measurement))
+            for measurement in self.sources
+            if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
         }
-        recorded = self.origin.decimals
+        recorded_decimals = self.origin.decimals
         return {
-            measure: min((n for n in (count, recorded.get(measure)) if n is not None), default=None)
-            for measure, count in sampled.items()
+            measurement: min(
+                (
+                    n_decimals
+                    for n_decimals in (n_sampled, recorded_decimals.get(measurement))
+                    if n_decimals is not None
+                ),
+                default=None,
+            )
+            for measurement, n_sampled in sampled_decimals.items()
         }
 
-    def _iter_source(self, measure: str) -> Iterator[tuple[str, Any]]:
+    def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:
         if self.is_parquet:
-            return self.files.iter_values(self.dataset, self.key, measure)
-        return self.files.iter_json_file(self.sources[measure], self.dataset, self.key, measure)
+            return self.files.iter_values(self.dataset, self.key, measurement)
+        return self.files.iter_json_file(self.sources[measurement], self.dataset, self.key, measurement)
 
     def iter_rows(self, measurement: str | None = None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Yield each unit with its columns by strength, of one measurement or of all.
+        """Yield each unit with its columns by strength, for one measurement or all measurements.
 
         Raises:
             ResultsError: a file is damaged, has an invalid value, or lacks an architecture that another file has.
         """
-        measures = [name for name in self.sources if measurement in (None, name)]
-        sources = {measure: _AlignedRows(self._iter_source(measure)) for measure in measures}
+        measurements_to_read = [name for name in self.sources if measurement in (None, name)]
+        rows_by_measurement = {name: _ReorderedRows(self._iter_source(name)) for name in measurements_to_read}
         for unit in self.units:
-            by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
-            for measure, rows in sources.items():
-                label = f"{unit.label} {measure}"
-                row = rows.take(unit.id)
-                if row is _ABSENT:
-                    raise self._unmatched_architecture(f"{show_architecture(unit.architecture)} in it", measure)
-                values = [row] if self.is_single else values_by_strength(row, unit.strengths, label)
+            columns_by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
+            for name, rows in rows_by_measurement.items():
+                label = f"{unit.label} {name}"
+                architecture_value = rows.take(unit.id)
+                if architecture_value is _NO_ROW:
+                    raise self._unmatched_architecture(f"{show_architecture(unit.architecture)} in it", name)
+                values = (
+                    [architecture_value]
+                    if self.is_single
+                    else values_by_strength(architecture_value, unit.strengths, label)
+                )
                 for strength, value in zip(unit.strengths, values, strict=True):
-                    by_strength[strength] |= self._columns(measure, value, label)
-            yield unit, by_strength
-        for measure, rows in sources.items():
-            if (extra := rows.next_unused()) is not None:
-                raise self._unmatched_architecture(f"no {show_architecture(architecture_of(extra))}", measure)
+                    columns_by_strength[strength] |= self._columns(name, value, label)
+            yield unit, columns_by_strength
+        for name, rows in rows_by_measurement.items():
+            if (unmatched_id := rows.next_unused()) is not None:
+                raise self._unmatched_architecture(f"no {show_architecture(architecture_of(unmatched_id))}", name)
 
-    def _columns(self, measure: str, value: Any, label: str) -> Values:
+    def _columns(self, measurement: str, value: Any, label: str) -> Values:
         try:
-            counts = (
-                counts_from_fractions(value, self.n_images) if measure == _MATRICES and self._has_fractions else value
+            stored_value = (
+                counts_from_fractions(value, self.n_images)
+                if measurement == _MATRICES and self._has_fractions
+                else value
             )
-            return columns_of_json(measure, counts)
+            return columns_of_json(measurement, stored_value)
         except (ValueError, TypeError) as error:
             raise ResultsError(
-                f"Reading {label} failed for {self.sources[measure]}: {measure} is not in the published format "
+                f"Reading {label} failed for {self.sources[measurement]}: {measurement} is not in the published format "
                 f"({error}). Export or download it again."
             ) from error
 
     def complete(self, values: Values) -> Values:
-        """Replace 0 by NaN in means over no image."""
+        """Return the values with NaN in place of 0 in means over zero images."""
         completed = zeros_to_missing(values)
         self.has_zeros = self.has_zeros or any(completed[name] is not array for name, array in values.items())
         return completed
 
-    def _unmatched_architecture(self, expected: str, measure: str) -> ResultsError:
-        first = next(iter(self.sources.values()))
+    def _unmatched_architecture(self, expected: str, measurement: str) -> ResultsError:
+        first_source = next(iter(self.sources.values()))
         return ResultsError(
-            f"Reading results failed for {self.sources[measure]}: expected {expected}, as in {first.name}, got "
-            "another. Export or download both again."
+            f"Reading results failed for {self.sources[measurement]}: expected {expected}, as in {first_source.name}. "
+            "Export or download both files again."
         )
 
 
-_ABSENT = object()
+_NO_ROW = object()
 
 
-class _AlignedRows:
-    """Iterator over a file's values that returns them in another file's order.
+class _ReorderedRows:
+    """Values of a file, which can be taken in the order of another file.
 
-    Values that are skipped wait in memory; there are none if the orders agree.
+    Values are kept in memory until they are taken. If the files have the same order, this is at most one value.
     """
 
     def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
@@ -244,12 +282,12 @@ class _AlignedRows:
         self._waiting: dict[str, Any] = {}
 
     def take(self, identifier: str) -> Any:
-        """Return an architecture's value, or `_ABSENT` if the file has none."""
+        """Return an architecture's value, or `_NO_ROW` if the file has none."""
         while identifier not in self._waiting:
-            row = next(self._rows, None)
-            if row is None:
-                return _ABSENT
-            self._waiting[row[0]] = row[1]
+            pair = next(self._rows, None)
+            if pair is None:
+                return _NO_ROW
+            self._waiting[pair[0]] = pair[1]
         return self._waiting.pop(identifier)
 
     def next_unused(self) -> str | None:

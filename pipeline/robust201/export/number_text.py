@@ -1,7 +1,7 @@
-"""Serialisation of arrays to the same JSON bytes as `json.dumps`, at least ten times faster.
+"""Serialisation of arrays to the same JSON bytes as `json.dumps`, but at least ten times as fast.
 
 Like Python, orjson writes the shortest digits that round-trip. Its output differs from Python's in three ways, which
-are corrected here: no space after a comma, ``1e-6`` for ``1e-06``, and ``0.00001`` for ``1e-05``.
+this module corrects: no space after a comma, ``1e-6`` instead of ``1e-06``, and ``0.00001`` instead of ``1e-05``.
 """
 
 import json
@@ -12,24 +12,25 @@ import orjson
 from numpy.typing import NDArray
 
 MAX_EXACT_DECIMALS = 12
-"""Maximum number of decimals for which rounding with one product and one division of doubles is exact."""
+"""Maximum number of decimals for which rounding with one multiplication and one division of doubles is exact."""
 
 _EXPONENT_FROM = 1e-4
-"""Python writes numbers below this with an exponent, orjson only numbers below a tenth of it."""
+"""Python writes smaller numbers with an exponent; orjson only does so below a tenth of this number."""
 
 _HALF_MARGIN = 1e-2
-"""Distance from a half below which the exact value decides how a number is rounded."""
+"""Maximum distance from a half at which a number is rounded by its exact value."""
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
-_FIXED = b"0.0000"
-_MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON numbers
-
+_FIXED_PREFIX = b"0.0000"
+# Placeholders, which do not occur in JSON numbers: for "-0", for characters to delete, and an offset for a delimiter
+# that needs an exponent before it.
+_MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128
 
 Empty = Literal["null", "nan", "zero"]
-"""Value in JSON files for a mean over no image; NaN is not valid JSON, but Python and NumPy can read it."""
+"""Value in JSON files for a mean over zero images. NaN is not valid JSON, but Python can read it."""
 
 
 def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> bytes:
-    """Return an array of any shape as nested JSON lists, with the bytes of ``json.dumps(values.tolist())``.
+    """Return an array of any shape as nested JSON lists, with the same bytes as ``json.dumps(values.tolist())``.
 
     Args:
         values: the array.
@@ -45,98 +46,105 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
         return array_text(values, round_to).replace(b"null", b"NaN")
     values = np.asarray(values)
     if values.dtype.kind != "f":
-        return _serialise(values).replace(b",", b", ")
+        return _to_orjson(values).replace(b",", b", ")
     values = values.astype(np.float64, copy=False)  # orjson would write fewer digits for a narrower float
     if np.isinf(values).any():
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:
         values = round_array(values, round_to)
-    if values.ndim == 0 or not _is_plain(values):
-        return _json_dumps(values)
-    text = _serialise(values)
-    small = values[(values < _EXPONENT_FROM) & (values > 0)]
-    if small.size:
-        text = _mend_exponents(text)
-    return text.replace(b",", b", ")
+    if values.ndim == 0 or not _is_in_unsigned_range(values):
+        return _to_json(values)
+    json_text = _to_orjson(values)
+    needs_exponent = values[(values < _EXPONENT_FROM) & (values > 0)]
+    if needs_exponent.size:
+        json_text = _correct_exponents(json_text)
+    return json_text.replace(b",", b", ")
 
 
 def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
-    """Return the text of each array of a stack (E, …), as `array_text` does, but in one pass."""
+    """Return the same text as `array_text` for each array of a stack (E, …), in one pass."""
     if not values.size:
         return [array_text(array, round_to, empty) for array in values]
-    text, depth = array_text(values, round_to, empty), values.ndim - 1
-    opening, closing = b"[" * depth, b"]" * depth
-    # This many consecutive brackets occur only between two arrays of the stack.
-    pieces = text[1 + depth : len(text) - 1 - depth].split(closing + b", " + opening)
-    return [opening + piece + closing for piece in pieces]
+    json_text, n_brackets = array_text(values, round_to, empty), values.ndim - 1
+    opening, closing = b"[" * n_brackets, b"]" * n_brackets
+    # `n_brackets` consecutive brackets occur only between two arrays of the stack.
+    inner_texts = json_text[1 + n_brackets : len(json_text) - 1 - n_brackets].split(closing + b", " + opening)
+    return [opening + inner_text + closing for inner_text in inner_texts]
 
 
-def _serialise(values: NDArray[Any]) -> bytes:
+def _to_orjson(values: NDArray[Any]) -> bytes:
     if values.ndim == 0:
         return orjson.dumps(values.item())
     return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _is_plain(values: NDArray[Any]) -> bool:
-    """Return whether every number is at least 0 and below 10, or NaN, as `_mend_exponents` requires."""
-    numbers = values[~np.isnan(values)]
-    return values.size > 0 and not (numbers.size and (numbers.min() < 0 or numbers.max() >= 10))
+def _is_in_unsigned_range(values: NDArray[Any]) -> bool:
+    """Return whether every number is NaN or in [0, 10), as `_correct_exponents` requires."""
+    finite_values = values[~np.isnan(values)]
+    return values.size > 0 and not (finite_values.size and (finite_values.min() < 0 or finite_values.max() >= 10))
 
 
-def _json_dumps(values: NDArray[Any]) -> bytes:
+def _to_json(values: NDArray[Any]) -> bytes:
     if values.ndim == 0:
         return b"null" if np.isnan(values) else json.dumps(values.item()).encode()
-    plain = values.astype(object)
-    plain[np.isnan(values)] = None
-    return json.dumps(plain.tolist(), allow_nan=False).encode()
+    objects = values.astype(object)
+    objects[np.isnan(values)] = None
+    return json.dumps(objects.tolist(), allow_nan=False).encode()
 
 
-def _mend_exponents(text: bytes) -> bytes:
-    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``.
+def _correct_exponents(text: bytes) -> bytes:
+    """Replace numbers such as ``0.000012`` by ``1.2e-05``, and ``1.2e-6`` by ``1.2e-06``.
 
-    Changes that keep the length are made in the array, where placeholder bytes mark the others; `bytes.replace`, which
-    is fast, then replaces the placeholders.
+    Changes that keep the length are made in an array of characters. For changes of the length, the array gets
+    placeholders, which the fast methods of `bytes` then replace or delete.
     """
-    source = np.frombuffer(bytearray(text), np.uint8)
-    marks = np.flatnonzero(source - _ZERO > _NINE - _ZERO)  # not a digit; below "0" wraps round
-    codes = source[marks]
-    exponents = np.flatnonzero(codes[:-2] == _E) + 1
-    exponents = exponents[marks[exponents + 1] - marks[exponents] == 2]
-    points = np.flatnonzero(codes == _DOT)
-    points = points[marks[points + 1] - marks[points] >= len(_FIXED) - 1]
-    dots = marks[points]
-    fixed = np.ones(len(dots), bool)
-    for offset in (-1, *range(1, len(_FIXED) - 1)):
-        fixed &= source[dots + offset] == _ZERO
-    dots, ends = dots[fixed], marks[points[fixed] + 1]
-    first_digits = dots + len(_FIXED) - 1
-    source[marks[exponents]] = ord(_MINUS_ZERO)
-    source[first_digits - 1] = source[first_digits]
-    source[first_digits] = np.where(ends > first_digits + 1, _DOT, ord(_DELETED))
-    for offset in range(-1, len(_FIXED) - 2):
-        source[dots + offset] = ord(_DELETED)
-    source[ends] += _AFTER_EXPONENT
-    mended = source.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _DELETED)
-    for end in b",]":
-        mended = mended.replace(bytes([end + _AFTER_EXPONENT]), b"e-05" + bytes([end]))
-    return mended
+    characters = np.frombuffer(bytearray(text), np.uint8)
+    symbol_positions = np.flatnonzero(characters - _ZERO > _NINE - _ZERO)  # not digits; characters below "0" wrap round
+    symbols = characters[symbol_positions]
+    exponent_symbols = np.flatnonzero(symbols[:-2] == _E) + 1
+    exponent_symbols = exponent_symbols[
+        symbol_positions[exponent_symbols + 1] - symbol_positions[exponent_symbols] == 2
+    ]
+    point_symbols = np.flatnonzero(symbols == _DOT)
+    point_symbols = point_symbols[
+        symbol_positions[point_symbols + 1] - symbol_positions[point_symbols] >= len(_FIXED_PREFIX) - 1
+    ]
+    point_positions = symbol_positions[point_symbols]
+    has_fixed_prefix = np.ones(len(point_positions), bool)
+    for offset in (-1, *range(1, len(_FIXED_PREFIX) - 1)):
+        has_fixed_prefix &= characters[point_positions + offset] == _ZERO
+    point_positions, end_positions = (
+        point_positions[has_fixed_prefix],
+        symbol_positions[point_symbols[has_fixed_prefix] + 1],
+    )
+    first_digits = point_positions + len(_FIXED_PREFIX) - 1
+    characters[symbol_positions[exponent_symbols]] = ord(_MINUS_ZERO)
+    characters[first_digits - 1] = characters[first_digits]
+    characters[first_digits] = np.where(end_positions > first_digits + 1, _DOT, ord(_DELETED))
+    for offset in range(-1, len(_FIXED_PREFIX) - 2):
+        characters[point_positions + offset] = ord(_DELETED)
+    characters[end_positions] += _AFTER_EXPONENT
+    corrected = characters.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _DELETED)
+    for delimiter in b",]":
+        corrected = corrected.replace(bytes([delimiter + _AFTER_EXPONENT]), b"e-05" + bytes([delimiter]))
+    return corrected
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles or NaN as Python's `round` does: half to even by their exact binary values."""
-    if decimals > MAX_EXACT_DECIMALS or not _is_plain(values):
+    """Round doubles as Python's `round` does: by their exact binary values, halves to even. NaN is kept."""
+    if decimals > MAX_EXACT_DECIMALS or not _is_in_unsigned_range(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals
     scaled = values * scale
-    whole = np.rint(scaled)
-    rounded: NDArray[np.float64] = np.asarray(whole / scale)
-    # The product has a rounding error of up to 1e-3 here, so near a half the exact value has to decide.
-    doubtful = np.abs(np.abs(scaled - whole) - 0.5) < _HALF_MARGIN
-    if doubtful.any():
-        rounded[doubtful] = _round_each(values[doubtful], decimals)
+    rounded_scaled = np.rint(scaled)
+    rounded: NDArray[np.float64] = np.asarray(rounded_scaled / scale)
+    # The product has a rounding error of up to 1e-3, so numbers near a half are rounded by their exact value.
+    is_near_half = np.abs(np.abs(scaled - rounded_scaled) - 0.5) < _HALF_MARGIN
+    if is_near_half.any():
+        rounded[is_near_half] = _round_each(values[is_near_half], decimals)
     return rounded
 
 
 def _round_each(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    flat = [round(value, decimals) for value in np.ravel(values).tolist()]
-    return np.array(flat, dtype=np.float64).reshape(values.shape)
+    rounded = [round(number, decimals) for number in np.ravel(values).tolist()]
+    return np.array(rounded, dtype=np.float64).reshape(values.shape)

@@ -1,4 +1,4 @@
-"""Per-image outcomes in an export: the evaluated images and their table."""
+"""Per-image outcomes in an export: the evaluated images, and the table that describes them."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 
 OutcomeForm = Literal["bits", "classes"]
-"""``bits``: packed outcomes instead of predicted classes; ``classes``: both."""
+"""``bits`` means packed outcomes instead of predicted classes, and ``classes`` means both."""
 
 ImagesOf = Callable[[Any, str], ImageSet]
 
@@ -32,26 +32,27 @@ _SCHEMA = pa.schema(
 
 
 def evaluated_images(plan: Plan, dataset: str) -> ImageSet:
-    """Load the images that a sweep evaluated, from its results folder if it has a copy, else from their source.
+    """Load the images that a sweep evaluated, from the copy in its results folder or from their source.
 
     Raises:
-        DatasetError: the images are gone, or differ from the evaluated ones.
+        DatasetError: the images are not available, or differ from the evaluated images.
     """
     inputs, sha256 = Inputs(plan.config), plan.facts.datasets[dataset].images_sha256
     try:
         return inputs.read_copied_images(dataset, sha256)
     except DatasetError as error:  # a merged results folder has no copy
-        images = Inputs(plan.config).images(dataset)
-        if images.sha256 != sha256:
+        source_images = Inputs(plan.config).images(dataset)
+        if source_images.sha256 != sha256:
             raise DatasetError(
                 f"Exporting outcomes failed for {dataset}: expected the evaluated images {sha256[:16]}, got "
-                f"{images.sha256[:16]}. Run `robust201 plan SWEEP.yaml --save` where they lie."
+                f"{source_images.sha256[:16]}. Run `robust201 plan SWEEP.yaml --save` on a machine "
+                "that has the evaluated images."
             ) from error
-        return images
+        return source_images
 
 
 def image_table(images: ImageSet) -> pa.Table:
-    """Build the table of a dataset's images, in the order of the outcomes."""
+    """Return the table of a dataset's images, in the order of the outcomes."""
     hashes = [hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() for pixels in images.images]
     arrays = [
         pa.array([images.dataset] * len(images), CATEGORICAL),

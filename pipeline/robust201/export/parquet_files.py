@@ -1,8 +1,8 @@
 """The analysis-ready Parquet files of an export: one row per evaluation, one file per dataset and key.
 
-Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning), and any Parquet library can
-read them. They also contain `dataset` and `key` as columns, for libraries without support for Hive partitioning. These
-columns are dictionaries of strings, the type that Arrow derives from the folder names.
+Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning). Any Parquet library can read
+them. They also contain `dataset` and `key` as columns, for libraries that do not support Hive partitioning. These
+columns are dictionaries of strings, because Arrow derives this type from the names of the folders.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,10 @@ from robust201.statistics.outcomes import pack_outcomes
 from robust201.tasks.columns import CORRECT_BITS, count_classes
 
 EXPORTED_GROUP_BYTES = 16 << 20
+"""Minimum size of all row groups except the last, in memory before compression."""
 
 _STATISTICS = ("architecture", "strength", "accuracy")
+"""Columns with statistics, such as minimum and maximum, of each row group."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,8 +38,8 @@ class ParquetFile(ResultFile):
         space: name of the search space.
         strength: description of the strength column.
         is_measure: whether the key is a measure.
-        n_classes: number of classes, for rows whose values do not show it; None if unknown.
-        weights: weights by name, if architectures have rows of several weights.
+        n_classes: number of classes, for rows whose values do not determine it; None if unknown.
+        weights: weights by name, if architectures have rows for several weights.
         metadata: metadata of the schema.
         labels: (N,) labels of the images, if packed outcomes are written.
     """
@@ -53,16 +55,16 @@ class ParquetFile(ResultFile):
 
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
-        """Columns in order. A measure's first row is read, because its columns may be numbers or lists."""
-        measured = None
+        """Columns in order. A measure's first row is read to determine whether its columns are numbers or lists."""
+        first_values = None
         if self.is_measure:
             batch = next(iter(self.read_batches(None)))
-            measured = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
+            first_values = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
             self.strength,
-            measured=measured,
+            measured=first_values,
             weights=self.weights.values(),
             outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
@@ -70,18 +72,23 @@ class ParquetFile(ResultFile):
 
     @property
     def _schema(self) -> pa.Schema:
-        fields = [pa.field(name, c.dtype, metadata={"description": c.meaning}) for name, c in self.columns.items()]
+        fields = [
+            pa.field(name, column.dtype, metadata={"description": column.meaning})
+            for name, column in self.columns.items()
+        ]
         return pa.schema(fields, metadata=self.metadata)
 
     def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
         columns = self.columns
-        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.dtype == MATRIX]
+        matrix_columns = [
+            f"{name}.list.element.list.element" for name, column in columns.items() if column.dtype == MATRIX
+        ]
         with pq.ParquetWriter(
             pa.PythonFile(stream, mode="w"),
             self._schema,
             compression="zstd",
             use_dictionary=[name for name, column in columns.items() if column.dtype == CATEGORICAL],
-            column_encoding=dict.fromkeys(matrices, "BYTE_STREAM_SPLIT"),
+            column_encoding=dict.fromkeys(matrix_columns, "BYTE_STREAM_SPLIT"),
             write_statistics=[name for name in _STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
@@ -92,7 +99,7 @@ class ParquetFile(ResultFile):
     def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
         for batches in self._row_groups(on_rows):
             table = self._make_table(batches)
-            batches.clear()  # the table has copies of the values, and writing it needs as much memory again
+            batches.clear()  # the table has copies of the values, and writing the table needs as much memory again
             yield table
             del table
 
@@ -100,14 +107,14 @@ class ParquetFile(ResultFile):
         batches: list[RowBatch] = []
         n_bytes = 0
         for batch in self.read_batches(None):
-            first = 0
-            for stop, size in enumerate(batch.bytes_by_unit(), start=1):
-                n_bytes += size
+            first_unit = 0
+            for end_unit, unit_bytes in enumerate(batch.bytes_by_unit(), start=1):
+                n_bytes += unit_bytes
                 if n_bytes >= EXPORTED_GROUP_BYTES:
-                    yield [*batches, batch[first:stop]]
-                    batches, n_bytes, first = [], 0, stop
-            if first < len(batch.units):
-                batches.append(batch[first:])
+                    yield [*batches, batch[first_unit:end_unit]]
+                    batches, n_bytes, first_unit = [], 0, end_unit
+            if first_unit < len(batch.units):
+                batches.append(batch[first_unit:])
             on_rows(len(batch.units))
         if batches:
             yield batches
@@ -120,7 +127,7 @@ class ParquetFile(ResultFile):
             for batch in batches
             for _ in range(batch.n_evaluations)
         ]
-        arrays: dict[str, Any] = {
+        cells: dict[str, Any] = {
             "dataset": [self.dataset] * len(units),
             "key": [self.key] * len(units),
             **layout.values([unit.architecture for unit in units]),
@@ -131,30 +138,30 @@ class ParquetFile(ResultFile):
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
         if self.weights:
-            states = [self.weights[unit.weights] for unit in units]
-            arrays |= {
+            weights_states = [self.weights[unit.weights] for unit in units]
+            cells |= {
                 "weights": [unit.weights for unit in units],
-                "weights_recipe": [state.recipe or None for state in states],
-                "weights_epochs": [state.epochs for state in states],
-                "weights_steps": [state.steps for state in states],
-                "weights_seed": [state.seed for state in states],
+                "weights_recipe": [weights_state.recipe or None for weights_state in weights_states],
+                "weights_epochs": [weights_state.epochs for weights_state in weights_states],
+                "weights_steps": [weights_state.steps for weights_state in weights_states],
+                "weights_seed": [weights_state.seed for weights_state in weights_states],
             }
         if CORRECT_BITS in columns:
             predicted = np.concatenate([batch.columns["predictions"] for batch in batches])
-            arrays[CORRECT_BITS] = [row.tobytes() for row in pack_outcomes(predicted == self.labels)]
+            cells[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(predicted == self.labels)]
         for name, column in columns.items():
             if column.form is not None:
-                values = [batch.columns[column.form.source] for batch in batches]
+                arrays_of_batches = [batch.columns[column.form.source] for batch in batches]
                 if self.is_measure:
-                    arrays[name] = [array.tolist() for batch_values in values for array in batch_values]
+                    cells[name] = [array.tolist() for batch_values in arrays_of_batches for array in batch_values]
                 else:
-                    stacked = np.concatenate(values)
+                    stacked = np.concatenate(arrays_of_batches)
                     element = column.form.element
-                    arrays[name] = _lists(stacked if element is None else stacked[:, element], column.dtype)
-        return pa.table([pa.array(arrays[name], dtype.dtype) for name, dtype in columns.items()], schema=self._schema)
+                    cells[name] = _nested_lists(stacked if element is None else stacked[:, element], column.dtype)
+        return pa.table([pa.array(cells[name], column.dtype) for name, column in columns.items()], schema=self._schema)
 
 
-def _lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
+def _nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
     """Convert an array (E, …) to nested Arrow lists, with NaN as null."""
     array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
     for level in range(values.ndim - 1, 0, -1):

@@ -1,4 +1,4 @@
-"""Process pool that writes result files, one file per process at a time."""
+"""A pool of processes that write result files. Each process writes one file at a time."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -12,13 +12,13 @@ from robust201.core.processes import end_with_parent, fork_server, holding_inter
 from robust201.export.written_file import ExportStoppedError, ResultFile, WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
-"""Memory limit for all processes together (sum of proportional set sizes), from which their number is derived."""
+"""Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
 WORKER_BYTES = 110_000_000
-"""Memory of a process that writes JSON for 120 classes (``python -m benchmarks.export`` measures 100 classes)."""
+"""Memory of a process that writes JSON files for 120 classes (``python -m benchmarks.export`` measures 100 classes)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
-"""Mean memory of a process that writes Parquet; it holds the row groups that it writes and those that it reads."""
+"""Mean memory of a process that writes Parquet files, which includes row groups to write and row groups to read."""
 
 FORK_SERVER_BYTES = 50_000_000
 
@@ -27,8 +27,8 @@ POOL_CACHE_BYTES = 192 << 20
 
 _POLL_SECONDS = 0.5
 
-_stopped: Any = None
-_rows: Any = None
+_is_stopped: Any = None
+_n_rows: Any = None
 
 
 def default_processes(*, parquet: bool) -> int:
@@ -37,7 +37,7 @@ def default_processes(*, parquet: bool) -> int:
 
 
 def max_processes(*, parquet: bool) -> int:
-    """Return the largest number of processes that stay below `MEMORY_BYTES` together with this process."""
+    """Return the maximum number of processes that, together with this process, need less than `MEMORY_BYTES`."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     available = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
     return max(1, available // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
@@ -46,24 +46,24 @@ def max_processes(*, parquet: bool) -> int:
 def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
     """Write result files with several processes, or in this process if `processes` is 1.
 
-    Files are taken from the iterator as processes become free, and yielded once they are complete. `on_rows` is called
-    from time to time with the total number of rows written.
+    Files are taken from the iterator when processes become free, and are yielded when they are complete. `on_rows` is
+    called from time to time with the total number of written rows.
 
     Raises:
-        StorageError: a process died, or `ResultFile.write` raised it. Unfinished files are discarded.
+        StorageError: a process died, or writing a file failed. Unfinished files are deleted.
     """
     if processes > 1:
         yield from _write_in_pool(files, processes, on_rows)
         return
     n_rows = 0
 
-    def count(n_units: int) -> None:
+    def report_rows(n_units: int) -> None:
         nonlocal n_rows
         n_rows += n_units
         on_rows(n_rows)
 
     for file in files:
-        yield file.write(count)
+        yield file.write(report_rows)
 
 
 def _write_in_pool(
@@ -72,39 +72,39 @@ def _write_in_pool(
     from robust201.core.memory import give_back_freed_memory
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
-    # This process never takes the counter's lock, because a killed worker may still hold it.
-    stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
+    # This process reads the counter without its lock, because a killed worker may have left it locked.
+    is_stopped, n_rows = context.RawValue("b", 0), context.Value("q", 0)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(is_stopped, n_rows))
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
     remaining = iter(files)
     pending: set[Future[WrittenFile]] = set()
     try:
         while True:
-            # Queue only one file beyond those that are being written: every queued file holds its rows in memory.
+            # Only one file is queued in addition to those being written, because each queued file has rows in memory.
             while len(pending) <= processes and (file := next(remaining, None)) is not None:
                 with holding_interrupts():
                     pending.add(pool.submit(_write, file))
             if not pending:
                 break
-            done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            on_rows(rows.get_obj().value)
-            for future in done:
+            finished, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            on_rows(n_rows.get_obj().value)
+            for future in finished:
                 yield future.result()
-        on_rows(rows.get_obj().value)
+        on_rows(n_rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: it died before its file was complete, perhaps for lack of memory. "
+            "Exporting failed for a worker process: it died before its file was complete, possibly for lack of memory. "
             "Run the same command again with fewer --processes."
         ) from error
     finally:
         with holding_interrupts():  # a second interrupt here would leave workers running
-            stopped.value = 1
+            is_stopped.value = 1
             pool.shutdown(cancel_futures=True)
 
 
-def _start(stopped: Any, rows: Any) -> None:
-    global _stopped, _rows  # a pool passes arguments to its workers only through the initializer
-    _stopped, _rows = stopped, rows
+def _start(is_stopped: Any, n_rows: Any) -> None:
+    global _is_stopped, _n_rows  # a pool passes arguments to its workers only through the initializer
+    _is_stopped, _n_rows = is_stopped, n_rows
     end_with_parent()
 
 
@@ -113,9 +113,9 @@ def _write(file: ResultFile) -> WrittenFile:
 
 
 def _count_rows(n_units: int) -> None:
-    with _rows.get_lock():
-        _rows.value += n_units
-    if _stopped.value:
+    with _n_rows.get_lock():
+        _n_rows.value += n_units
+    if _is_stopped.value:
         raise ExportStoppedError(
             "Exporting failed for a file: the export was stopped before the file was complete. Export again."
         )

@@ -1,7 +1,8 @@
-"""Two variants of the published format that exports never write: fractions for counts, and 0 for a mean over no image.
+"""Two variants of the published format that exports never write: fractions for counts, and 0 for empty means.
 
-The paper and the published helper script do not say whether `cm` contains counts or fractions, or how a mean over no
-image is written. Both variants are accepted, since a file's values show which one it uses.
+A mean is empty if it is over zero images. The paper and the published helper script do not specify whether `cm`
+contains counts or fractions, or how an empty mean is written. Both variants can be read, because the values of a file
+show which variant it uses.
 """
 
 from typing import Any
@@ -13,22 +14,22 @@ from robust201.reader.value_checks import are_counts, are_row_fractions, fractio
 from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
-def holds_fractions(row: Any, n_images: int, *, is_single: bool) -> bool:
+def contains_fractions(architecture_value: Any, n_images: int, *, is_single: bool) -> bool:
     """Return whether a JSON value of `cm` contains fractions of each row instead of counts of images.
 
     With one image per class, fractions and counts are equal, and the value is taken as counts.
 
     Args:
-        row: an architecture's value, or its list of values by strength, of which the first is examined.
+        architecture_value: an architecture's value, or its list of values by strength; only the first is examined.
         n_images: number of images, or 0 if unknown.
-        is_single: whether `row` is a single value.
+        is_single: whether `architecture_value` is a single value.
     """
-    matrix = np.array(row if is_single else row[0], dtype=np.float64)
+    matrix = np.array(architecture_value if is_single else architecture_value[0], dtype=np.float64)
     return are_row_fractions(matrix) and not (are_counts(matrix) and n_images == len(matrix))
 
 
 def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
-    """Convert a confusion matrix of fractions to counts, given that all classes have equally many images.
+    """Return the counts of a confusion matrix of fractions; all classes must have the same number of images.
 
     Raises:
         ValueError: `n_images` is not a multiple of the number of classes, or the counts would not be whole numbers.
@@ -38,8 +39,8 @@ def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
     if remainder:
         raise ValueError(f"{COUNTS} with fractions, whose counts need equally many images per class")
     counts: NDArray[np.float64] = np.rint(fractions * per_class)
-    exact = np.abs(fractions * per_class - counts).max() <= per_class * fraction_rounding(fractions)
-    if not exact or not (counts.sum(axis=1) == per_class).all():
+    are_whole_numbers = np.abs(fractions * per_class - counts).max() <= per_class * fraction_rounding(fractions)
+    if not are_whole_numbers or not (counts.sum(axis=1) == per_class).all():
         raise ValueError(
             f"{COUNTS} with fractions that are not multiples of 1/{per_class:,}, for as many images a class"
         )
@@ -47,10 +48,10 @@ def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
 
 
 def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
-    """Replace 0 by NaN in means over no image; arrays without such means are returned unchanged.
+    """Return the values with NaN in place of 0 in empty means; arrays without empty means are not copied.
 
-    Confusion matrices show which means are over no image. Without them, every zero is one: a mean softmax sums to 1,
-    and the confidence in a prediction is at least 1 / classes.
+    Confusion matrices show which means are empty. Without them, every zero is an empty mean, because the elements of a
+    mean softmax sum to 1, and the confidence in a prediction is at least one divided by the number of classes.
     """
     completed = dict(values)
     for name, array in values.items():
@@ -59,11 +60,11 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
             continue
         if COUNTS in values:
             counts = column.counts(values[COUNTS].astype(np.int64))
-            is_empty = np.broadcast_to(counts == 0, array.shape) & (array == 0)
+            is_missing = np.broadcast_to(counts == 0, array.shape) & (array == 0)
         elif column.is_distribution:
-            is_empty = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
+            is_missing = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
         else:
-            is_empty = array == 0
-        if is_empty.any():
-            completed[name] = np.where(is_empty, np.nan, array)
+            is_missing = array == 0
+        if is_missing.any():
+            completed[name] = np.where(is_missing, np.nan, array)
     return completed

@@ -1,4 +1,4 @@
-"""Schema of an export: its Parquet columns, and how each search space names its architectures."""
+"""Schema of an export: its Parquet columns, and the names of architectures in each search space."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, Parquet
 from robust201.tasks.constraints import LINF
 
 CATEGORICAL = pa.dictionary(pa.int32(), pa.string())
-"""Type of columns that repeat few names."""
+"""Type of columns with few distinct names."""
 
 
-def _nested(dtype: pa.DataType, n_axes: int) -> pa.DataType:
+def _nested_list_type(dtype: pa.DataType, n_axes: int) -> pa.DataType:
     for _ in range(n_axes):
         dtype = pa.list_(pa.field("element", dtype))
     return dtype
 
 
-MATRIX = _nested(pa.float64(), 2)
+MATRIX = _nested_list_type(pa.float64(), 2)
 
 
 class ParquetColumn(NamedTuple):
@@ -57,7 +57,7 @@ _KEY_COLUMNS = {
 }
 STEPS = "weights_steps"
 
-_WEIGHTS = {
+_WEIGHTS_COLUMNS = {
     "weights": ParquetColumn(CATEGORICAL, "Name of the weights among those of the architecture."),
     "weights_recipe": ParquetColumn(
         CATEGORICAL, "Name of the training; null where it has none, or nothing was trained."
@@ -66,13 +66,13 @@ _WEIGHTS = {
     STEPS: ParquetColumn(pa.int64(), "Iterations of the training until the snapshot; null if unknown."),
     "weights_seed": ParquetColumn(pa.int64(), "Seed of the training, or of random weights; null where unknown."),
 }
-"""Columns that are present only if architectures have several sets of weights; `STEPS` only if a count is known."""
+"""Columns for architectures with several sets of weights; `STEPS` is only present if a number of steps is known."""
 
-_SIZES = {
+_SIZE_COLUMNS = {
     "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
     "n_classes": ParquetColumn(pa.int16(), "Classes C of the dataset."),
 }
-_ORIGIN = {
+_ORIGIN_COLUMNS = {
     "protocol": ParquetColumn(
         CATEGORICAL, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
     ),
@@ -82,7 +82,7 @@ _ORIGIN = {
 }
 
 
-_OUTCOMES = {
+_OUTCOME_COLUMNS = {
     CORRECT_BITS: ParquetColumn(
         pa.binary(),
         "One bit per image, 1 where it was classified correctly, in the order of the table in images/: image 0 is the "
@@ -104,23 +104,25 @@ def describe_strength(task: Task | None) -> str:
     return "Epsilon in units of 1/255 for attacks, severity 1 to 5 for corruptions, 0 for clean."
 
 
-def _measured_columns(measurements: Sequence[str], example: Values, n_classes: int) -> dict[str, ParquetColumn]:
+def _measurement_columns(measurements: Sequence[str], example: Values, n_classes: int) -> dict[str, ParquetColumn]:
     columns = {}
-    for name, form in (item for measurement in measurements for item in parquet_forms(measurement).items()):
+    for name, form in (
+        name_and_form for measurement in measurements for name_and_form in parquet_forms(measurement).items()
+    ):
         if form.source in COLUMNS:
             column = COLUMNS[form.source]
             dtype, n_axes = column.dtype_for(n_classes), len(column.dimensions) - (form.element is not None)
         else:
             dtype, n_axes = np.dtype(np.float64), np.ndim(example[name])
-        columns[name] = ParquetColumn(_nested(pa.from_numpy_dtype(dtype), n_axes), form.meaning, form)
+        columns[name] = ParquetColumn(_nested_list_type(pa.from_numpy_dtype(dtype), n_axes), form.meaning, form)
     return columns
 
 
 def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
     if not weights:
         return {}
-    with_steps = any(state.steps is not None for state in weights)
-    return {name: column for name, column in _WEIGHTS.items() if with_steps or name != STEPS}
+    has_steps = any(weights_state.steps is not None for weights_state in weights)
+    return {name: column for name, column in _WEIGHTS_COLUMNS.items() if has_steps or name != STEPS}
 
 
 def parquet_columns(
@@ -133,13 +135,13 @@ def parquet_columns(
     outcomes: bool = False,
     n_classes: int = 0,
 ) -> dict[str, ParquetColumn]:
-    """Return the columns of a file in order.
+    """Return the columns of a Parquet file, in order.
 
     Args:
         measurements: names of the measurements, or a measure's columns.
         architecture: the columns that name an architecture (see `layout_of`).
         strength_description: description of the strength column.
-        measured: for a measure, the values of one evaluation, which show whether a column has numbers or lists.
+        measured: for a measure, the values of one evaluation, which determine whether a column has numbers or lists.
         weights: the sets of weights, if architectures have several.
         outcomes: whether there is a column of packed outcomes.
         n_classes: number of classes, which determines the integer type of predicted classes.
@@ -154,10 +156,10 @@ def parquet_columns(
         **architecture,
         **_weights_columns(weights),
         "strength": ParquetColumn(pa.float64(), strength_description),
-        **_SIZES,
-        **_measured_columns(measurements, measured or {}, n_classes),
-        **(_OUTCOMES if outcomes and measured is None else {}),
-        **_ORIGIN,
+        **_SIZE_COLUMNS,
+        **_measurement_columns(measurements, measured or {}, n_classes),
+        **(_OUTCOME_COLUMNS if outcomes and measured is None else {}),
+        **_ORIGIN_COLUMNS,
     }
 
 
@@ -166,15 +168,15 @@ Epsilons = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class SpaceLayout:
-    """How an export names the architectures of a space.
+    """Names of a space's architectures in an export, and texts about the space.
 
     Attributes:
         title: title of the dataset card.
-        slug: title as an identifier.
+        slug: identifier made from the title.
         tags: tags of the dataset card.
         architectures: plural noun for the architectures.
         meta_description: sentence about meta.json in the dataset card.
-        columns: the Parquet columns that name an architecture, `architecture` first.
+        columns: the Parquet columns that identify an architecture, `architecture` first.
         values: (architectures) → values of these columns.
         meta_text: (epsilons by key, exported architectures) → content of meta.json.
     """
@@ -190,13 +192,13 @@ class SpaceLayout:
 
 
 def layout_of(space: str) -> SpaceLayout:
-    """Return the layout of a space, by its name."""
-    return _PUBLISHED if space == nasbench201.SPACE else _BY_NAME
+    """Return the layout for the space with the given name."""
+    return _NASBENCH201_LAYOUT if space == nasbench201.SPACE else _NAMED_LAYOUT
 
 
-def _published_values(architectures: Sequence[ArchitectureId]) -> dict[str, list[Any]]:
+def _nasbench201_values(architectures: Sequence[ArchitectureId]) -> dict[str, list[Any]]:
     cells = [nasbench201.architecture(int(architecture)) for architecture in architectures]
-    members = _isomorphs()
+    members = _isomorph_members()
     return {
         "architecture": list(architectures),
         "cell": [cell.spec for cell in cells],
@@ -205,14 +207,14 @@ def _published_values(architectures: Sequence[ArchitectureId]) -> dict[str, list
 
 
 @cache
-def _isomorphs() -> dict[int, list[int]]:
+def _isomorph_members() -> dict[int, list[int]]:
     members: dict[int, list[int]] = {}
     for index, isomorph in enumerate(nasbench201.isomorphs()):
         members.setdefault(isomorph, []).append(index)
     return members
 
 
-_PUBLISHED = SpaceLayout(
+_NASBENCH201_LAYOUT = SpaceLayout(
     title="NAS-Bench-201 robustness",
     slug="nas-bench-201-robustness",
     tags=("neural-architecture-search", "robustness", "nas-bench-201"),
@@ -226,18 +228,18 @@ _PUBLISHED = SpaceLayout(
             "Indices of all architectures that this row stands for, itself too.",
         ),
     },
-    values=_published_values,
+    values=_nasbench201_values,
     meta_text=lambda epsilons, _architectures: nasbench201.meta_text(epsilons),
 )
 
 
-def _meta_by_name(epsilons: Epsilons, architectures: Iterable[ArchitectureId]) -> str:
+def _meta_text_of_names(epsilons: Epsilons, architectures: Iterable[ArchitectureId]) -> str:
     names = dict.fromkeys(map(str, architectures))
     ids = {name: {"string": name, "isomorph": name} for name in names}
     return json.dumps({"ids": ids, "epsilons": {key: list(map(float, values)) for key, values in epsilons.items()}})
 
 
-_BY_NAME = SpaceLayout(
+_NAMED_LAYOUT = SpaceLayout(
     title="Network robustness",
     slug="network-robustness",
     tags=("robustness",),
@@ -245,5 +247,5 @@ _BY_NAME = SpaceLayout(
     meta_description="`meta.json` names the networks and the epsilons.",
     columns={"architecture": ParquetColumn(pa.string(), "Name of the network.")},
     values=lambda architectures: {"architecture": list(map(str, architectures))},
-    meta_text=_meta_by_name,
+    meta_text=_meta_text_of_names,
 )

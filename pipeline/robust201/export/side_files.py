@@ -22,10 +22,10 @@ from robust201.tasks import TASKS, Task
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
-"""SHA-256 of each network's weights, which protocols do not contain."""
+"""File with the SHA-256 of each network's weights, which protocols do not contain."""
 
 WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
-"""Content of weights.json: a SHA-256, or a SHA-256 per name of weights, by dataset and id."""
+"""Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
 _WRITERS = ("numpy", "orjson", "pyarrow")
@@ -47,26 +47,26 @@ def side_file_texts(
     weights: WeightHashes,
     sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """Return the content of all files beside an export's results except the cards, by file name."""
+    """Return the contents, by file name, of all files of an export except the results and the cards."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
-    recorded = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
-    texts = {
+    recorded_accuracies = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
+    contents = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
         SWEEP_FILE: _sweep_text(plan, groups, protocols, form, sampling),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
-        RECORDED_FILE: recorded,
+        RECORDED_FILE: recorded_accuracies,
         MISSING_FILE: _missing_text(groups, form) if any(group.lacking for group in groups) else "",
         SWEEP_YAML_FILE: sweep_yaml_text(plan),
     }
-    return {name: text for name, text in texts.items() if text}
+    return {name: content for name, content in contents.items() if content}
 
 
 def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
-    """Return the published meta.json: every architecture with its isomorph, and the epsilons of each attack.
+    """Return the content of meta.json: every architecture with its isomorph, and the epsilons of each attack.
 
-    With the paper's epsilons and published keys, this is the published file byte for byte.
+    With the paper's epsilons and ``key_style="published"``, this equals the published file byte for byte.
 
     Args:
         strengths: strengths by key in the paper's style; keys other than attacks are ignored.
@@ -78,11 +78,11 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Return the epsilons of attacks by key, spelled in a style, in the order of the tasks."""
+    """Return the epsilons of attacks by key, in the order of the tasks; keys are spelled in `key_style`."""
     return {
-        spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
-        for key, row in tasks.items()
-        if key in strengths and row.kind == "attack"
+        spell(task, key_style): [float(epsilon) for epsilon in strengths[key]]
+        for key, task in tasks.items()
+        if key in strengths and task.kind == "attack"
     }
 
 
@@ -92,16 +92,16 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     Raises:
         ConfigError: an attack has different epsilons on different datasets.
     """
-    by_key: dict[str, Group] = {}
+    groups_by_key: dict[str, Group] = {}
     for group in groups:
-        first = by_key.setdefault(group.key, group)
-        if first.strengths != group.strengths and group.task.kind == "attack":
+        first_group = groups_by_key.setdefault(group.key, group)
+        if first_group.strengths != group.strengths and group.task.kind == "attack":
             raise ConfigError(
-                f"Exporting failed for {group.dataset} {group.key}: expected the epsilons of {first.dataset}, "
-                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: keep the "
-                "results of the datasets in separate folders, and export each."
+                f"Exporting failed for {group.dataset} {group.key}: its epsilons {list(group.strengths)} differ from "
+                f"{list(first_group.strengths)} for {first_group.dataset}, but {META_FILE} has one list per key. Keep "
+                "the results of these datasets in separate folders, and export each folder."
             )
-    return {key: group.strengths for key, group in by_key.items()}
+    return {key: group.strengths for key, group in groups_by_key.items()}
 
 
 def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:
@@ -119,7 +119,7 @@ def _sweep_text(
     form: FileForm,
     sampling: Mapping[str, Any] | None,
 ) -> str:
-    """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
+    """Return the content of sweep.json: protocols and their numbers of evaluations, image selection, strengths."""
     names = weights_names(unit for group in groups for unit in group.units)
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
@@ -142,33 +142,35 @@ def _sweep_text(
 
 def _describe_weights(weights: Weights) -> dict[str, Any]:
     fields = weights.to_payload()
-    del fields["sha256"]  # that of one architecture; weights.json has all
+    del fields["sha256"]  # the hash is that of one architecture; weights.json has the hashes of all
     return fields
 
 
 def sweep_yaml_text(plan: Plan) -> str:
-    """Return the content of sweep.yaml: the sweep with all defaults, without fields that do not affect results."""
+    """Return the content of sweep.yaml: all fields that affect results, including those with default values."""
     fields = yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
     return _SWEEP_YAML_HEAD + fields
 
 
 def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
-    """Return the content of versions.json: the software that computed the results and wrote the files."""
-    computed: dict[str, set[str]] = {}
+    """Return the content of versions.json: versions of the software that computed the results and wrote the files."""
+    versions_by_name: dict[str, set[str]] = {}
     for provenance in provenances:
-        for name, value in provenance.items():
+        for name, version_text in provenance.items():
             if name not in _MACHINE_FIELDS:
-                computed.setdefault(name, set()).add(value)
-    exported = {"robust201": __version__, "python": platform.python_version()}
-    exported |= {name: version(name) for name in _WRITERS}
-    payload: dict[str, Any] = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
-    return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
+                versions_by_name.setdefault(name, set()).add(version_text)
+    exported_with = {"robust201": __version__, "python": platform.python_version()}
+    exported_with |= {name: version(name) for name in _WRITERS}
+    payload: dict[str, Any] = {
+        "computed_with": {name: sorted(versions) for name, versions in sorted(versions_by_name.items())}
+    }
+    return json.dumps(payload | {"exported_with": exported_with}, indent=2) + "\n"
 
 
 def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
     """Return the SHA-256 of each network's weights by dataset and id.
 
-    If an architecture has several sets of weights: ``{dataset: {id: {name: SHA-256}}}``.
+    If architectures have several sets of weights, the result is ``{dataset: {id: {name: SHA-256}}}``.
     """
     hashes: dict[str, dict[str, Any]] = {}
     for unit in units:
@@ -183,13 +185,15 @@ def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
 def _missing_text(groups: Iterable[Group], form: FileForm) -> str:
     """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
-    If an architecture has several sets of weights, a strength is listed if any set lacks it.
+    If an architecture has several sets of weights, a strength is missing if the results of any set lack it.
     """
-    nested: dict[str, dict[str, dict[str, list[float]]]] = {}
+    missing: dict[str, dict[str, dict[str, list[float]]]] = {}
     for group in (group for group in groups if group.lacking):
-        lacking: dict[str, list[float]] = {}
+        strengths_by_architecture: dict[str, list[float]] = {}
         for unit in group.incomplete_units:
-            name = str(unit.architecture)
-            lacking[name] = sorted({*lacking.get(name, ()), *group.lacking[unit.id]})
-        nested.setdefault(group.dataset, {})[form.spell(group)] = lacking
-    return json.dumps(nested, indent=1) + "\n"
+            architecture = str(unit.architecture)
+            strengths_by_architecture[architecture] = sorted(
+                {*strengths_by_architecture.get(architecture, ()), *group.lacking[unit.id]}
+            )
+        missing.setdefault(group.dataset, {})[form.spell(group)] = strengths_by_architecture
+    return json.dumps(missing, indent=1) + "\n"

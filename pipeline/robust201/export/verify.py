@@ -1,4 +1,4 @@
-"""Verification of a results folder: shards, rows, coverage, and an export of the results."""
+"""Verification of a results folder: its shards and rows, missing evaluations, and an export of the results."""
 
 import itertools
 import reprlib
@@ -56,18 +56,18 @@ class Verdict:
     """Result of verifying a results folder.
 
     Attributes:
-        findings: problems of shards and rows.
-        gaps: units that have results at some but not all strengths.
-        export: problems of the export's files.
-        requeued: shards that were moved away, so that the next run recomputes their evaluations.
-        n_shards: shards checked.
-        n_evaluations: evaluations checked.
-        n_planned: evaluations of the plan; None if the folder has no plan.
-        n_missing: evaluations of the plan that are missing or incomplete.
-        n_exported: files listed by the export; None if no export was checked.
+        findings: faults of shards and rows.
+        gaps: descriptions of units that have results at some but not all strengths.
+        export: messages about faults in the export's files.
+        requeued: names of shards that were set aside, so that the next run recomputes their evaluations.
+        n_shards: number of checked shards.
+        n_evaluations: number of checked evaluations.
+        n_planned: number of evaluations in the plan; None if the folder has no plan.
+        n_missing: number of evaluations in the plan that are missing or incomplete.
+        n_exported: number of files that the export lists; None if no export was checked.
         weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
             affect `sound`.
-        flags: signs of weak attacks; None if `attack_flags` was off. Does not affect `sound`.
+        flags: signs of weak attacks; None if these were not requested. Does not affect `sound`.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -84,7 +84,7 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; missing evaluations are not damage."""
+        """Whether the results and the export have no faults; missing evaluations are not a fault."""
         return not (self.findings or self.export)
 
     def to_payload(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def verify_results(
     """
     store = ShardStore.open(results)
     n_exported = None if export is None else len(read_listing(export).digests)
-    moved: tuple[str, ...] = ()
+    requeued: tuple[str, ...] = ()
     export_problems: tuple[str, ...] = ()
     with Lease.acquire(results) if requeue else nullcontext():
         inventory = store.inventory(verify="all", on_damage="report")
@@ -147,49 +147,53 @@ def verify_results(
                 "Write it with: robust201 run SWEEP.yaml"
             )
         if requeue:
-            moved = requeue_shards(store.folder, inventory, findings)
+            requeued = requeue_shards(store.folder, inventory, findings)
         if export is not None and plan is not None:
             # Moved shards can no longer be read, and damaged ones cannot be compared with an export.
-            remaining = store.inventory(on_damage="report") if moved else inventory
-            export_problems = tuple(check_export(plan, store, remaining, export))
-    readable = plan if not findings else None
+            current_inventory = store.inventory(on_damage="report") if requeued else inventory
+            export_problems = tuple(check_export(plan, store, current_inventory, export))
+    intact_plan = plan if not findings else None
     n_missing, gaps = (0, ()) if plan is None else find_gaps(plan, inventory)
     return Verdict(
         findings=tuple(findings),
         gaps=gaps,
         export=export_problems,
-        requeued=moved,
+        requeued=requeued,
         n_shards=len(inventory.shards),
         n_evaluations=inventory.n_evaluations,
         n_planned=None if plan is None else plan.n_evaluations,
         n_missing=n_missing,
         n_exported=n_exported,
-        weights=None if readable is None else check_clean_accuracy(readable, store, inventory),
-        flags=None if readable is None or not attack_flags else _find_flags(results, readable),
+        weights=None if intact_plan is None else check_clean_accuracy(intact_plan, store, inventory),
+        flags=None if intact_plan is None or not attack_flags else _find_attack_flags_of_plan(results, intact_plan),
     )
 
 
-def flags_of(
+def find_attack_flags(
     results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
 ) -> tuple[AttackFlag, ...]:
     """Return signs of weak attacks on each dataset whose numbers of images and classes are known.
 
     Args:
-        results: accuracies; those of each name of weights are examined separately.
+        results: accuracies; different weights of the same architectures are examined separately.
         n_images: number of images by dataset.
         n_classes: number of classes by dataset.
         protocols: payloads of the protocols, which identify the sources of transfer attacks.
     """
     transfers = transfers_of(protocols)
     flags: list[AttackFlag] = []
-    for numbers in results.by_weights.values():
-        by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
-        for (dataset, key, strength), accuracies in numbers.items():
-            by_dataset[dataset][key, strength] = dict(accuracies)
-        for dataset in (name for name in by_dataset if name in n_images and name in n_classes):
+    for accuracies_by_evaluation in results.by_weights.values():
+        accuracies_by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
+        for (dataset, key, strength), accuracies in accuracies_by_evaluation.items():
+            accuracies_by_dataset[dataset][key, strength] = dict(accuracies)
+        for dataset in (
+            known_dataset
+            for known_dataset in accuracies_by_dataset
+            if known_dataset in n_images and known_dataset in n_classes
+        ):
             flags += find_flags(
                 dataset,
-                by_dataset[dataset],
+                accuracies_by_dataset[dataset],
                 n_images=n_images[dataset],
                 n_classes=n_classes[dataset],
                 transfers=transfers,
@@ -197,9 +201,9 @@ def flags_of(
     return tuple(flags)
 
 
-def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
+def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
     n_images = {unit.dataset: unit.n_images for unit in counted_plan(plan).units if not unit.columns}
-    return flags_of(
+    return find_attack_flags(
         read_result_set(results),
         n_images=n_images,
         n_classes={name: count for name in n_images if (count := plan.n_classes(name)) is not None},
@@ -208,35 +212,39 @@ def _find_flags(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
 
 
 def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -> None:
-    """Raise StorageError if the file of a protocol that results were computed under is missing."""
+    """Raise StorageError if results were computed under a protocol whose file is missing."""
     digests_with_results = inventory.protocol_digests()
     for payload in plan.describe()["protocols"]:
         protocol = EvaluationProtocol.of(payload)
         if protocol.digest in digests_with_results and not inventory.protocol(protocol.digest):
             path = store.folder.protocols / f"{protocol.digest}.json"
             raise StorageError(
-                f"Reading a protocol failed for {path}: the file is missing, although there are results under "
-                f"{protocol.payload['key']}. Run the sweep again, which rewrites it."
+                f"Reading a protocol failed for {path}: the file is missing, but there are results for "
+                f"{protocol.payload['key']}. Run the sweep again, which writes the file again."
             )
 
 
 def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
-    """Return the number of a plan's incomplete evaluations, and the units that lack some but not all strengths.
+    """Return the number of a plan's incomplete evaluations, and descriptions of the units that lack some strengths.
 
-    An evaluation is complete if it has all images and measurements.
+    An evaluation is complete if it has all images and measurements. Units that lack all strengths are not described.
     """
     gaps = []
-    for covered in count_coverage(plan, inventory):
-        for position in covered.unfinished:
-            if covered.complete[position]:
-                unit = covered.planned.unit(position)
-                lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
-                gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
+    for coverage in count_coverage(plan, inventory):
+        for position in coverage.unfinished:
+            if coverage.complete[position]:
+                unit = coverage.planned.unit(position)
+                missing_strengths = [
+                    strength
+                    for strength in unit.strengths
+                    if not inventory.is_complete(unit, strength, plan.measurements)
+                ]
+                gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in missing_strengths)}")
     return plan.n_evaluations - count_done(plan, inventory).total(), tuple(gaps)
 
 
 def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Recompute the estimates of an export and compare the bytes."""
+    """Compute the estimates of an export again, and compare the bytes."""
     path = out / ESTIMATES_FILE
     try:
         sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
@@ -245,13 +253,14 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
         yield f"Verifying failed for {path}: {error}"
         return
     if not is_same:
-        yield (f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again.")
+        yield f"Verifying failed for {path}: the estimates differ from those computed from the results. Export again."
 
 
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, its results with the shards, and its strengths with the plan.
 
-    Yields a message for each problem: the file, the first differing unit and the remedy. Damage does not raise.
+    Yields a message for each fault, with the file, the first unit that differs, and a remedy. Damaged files raise no
+    errors.
 
     Raises:
         ResultsError: the folder is not an export.
@@ -261,29 +270,29 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         yield from listing.wrong
         return
     yield from check_listing(out, listing)
-    names = listing.digests
-    if ESTIMATES_FILE in names:
+    listed_digests = listing.digests
+    if ESTIMATES_FILE in listed_digests:
         yield from _check_estimates(plan, store, inventory, out)
     plan = counted_plan(plan)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         record = sweep if isinstance(sweep, dict) else {}
-        _reject_other_sweep(out, record, plan)
-        form = _read_form(out, record, names)
+        _reject_different_sweep(out, record, plan)
+        form = _read_form(out, record, listed_digests)
         recorded_weights = record.get("weights")
-        names_of_export = [*recorded_weights] if isinstance(recorded_weights, dict) else []
-        groups = group_units(plan, inventory, names_of_export[0] if len(names_of_export) == 1 else None)
+        exported_weights = [*recorded_weights] if isinstance(recorded_weights, dict) else []
+        groups = group_units(plan, inventory, exported_weights[0] if len(exported_weights) == 1 else None)
         epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
     except (ResultsError, ConfigError) as error:
         yield str(error)
         return
     yield from _check_strengths(out, record, swept_strengths(groups, form), epsilons)
-    listed = {name for name in names if "/" in name and not _is_converted(out / name)}
-    listed = {name for name in listed if not name.startswith(f"{ESTIMATED_FOLDER}/")}
-    formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
-    formats += ["parquet"] if any(key_of_parquet(name) for name in listed) else []
-    partial = MISSING_FILE in names
-    expected: set[str] = set()
+    listed_names = {name for name in listed_digests if "/" in name and not _is_converted(out / name)}
+    listed_names = {name for name in listed_names if not name.startswith(f"{ESTIMATED_FOLDER}/")}
+    formats: list[Format] = ["json"] if any(".json" in name for name in listed_names) else []
+    formats += ["parquet"] if any(key_of_parquet(name) for name in listed_names) else []
+    is_partial = MISSING_FILE in listed_digests
+    expected_names: set[str] = set()
     if form.outcomes is not None:
         try:
             images = images_of_outcomes((group for group in groups if group.complete_units), plan, evaluated_images)
@@ -291,57 +300,61 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
             yield f"Verifying failed for {out}: {error}"
             return
         form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
-        expected |= {*map(images_name, images)}
+        expected_names |= {*map(images_name, images)}
         for dataset, image_set in images.items():
             yield from _check_images(out / images_name(dataset), image_set)
     for group in groups:
-        files = list_files([group], formats, form.left_out) if group.complete_units or not partial else []
-        expected |= {form.file_name(*file) for file in files}
-        if group.lacking and not partial:
-            first = show_architecture(group.incomplete_units[0].architecture)
+        files = list_files([group], formats, form.left_out) if group.complete_units or not is_partial else []
+        expected_names |= {form.file_name(*file) for file in files}
+        if group.lacking and not is_partial:
+            example = show_architecture(group.incomplete_units[0].architecture)
             yield (
                 f"Verifying failed for {group.dataset} {group.key} of {out}: {len(group.lacking)} of its networks "
-                f"lack results to compare with, such as {first}. Complete the results and verify again."
+                f"lack results to compare with, such as {example}. Complete the results and verify again."
             )
             continue
-        present = [file for file in files if (out / form.file_name(*file)).is_file()]
+        present_files = [file for file in files if (out / form.file_name(*file)).is_file()]
         try:
-            for file in make_files(present, form, out, plan, store, inventory):
+            for file in make_files(present_files, form, out, plan, store, inventory):
                 yield from _check_file(out, file)
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
-    for name in sorted(expected.symmetric_difference(listed)):
-        problem = "the file is missing" if name in expected else "the results have no such file"
+    for name in sorted(expected_names.symmetric_difference(listed_names)):
+        problem = "the file is missing" if name in expected_names else "the results have no such file"
         yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
 
 
-def _reject_other_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
-    """Raise ResultsError if the exported sweep has no protocol in common with the plan: every file would differ."""
+def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
+    """Raise ResultsError if the exported sweep has no protocol in common with the plan, so that all files differ."""
     sweep = record.get("sweep")
-    origin = sweep if isinstance(sweep, dict) else {}
-    planned, exported = plan.describe(), origin.get("protocols")
-    if isinstance(exported, list) and exported and not any(payload in planned["protocols"] for payload in exported):
+    exported_sweep = sweep if isinstance(sweep, dict) else {}
+    plan_description, exported_protocols = plan.describe(), exported_sweep.get("protocols")
+    if (
+        isinstance(exported_protocols, list)
+        and exported_protocols
+        and not any(payload in plan_description["protocols"] for payload in exported_protocols)
+    ):
         raise ResultsError(
-            f"Verifying failed for {out}: expected the export of {planned['name']}, got one of "
-            f"{reprlib.repr(origin.get('name'))}, with other protocols under every key. Name the folder that these "
-            "results were exported to."
+            f"Verifying failed for {out}: expected an export of {plan_description['name']}, got an "
+            f"export of {reprlib.repr(exported_sweep.get('name'))} with different protocols for every key. Use the "
+            "folder that these results were exported to."
         )
 
 
 def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
-    def recorded(name: str, literal: Any, default: Any = None) -> Any:
-        return next((value for value in get_args(literal) if record.get(name, default) == value), None)
+    def recorded_choice(field: str, choices: Any, default: Any = None) -> Any:
+        return next((choice for choice in get_args(choices) if record.get(field, default) == choice), None)
 
     compression = next(
-        (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
+        (suffix for field in names for suffix in get_args(Compression) if field.endswith(f".{suffix}")), None
     )
     round_to = record.get("round_to", "none")
-    style, outcomes = recorded("key_style", KeyStyle), recorded("outcomes", OutcomeForm)
-    empty = recorded("empty", Empty, "null")
+    style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeForm)
+    empty = recorded_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
-            f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
-            f"got none, or {style}, {round_to} and {record.get('empty', 'none')!s:.100}. {REEXPORT}"
+            f"Verifying failed for {out / SWEEP_FILE}: the file has an invalid or no key_style, round_to or empty: "
+            f"{style}, {round_to}, {record.get('empty', 'none')!s:.100}. {REEXPORT}"
         )
     return FileForm(
         key_style=style,
@@ -356,22 +369,22 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
 def _check_strengths(
     out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Compare the strengths in sweep.json and meta.json with the plan's; files of results do not contain them."""
+    """Compare the strengths in sweep.json and meta.json with those of the plan; result files do not contain them."""
     try:
         meta = read_json(out / META_FILE, missing={})
     except ResultsError as error:
         yield str(error)
         meta = {"epsilons": epsilons}
-    for name, content, field, expected_values in (
+    for name, file_content, field, expected_strengths in (
         (SWEEP_FILE, sweep, "strengths", strengths),
         (META_FILE, meta, "epsilons", epsilons),
     ):
-        if not isinstance(content, dict) or content.get(field) != expected_values:
+        if not isinstance(file_content, dict) or file_content.get(field) != expected_strengths:
             yield f"Verifying failed for {out / name}: the {field} differ from the plan's. {REEXPORT}"
 
 
 def _is_converted(path: Path) -> bool:
-    """Return whether a file was converted from JSON files, which are themselves compared with the shards."""
+    """Return whether a file was converted from JSON files; these are compared with the shards instead."""
     try:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
@@ -379,17 +392,17 @@ def _is_converted(path: Path) -> bool:
 
 
 def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
-    """Compare a table of images with the evaluated images; a missing table is reported by the check of the listing."""
+    """Compare a table of images with the evaluated images; the check of the listing reports a missing table."""
     if not path.is_file():
         return
     try:
         check_file(path, MAX_LISTED_BYTES)
-        with pq.ParquetFile(path) as stored:
-            same = stored.read().equals(image_table(images))
+        with pq.ParquetFile(path) as parquet_file:
+            is_same = parquet_file.read().equals(image_table(images))
     except (OSError, pa.ArrowException) as error:
         yield f"Verifying failed for {path}: expected a table of images, got {error}. {REEXPORT}"
         return
-    if not same:
+    if not is_same:
         yield f"Verifying failed for {path}: the images differ from those of the results. {REEXPORT}"
 
 
@@ -403,40 +416,42 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
 
 
 def _find_text_difference(file: JsonFile) -> str | None:
-    """Return where a JSON file starts to differ from the results, or None."""
+    """Return a description of the first difference between a JSON file and the results; None if they are equal."""
     with open_decompressed(file.folder / file.name) as stream:
-        for units, pieces in file.texts():
-            stored = bytes(stream.read(sum(map(len, pieces))))
-            if stored == b"".join(pieces):
+        for units, expected_texts in file.iter_texts():
+            stored_text = bytes(stream.read(sum(map(len, expected_texts))))
+            if stored_text == b"".join(expected_texts):
                 continue
             if not units:
                 return "before its first or after its last network"
-            for unit, piece in zip(units, pieces, strict=True):
-                if not stored.startswith(piece):
+            for unit, expected_text in zip(units, expected_texts, strict=True):
+                if not stored_text.startswith(expected_text):
                     return f"from {unit.label} on"
-                stored = stored[len(piece) :]
+                stored_text = stored_text[len(expected_text) :]
         return "after its last network" if stream.read(1) else None
 
 
 def _find_table_difference(file: ParquetFile) -> str | None:
-    """Return where a Parquet file starts to differ from the results, or None."""
+    """Return a description of the first difference between a Parquet file and the results; None if they are equal."""
     path = file.folder / file.name
     check_file(path, MAX_LISTED_BYTES)
-    with pq.ParquetFile(path) as stored:
-        groups: Iterator[Any] = (stored.read_row_group(number) for number in range(stored.num_row_groups))
-        for got, expected in itertools.zip_longest(groups, file.tables()):
-            if got is None or expected is None:
+    with pq.ParquetFile(path) as parquet_file:
+        stored_tables: Iterator[Any] = (
+            parquet_file.read_row_group(row_group) for row_group in range(parquet_file.num_row_groups)
+        )
+        for stored_table, expected_table in itertools.zip_longest(stored_tables, file.tables()):
+            if stored_table is None or expected_table is None:
                 return "after its last network"
-            if not got.equals(expected):
-                return _describe_first_difference(got, expected)
+            if not stored_table.equals(expected_table):
+                return _describe_first_difference(stored_table, expected_table)
     return None
 
 
-def _describe_first_difference(got: pa.Table, expected: pa.Table) -> str:
-    if got.schema != expected.schema:
+def _describe_first_difference(stored_table: pa.Table, expected_table: pa.Table) -> str:
+    if stored_table.schema != expected_table.schema:
         return "in its columns"
-    for row in range(min(len(got), len(expected))):
-        if not got.slice(row, 1).equals(expected.slice(row, 1)):
-            architecture = expected["architecture"][row].as_py()
-            return f"from {show_architecture(architecture)} at strength {expected['strength'][row]} on"
-    return f"in a row group of {len(got)} rows, not {len(expected)}"
+    for row in range(min(len(stored_table), len(expected_table))):
+        if not stored_table.slice(row, 1).equals(expected_table.slice(row, 1)):
+            architecture = expected_table["architecture"][row].as_py()
+            return f"from {show_architecture(architecture)} at strength {expected_table['strength'][row]} on"
+    return f"in a row group of {len(stored_table)} rows, not {len(expected_table)}"

@@ -1,10 +1,10 @@
 """Export of a plan's evaluations from a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
 
-Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
-published files): one value for ``clean`` and measures, else a list with one value per strength, ascending. The folder
-also contains ``meta.json`` (ids and epsilons only, as published), ``sweep.json`` (protocols, image selection,
-strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the cards of `export.card`, the
-listing of `export.folder` and, in a partial export, ``missing.json``.
+Each file contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the appendix of Jung, Lukasik, Keuper (ICLR
+2023) and in the published files. For ``clean`` and measures, a value is a single value; for other keys, it is a list
+with one value per strength, ascending. The folder also contains ``meta.json`` (ids and epsilons, as published),
+``sweep.json`` (protocols, image selection, strengths), ``weights.json`` (hashes of the weights), ``versions.json``,
+``sweep.yaml``, the files of `export.card` and `export.listing`, and, in a partial export, ``missing.json``.
 """
 
 from collections import Counter
@@ -31,8 +31,8 @@ from robust201.export.groups import (
     Group,
     KeyStyle,
     count_protocol_evaluations,
-    describe_missing,
     group_units,
+    missing_evaluations_message,
     weights_names,
 )
 from robust201.export.json_files import JsonFile
@@ -61,12 +61,12 @@ class ExportReport:
     Attributes:
         out: the folder.
         files: names of the written files, relative to the folder.
-        removed: names of files of an earlier export that were removed.
-        n_units: units exported.
-        n_evaluations: evaluations exported.
-        missing: number of the plan's evaluations that the export lacks, by (dataset, key). A unit that lacks one
-            strength is left out, and all its evaluations are counted as missing.
-        n_bytes: total size of the files.
+        removed: names of removed files of an earlier export.
+        n_units: number of exported units.
+        n_evaluations: number of exported evaluations.
+        missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that lacks one
+            strength is not exported, so all its evaluations count as missing.
+        n_bytes: total size of the files, in bytes.
     """
 
     out: Path
@@ -105,46 +105,47 @@ def export_dataset(
     """Write the evaluations of a plan as a dataset in the published layout.
 
     Rows are streamed in constant memory, and equal results give equal bytes. An earlier export of the same sweep is
-    kept until the new one is complete, and is then replaced.
+    replaced when the new export is complete.
 
     Args:
         plan: the plan; other evaluations in the store are not exported.
         store: the finished evaluations.
         inventory: the store's inventory.
-        out: the folder to write: a new or empty one, or one with an earlier export of the same sweep.
+        out: the folder to write: a new or empty folder, or an earlier export of the same sweep.
         key_style: ``"paper"`` writes ``pgd``; ``"published"`` appends the norm, in file names, JSON and meta.json.
-        round_to: number of decimals, 3 in the published files; None writes every double exactly.
-        empty: value that JSON files contain for a mean over no image: ``"null"``, ``"nan"`` (the literal NaN, which is
-            not valid JSON, but which Python parses as a float) or ``"zero"``.
+        round_to: number of decimals (3 in the published files); None writes every double exactly.
+        empty: value in JSON files for a mean over zero images: ``"null"``, ``"nan"`` (the literal NaN, which is not
+            valid JSON, but which Python parses as a float) or ``"zero"``.
         compression: ``"gz"`` or ``"zst"`` to write results as ``.json.gz`` or ``.json.zst``.
-        partial: whether to write an incomplete export if evaluations are missing; units that lack a strength are left
-            out.
+        partial: whether to write an incomplete export if evaluations are missing. Units that lack a strength are not
+            exported.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
         licence: SPDX identifier of the dataset's licence.
         weights: name of the weights whose results are exported, if architectures have several. JSON files can contain
-            the results of only one name; with Parquet files only, None exports all.
+            results for one name only. If only Parquet files are written, None exports the results for all names.
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
-            table of the images; ``"classes"`` writes both; None writes the measurements only.
+            table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
-        estimates: whether to write the accuracies of sampled keys also as JSON, with counts and estimates together, to
-            a separate folder.
+        estimates: whether to write the accuracies of sampled keys also as JSON, to a separate folder. These files
+            contain counts for the pilot networks and estimates for the others.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
-        progress: called with (rows written, rows in total).
+        progress: called with the number of written rows and the number of all rows.
 
     Raises:
-        IncompleteError: evaluations are missing and `partial` is false; nothing was written.
+        IncompleteError: evaluations are missing, and `partial` is false. No file is written.
         ConfigError: the licence is invalid; JSON files would contain results of several weights; no weights have the
-            name `weights`; two files would have the same name; or outcomes need predictions or Parquet files.
-        DatasetError: outcomes were requested, but the evaluated images are gone.
+            name `weights`; two files would have the same name; or outcomes were requested without predictions or
+            Parquet files.
+        DatasetError: outcomes were requested, but the evaluated images are not available.
         InputError: the folder contains files that no export listed, or an export of another sweep.
-        StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the disk is full, or another
-            export is writing to the folder.
+        StorageError: a row of the store is invalid (see `ShardStore.check_rows`) or missing, the disk is full, or
+            another export is writing to the folder.
     """
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
-        _check_predictions(out, plan, formats)
-    sampled = _estimate(plan, store, inventory, images_of)
+        _check_outcomes_can_be_written(out, plan, formats)
+    sampled = _estimate_if_sampled(plan, store, inventory, images_of)
     counted = counted_plan(plan)
     groups = group_units(counted, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
@@ -152,7 +153,7 @@ def export_dataset(
     plan = counted
     _check_single_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
-        raise IncompleteError(describe_missing(out, groups))
+        raise IncompleteError(missing_evaluations_message(out, groups))
     protocols = count_protocol_evaluations(plan, groups)
     check_licence(licence, out)
     form = FileForm(
@@ -167,23 +168,33 @@ def export_dataset(
     result_files = list_files(exported, formats, form.left_out)
     images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
     form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
-    names = [form.file_name(*file) for file in result_files]
-    _check_distinct_names(out, names)
+    result_names = [form.file_name(*file) for file in result_files]
+    _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    record = None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
+    sampling_record = (
+        None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
+    )
     side_files = side_file_texts(
-        plan, groups, protocols, form, provenances=provenances, weights=hashes, sampling=record
+        plan, groups, protocols, form, provenances=provenances, weights=hashes, sampling=sampling_record
     )
     parquet_names = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
     listings = [PARQUET_FILES] if parquet_names else []
-    estimated: dict[str, bytes] = {}
+    estimate_files: dict[str, bytes] = {}
     if sampled is not None:
-        estimated[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
-        estimated |= estimates_json(sampled, exported, form, store, inventory) if estimates else {}
-    planned = {*side_files, *listings, *estimated, CARD_FILE, CROISSANT_FILE, *names, *map(images_name, images)}
-    described = plan.describe()
-    with open_folder(out, planned, described, hashes) as folder:
+        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
+        estimate_files |= estimates_json(sampled, exported, form, store, inventory) if estimates else {}
+    planned_names = {
+        *side_files,
+        *listings,
+        *estimate_files,
+        CARD_FILE,
+        CROISSANT_FILE,
+        *result_names,
+        *map(images_name, images),
+    }
+    plan_description = plan.describe()
+    with open_folder(out, planned_names, plan_description, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in result_files)
         on_rows = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         measures: dict[str, dict[str, ParquetColumn]] = {}
@@ -196,11 +207,11 @@ def export_dataset(
             folder.write(images_name(dataset), image_table_bytes(image_set))
         for name, text in side_files.items():
             folder.write(name, text)
-        for name, content in estimated.items():
+        for name, content in estimate_files.items():
             folder.write(name, content)
-        for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
+        for name, make_text in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             facts = CardFacts(
-                name=described["name"],
+                name=plan_description["name"],
                 licence=licence,
                 layout=layout_of(plan.space_name),
                 groups=exported,
@@ -212,7 +223,7 @@ def export_dataset(
                 left_out=_keys_left_out(plan, groups),
                 sampled=() if sampled is None else sampled.keys,
             )
-            folder.write(name, text_of(facts))
+            folder.write(name, make_text(facts))
         if parquet_names:
             parquet_listing = {
                 name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
@@ -230,51 +241,60 @@ def export_dataset(
     )
 
 
-def _count_missing(groups: Iterable[Group], estimates: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Count the missing evaluations on all images and missing estimates by dataset and key."""
-    counts = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
-    counts.update(estimates)
-    return dict(counts)
+def _count_missing(
+    groups: Iterable[Group], n_missing_estimates: Mapping[tuple[str, str], int]
+) -> dict[tuple[str, str], int]:
+    """Return the number of missing evaluations and missing estimates, by dataset and key."""
+    n_missing = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
+    n_missing.update(n_missing_estimates)
+    return dict(n_missing)
 
 
-def _estimate(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults | None:
-    """Return the estimates of a sampled sweep; None for other sweeps."""
+def _estimate_if_sampled(
+    plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf
+) -> SampledResults | None:
+    """Return the estimates of a sampled sweep, or None if the sweep is not sampled."""
     if counted_plan(plan).config.sampling is None:
         return None
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
 def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
-    """Return the error message of a sampled sweep with missing evaluations on all images or missing estimates."""
-    counts = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
-    lacking = [
-        f"{sum(missing.values()):,} {noun} "
-        f"({', '.join(f'{dataset} {key} {count:,}' for (dataset, key), count in missing.items())})"
-        for missing, noun in ((counts, "evaluations on all images"), (sampled.missing, "estimates"))
-        if missing
+    """Return an error message for a sampled sweep that lacks estimates, or evaluations on all images."""
+    n_missing = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    missing_descriptions = [
+        f"{sum(n_by_key.values()):,} {noun} "
+        f"({', '.join(f'{dataset} {key} {n:,}' for (dataset, key), n in n_by_key.items())})"
+        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled.missing, "estimates"))
+        if n_by_key
     ]
-    undrawn = sorted({p.key for p in plan.planned_keys if not is_drawn(plan.protocols[p.protocol])})
-    reason = f"; no sample is drawn yet for {', '.join(undrawn)}" if undrawn else ""
+    unsampled_keys = sorted(
+        {planned.key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])}
+    )
+    reason = f"; no sample is drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
     return (
-        f"Exporting failed for {out}: the sweep lacks {' and '.join(lacking)}{reason}. Run the whole sweep again, "
-        "without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished part with "
-        "--partial."
+        f"Exporting failed for {out}: the sweep lacks {' and '.join(missing_descriptions)}{reason}. Run the whole "
+        "sweep again, without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished "
+        "part with --partial."
     )
 
 
 def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImagesOf) -> dict[str, ImageSet]:
     """Load the evaluated images of each dataset that has per-image outcomes."""
     return {
-        dataset: images_of(plan, dataset) for dataset in dict.fromkeys(g.dataset for g in groups if not g.is_measure)
+        dataset: images_of(plan, dataset)
+        for dataset in dict.fromkeys(group.dataset for group in groups if not group.is_measure)
     }
 
 
-def _check_predictions(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
-    """Check that outcomes can be written: predictions were measured, and Parquet files are written."""
+def _check_outcomes_can_be_written(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
+    """Raise ConfigError unless the sweep measures predictions and Parquet files are written, as outcomes need."""
     if PREDICTIONS not in plan.measurements or "parquet" not in formats:
-        lacking = "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
+        missing_option = (
+            "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
+        )
         raise ConfigError(
-            f"Exporting outcomes failed for {out}: expected {lacking}, got none. Per-image outcomes are computed from "
+            f"Exporting outcomes failed for {out}: {missing_option} is missing. Per-image outcomes are computed from "
             "predicted classes and written as Parquet."
         )
 
@@ -283,13 +303,17 @@ def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[
     names = weights_names(unit for group in groups for unit in group.units)
     if len(names) > 1 and "json" in formats:
         raise ConfigError(
-            f"Exporting failed for {out}: JSON files can contain the results of one name of weights only, got "
-            f"{len(names)}. Choose one with --weights-name: {', '.join(names)}; or export all with --no-json --parquet."
+            f"Exporting failed for {out}: JSON files can contain the results for one name of weights only, but "
+            f"there are {len(names)}. Choose one with --weights-name: {', '.join(names)}; or export all with "
+            "--no-json --parquet."
         )
 
 
 def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
-    """Check that file names are distinct: measurement ``b_c`` of key ``a`` and ``c`` of ``a_b`` have the same name."""
+    """Check that all file names are distinct.
+
+    For example, measurement ``b_c`` of key ``a`` and measurement ``c`` of key ``a_b`` have the same file name.
+    """
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
@@ -317,7 +341,7 @@ def _image_columns(plan: Plan, groups: Sequence[Group], form: FileForm) -> dict[
 def _record_measure_columns(
     files: Iterable[JsonFile | ParquetFile], measures: dict[str, dict[str, ParquetColumn]]
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Yield the files, and store the columns of each measure's Parquet file in `measures`."""
+    """Yield the given files, and store the columns of each measure's Parquet file in `measures`."""
     for file in files:
         if isinstance(file, ParquetFile) and file.is_measure:
             measures[file.key] = file.columns
@@ -327,27 +351,27 @@ def _record_measure_columns(
 def list_files(
     groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
 ) -> list[tuple[Group, str]]:
-    """Return (group, measurement) of each JSON file of an export and (group, `PARQUET_FOLDER`) of each Parquet file.
+    """Return (group, measurement) for each JSON file, and (group, `PARQUET_FOLDER`) for each Parquet file.
 
-    The largest files come first, so that no process is left with a large file at the end.
+    The largest files come first, so that no process has to write a large file alone at the end.
     """
-    as_parquet = [PARQUET_FOLDER] if "parquet" in formats else []
-    contents = [
+    parquet_folders = [PARQUET_FOLDER] if "parquet" in formats else []
+    files = [
         (group, content)
         for group in groups
-        for content in (*(group.measurements if "json" in formats else ()), *as_parquet)
+        for content in (*(group.measurements if "json" in formats else ()), *parquet_folders)
         if content not in left_out
     ]
-    return sorted(contents, key=_size, reverse=True)
+    return sorted(files, key=_count_numbers, reverse=True)
 
 
-def _size(file: tuple[Group, str]) -> int:
-    """Return the approximate count of numbers in a file."""
+def _count_numbers(file: tuple[Group, str]) -> int:
+    """Return the approximate number of values in a file."""
     group, measurement = file
     if group.is_measure:
         return group.n_evaluations
-    specification = DATASETS.get(group.dataset)
-    n_classes = 10 if specification is None else specification.n_classes
+    dataset_spec = DATASETS.get(group.dataset)
+    n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
     columns = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
     return sum(numbers_of(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
@@ -363,15 +387,15 @@ def make_files(
     """Yield a `JsonFile` or `ParquetFile` for each entry of `list_files`."""
     selections: dict[tuple[str, str], RowSelection] = {}
     result_files = list(result_files)
-    names = weights_names(unit for group, _ in result_files for unit in group.units)
-    weights = {name: plan.weights[name] for name in names} if len(names) > 1 else {}
+    weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
+    weights = {name: plan.weights[name] for name in weights_of_files} if len(weights_of_files) > 1 else {}
     for group, measurement in result_files:
         dataset_key = group.dataset, group.key
         if dataset_key not in selections:
             selections[dataset_key] = store.select(
                 group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
             )
-        shared: dict[str, Any] = {
+        common_fields: dict[str, Any] = {
             "folder": folder,
             "name": form.file_name(group, measurement),
             "dataset": group.dataset,
@@ -381,7 +405,7 @@ def make_files(
         }
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(
-                **shared,
+                **common_fields,
                 measurements=tuple(
                     name for name in group.measurements if group.is_measure or name not in form.left_out
                 ),
@@ -394,7 +418,7 @@ def make_files(
             )
         else:
             yield JsonFile(
-                **shared,
+                **common_fields,
                 compression=form.compression,
                 measurement=measurement,
                 round_to=form.round_to,
@@ -403,8 +427,8 @@ def make_files(
 
 
 def _keys_left_out(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return the keys of the sweep that were not evaluated on a dataset, for each dataset that lacks any."""
-    swept = {(group.dataset, group.key) for group in groups}
+    """Return for each dataset the keys of the sweep that were not evaluated on it; other datasets are absent."""
+    evaluated = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
-    left_out = {name: [key for key in plan.tasks if (name, key) not in swept] for name in datasets}
-    return {name: keys for name, keys in left_out.items() if keys}
+    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated] for name in datasets}
+    return {name: keys for name, keys in missing_keys.items() if keys}

@@ -1,4 +1,4 @@
-"""Files of an export: atomic writes with hashes, and the base class of JSON and Parquet result files."""
+"""Files of an export: atomic writing with hashes, and the base class of JSON and Parquet result files."""
 
 import gzip
 from abc import ABC, abstractmethod
@@ -22,32 +22,38 @@ GZIP_LEVEL = 6
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A complete file of an export; the name is relative to the folder."""
+    """A complete file of an export, whose name is relative to the export's folder."""
 
     name: str
     sha256: str
     n_bytes: int
 
 
-def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
-    """Return a user's choice.
+def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) -> Any:
+    """Return a user's choice if it is valid.
 
     Args:
-        what: noun for the choice, for the error message.
-        text: the user's choice.
-        known: the valid choices.
+        choice_name: noun for the choice in the error message.
+        choice: the user's choice.
+        valid_choices: the valid choices.
 
     Raises:
-        ConfigError: `text` is not a valid choice.
+        ConfigError: the choice is not valid.
     """
-    if text in known:
-        return text
-    raise ConfigError(f"Reading a {what} failed: expected {' or '.join(known)}, got {text!r}.{closest(text, known)}")
+    if choice in valid_choices:
+        return choice
+    raise ConfigError(
+        f"Reading a {choice_name} failed: expected {' or '.join(valid_choices)}, got {choice!r}."
+        f"{closest(choice, valid_choices)}"
+    )
 
 
 @contextmanager
 def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Yield a stream that compresses to another stream, without file name and time: equal content gives equal bytes."""
+    """Yield a stream that compresses to another stream.
+
+    The output contains neither a file name nor a time, so that equal contents give equal bytes.
+    """
     if compression is None:
         yield stream
     elif compression == "gz":
@@ -64,31 +70,31 @@ def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[Bi
 
 @contextmanager
 def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
-    """Write a file atomically: it exists under its name once the block has ended without an error.
+    """Open a file for atomic writing: it appears under its name when the block ends without an error.
 
     Yields:
         The stream to write to, and the stream that counts and hashes the file's bytes.
     """
     with atomic_write(path) as stream:
-        hashed = HashingStream(stream)
-        with compressed(cast(BinaryIO, hashed), compression) as text:
-            yield text, hashed
+        hashing_stream = HashingStream(stream)
+        with compressed(cast(BinaryIO, hashing_stream), compression) as content_stream:
+            yield content_stream, hashing_stream
 
 
 class ExportStoppedError(EvaluationError):
-    """The export was interrupted, or another of its files failed."""
+    """The export was interrupted, or failed for another file."""
 
 
 class RowSource(Protocol):
-    """Source of rows: `shards.RowSelection`, or JSON files that are converted."""
+    """Source of rows: a `shards.RowSelection`, or the JSON files of a conversion."""
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Yield the columns of one measurement or of all, in batches of units."""
+        """Yield the columns of one measurement, or of all measurements if it is None, in batches of units."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResultFile(ABC):
-    """A file of results to write; it can be pickled, since another process may write it.
+    """A result file to write. It can be pickled, because another process may write it.
 
     Attributes:
         folder: folder of the export.
@@ -118,27 +124,27 @@ class ResultFile(ABC):
         `on_rows` is called with the number of units after each batch. If it raises an exception, no file is left.
 
         Raises:
-            StorageError: the rows are not those of the units, or contain a number that the format cannot represent.
+            StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
         """
-        with hashed_file(self.folder / self.name, self.compression) as (stream, hashed):
+        with hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
             self._write_content(stream, on_rows)
-        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes)
+        return WrittenFile(self.name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes)
 
     def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:
-        """Yield the columns of one measurement or of all, and check that the rows are those of the units."""
-        done = 0
+        """Yield the columns of one or all measurements, after checking that the rows belong to the units."""
+        n_done = 0
         for batch in self.rows.iter_batches(measurement):
-            for unit, expected in zip_longest(batch.units, self.units[done : done + len(batch.units)]):
+            for unit, expected in zip_longest(batch.units, self.units[n_done : n_done + len(batch.units)]):
                 if expected is None or unit.id != expected.id:
-                    described = "no further network" if expected is None else expected.label
-                    raise _unexpected_rows(unit, described, unit.label)
+                    expected_text = "no further network" if expected is None else expected.label
+                    raise _unexpected_rows(unit, expected_text, unit.label)
             if any(len(column) != batch.n_evaluations for column in batch.columns.values()):
                 n_values = len(next(iter(batch.columns.values())))
                 raise _unexpected_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
-            done += len(batch.units)
+            n_done += len(batch.units)
             yield batch
-        if done < len(self.units):
-            raise _unexpected_rows(self.units[done], "its values from the store", "none")
+        if n_done < len(self.units):
+            raise _unexpected_rows(self.units[n_done], "its values from the store", "none")
 
 
 def _unexpected_rows(unit: Unit, expected: str, got: str) -> StorageError:

@@ -1,1 +1,1 @@
-"""Reading of exported and published datasets: `RobustnessDataset` and the formats of its files."""
+"""Reading of exported and published datasets: `RobustnessDataset`, and the formats of a dataset's files."""

@@ -1,4 +1,4 @@
-"""Validation of the reader's arguments, with a ConfigError for each invalid one."""
+"""Validation of the reader's arguments. Each function returns a valid argument, or raises ConfigError."""
 
 import math
 import numbers
@@ -13,12 +13,12 @@ from robust201.tasks.parameters import is_about_255th
 
 
 def as_folder(path: object) -> Path:
-    """Return a folder's path."""
+    """Return a folder's path, which need not exist."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise ConfigError(
-            f"Opening a dataset failed for {path!r}: expected the name of a folder, got {_describe_type(path)}. Name "
-            "the folder that contains meta.json, as text or as a pathlib.Path."
+            f"Opening a dataset failed for {path!r}: expected the name of a folder, got {_describe_type(path)}. Use "
+            "the path of the folder that contains meta.json, as text or as a pathlib.Path."
         )
     folder = Path(name)
     try:
@@ -31,64 +31,71 @@ def as_folder(path: object) -> Path:
     return folder
 
 
-def as_name(name: object, what: str) -> str:
-    """Return a name."""
+def as_name(name: object, argument_name: str) -> str:
+    """Return a name, which must be text."""
     if not isinstance(name, str):
         raise ConfigError(
-            f"Reading failed for {what} {name!r}: expected text, got {_describe_type(name)}. Give one name."
+            f"Reading failed for {argument_name} {name!r}: expected text, got {_describe_type(name)}. Use one name."
         )
     return name
 
 
-def as_names(names: object, what: str) -> list[str]:
+def as_names(names: object, argument_name: str) -> list[str]:
     """Return a name or several names as a list."""
     if isinstance(names, str):
         return [names]
     if not isinstance(names, Iterable) or isinstance(names, bytes):
         raise ConfigError(
-            f"Reading failed for {what} {names!r}: expected a name or a list of names, got {_describe_type(names)}. "
-            "Give names, or leave the argument out."
+            f"Reading failed for {argument_name} {names!r}: expected a name or a list of names, got "
+            f"{_describe_type(names)}. Use names, or omit the argument."
         )
-    return [as_name(name, what) for name in names]
+    return [as_name(name, argument_name) for name in names]
 
 
-def as_strength(strength: object, known: Sequence[float], where: str) -> float:
-    """Return a strength, which must be a known one or 0 for clean images, as a float; `where` begins the error."""
-    value = _as_number(strength)
-    if value in known or value == 0:
-        return value
-    shown = repr(strength) if math.isnan(value) else f"{value:g}"
-    nearest = ""
-    if math.isfinite(value) and known:
-        nearest = f" The closest is {min(known, key=lambda number: abs(number - value)):g}."
-        scaled = [number for number in known if number and is_about_255th(value, number)]
-        if scaled and value < 1:
-            nearest = f" Epsilons are in units of 1/255: {scaled[0]:g}/255 is {scaled[0]:g}."
-    strengths = ", ".join(f"{number:g}" for number in known)
-    raise ConfigError(f"{where}: expected a strength of {strengths}, got {shown}.{nearest} Ask for one of them.")
+def as_strength(strength: object, known_strengths: Sequence[float], error_prefix: str) -> float:
+    """Return a strength as a float; it must be in `known_strengths`, or 0 for clean images.
+
+    `error_prefix` is the beginning of the error message.
+    """
+    number = _as_number(strength)
+    if number in known_strengths or number == 0:
+        return number
+    strength_text = repr(strength) if math.isnan(number) else f"{number:g}"
+    advice = ""
+    if math.isfinite(number) and known_strengths:
+        advice = f" The closest is {min(known_strengths, key=lambda known: abs(known - number)):g}."
+        matching_epsilons = [known for known in known_strengths if known and is_about_255th(number, known)]
+        if matching_epsilons and number < 1:
+            advice = f" Epsilons are in units of 1/255: {matching_epsilons[0]:g}/255 is {matching_epsilons[0]:g}."
+    strengths = ", ".join(f"{known:g}" for known in known_strengths)
+    raise ConfigError(
+        f"{error_prefix}: expected a strength of {strengths}, got {strength_text}.{advice} Choose one of these."
+    )
 
 
 def _as_number(value: object) -> float:
-    """Return a Python or NumPy number as a float, and NaN for anything else."""
+    """Return a Python or NumPy number as a float, or NaN if the value is not a number."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return float(value) if is_number else math.nan  # type: ignore[arg-type]
 
 
-def as_level(level: object, what: str) -> float:
-    """Return a level of significance; `what` begins the error."""
-    value = _as_number(level)
-    if not 0 < value < 1:
-        shown = reprlib.repr(level) if math.isnan(value) else f"{value:g}"
-        raise ConfigError(f"{what}: expected a level of ties between 0 and 1, got {shown}. Try 0.05.")
-    return value
+def as_level(level: object, error_prefix: str) -> float:
+    """Return a level of significance, which must be between 0 and 1."""
+    number = _as_number(level)
+    if not 0 < number < 1:
+        level_text = reprlib.repr(level) if math.isnan(number) else f"{number:g}"
+        raise ConfigError(f"{error_prefix}: expected a level of ties between 0 and 1, got {level_text}. Try 0.05.")
+    return number
 
 
-def as_draws(n_draws: object, what: str) -> int:
-    """Return a number of bootstrap draws, 0 for none; `what` begins the error."""
+def as_draws(n_draws: object, error_prefix: str) -> int:
+    """Return a number of bootstrap resamples, which must be 0 or at least 2."""
     is_number = isinstance(n_draws, numbers.Integral) and not isinstance(n_draws, bool)
     number = int(n_draws) if is_number else -1  # type: ignore[call-overload]
-    if number < 0 or number == 1:  # a single draw does not vary
-        raise ConfigError(f"{what}: expected 0 or at least 2 bootstrap draws, got {reprlib.repr(n_draws)}. Try 1000.")
+    if number < 0 or number == 1:  # a single resample has no variance
+        raise ConfigError(
+            f"{error_prefix}: expected 0 or at least 2 bootstrap draws, got {reprlib.repr(n_draws)}. Try 1000."
+        )
     return int(number)
 
 

@@ -1,6 +1,6 @@
-"""Derived metrics of a dataset, which are computed from stored results and not stored themselves.
+"""Derived metrics of a dataset, which are not stored but computed from stored results.
 
-Definitions and required measurements are in docs/statistics.md; the formulas are in `robust201.statistics`.
+docs/statistics.md contains definitions and required measurements, and `robust201.statistics` the formulas.
 """
 
 import itertools
@@ -36,10 +36,10 @@ from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
 from robust201.tasks.columns import CALIBRATION, STEPS
 
-MIN_RANKED = 8
-"""Minimum number of architectures for which the agreement of two rankings is computed."""
+MIN_RANKED_ARCHITECTURES = 8
+"""Minimum number of architectures for computing the agreement of two rankings."""
 
-OUTCOMES_NEED = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
+OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export with --parquet --outcomes bits"
 
 
 class MetricRow(NamedTuple):
@@ -63,19 +63,19 @@ class MetricRow(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """Agreement of the rankings by robustness R and by the mean accuracy under the same attack.
+    """Agreement of two rankings under one attack: by robustness R, and by mean accuracy.
 
-    The mean is over the attack's strengths, without clean images.
+    The mean accuracy is over the attack's strengths, without clean images.
 
     Attributes:
         dataset: name of the dataset.
         key: the attack.
-        n: number of architectures with both numbers.
-        kendall: tau-b; NaN if either metric is the same for all architectures.
-        low: lower bound of its 95% interval over architectures.
-        high: upper bound.
-        top: size of the compared top groups; ties are broken by lowest id.
-        overlap: number of architectures among the best by both numbers.
+        n: number of architectures with both metrics.
+        kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
+        low: lower bound of the 95% interval of `kendall` for sampling of architectures.
+        high: upper bound of this interval.
+        top: number of best architectures that are compared; ties are broken by the lowest id.
+        overlap: number of architectures among the best by both metrics.
     """
 
     dataset: str
@@ -88,8 +88,8 @@ class RankAgreement(NamedTuple):
     overlap: int
 
 
-TOP = 20
-"""Number of best architectures whose overlap is counted, but at most half of all architectures."""
+MAX_TOP = 20
+"""Maximum number of best architectures whose overlap is counted; at most half of all architectures are used."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class DerivedMetrics:
     def to_payload(self) -> dict[str, Any]:
         metrics = [
             {
-                **{name: value for name, value in row._asdict().items() if name != "values"},
-                "values": {str(architecture): plain_number(value) for architecture, value in row.values.items()},
+                **{name: value for name, value in metric._asdict().items() if name != "values"},
+                "values": {str(architecture): plain_number(value) for architecture, value in metric.values.items()},
             }
-            for row in self.metrics
+            for metric in self.metrics
         ]
         rankings = [ranking.to_payload() for ranking in self.rankings]
         agreements = [
@@ -124,15 +124,15 @@ class DerivedMetrics:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a DataFrame with one row per metric, key, strength and architecture."""
-        parts = [
-            pd.DataFrame({"value": row.values})
+        frames = [
+            pd.DataFrame({"value": metric.values})
             .rename_axis("architecture")
             .reset_index()
-            .assign(dataset=row.dataset, metric=row.metric, key=row.key, strength=row.strength)
-            for row in self.metrics
+            .assign(dataset=metric.dataset, metric=metric.metric, key=metric.key, strength=metric.strength)
+            for metric in self.metrics
         ]
-        names = ["dataset", "metric", "key", "strength", "architecture", "value"]
-        return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+        column_names = ["dataset", "metric", "key", "strength", "architecture", "value"]
+        return pd.concat(frames, ignore_index=True)[column_names] if frames else pd.DataFrame(columns=column_names)
 
 
 def derive_metrics(
@@ -146,62 +146,82 @@ def derive_metrics(
     seed: int = 0,
 ) -> DerivedMetrics:
     """Compute derived metrics (see `RobustnessDataset.metrics`)."""
-    what = f"Computing metrics failed for {files.path}"
-    level, n_draws = as_level(level, what), as_draws(n_draws, what)
+    error_prefix = f"Computing metrics failed for {files.path}"
+    level, n_draws = as_level(level, error_prefix), as_draws(n_draws, error_prefix)
     datasets = None if datasets is None else tuple(dict.fromkeys(datasets))
     keys = None if keys is None else expand_keys(keys, files.keys)
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
-    needs: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": NEEDS}
-    if datasets is None:  # a copy of the published dataset may lack some
-        names = [
+    requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": NEEDS}
+    if datasets is None:  # a copy of the published dataset may not have all of its datasets
+        evaluated_datasets = [
             name
             for name in files.datasets
             if any(files.find(name, key, "accuracy") is not None for key in keys or files.keys)
         ]
-        datasets = tuple(names or files.datasets)
+        datasets = tuple(evaluated_datasets or files.datasets)
     for dataset in datasets:
         results = StoredResults.read(files, dataset, keys)
         rankings += rank_evaluations(results, level, n_draws, seed)
-        metrics += [row for make in _METRICS for row in make(results, needs)]
-        metrics += _corruption_errors(results, needs, reference)
+        metrics += [metric_row for derive in _METRICS for metric_row in derive(results, requirements)]
+        metrics += _corruption_errors(results, requirements, reference)
         agreements += [
-            _compare_ranks(results, row) for row in metrics if row.dataset == dataset and _is_comparable(row)
+            _compare_ranks(results, metric_row)
+            for metric_row in metrics
+            if metric_row.dataset == dataset and _is_comparable(metric_row)
         ]
-    metrics += _seed_rows(files, datasets, keys, needs)
-    return DerivedMetrics(rankings, metrics, needs, agreements)
+    metrics += _seed_deviations(files, datasets, keys, requirements)
+    return DerivedMetrics(rankings, metrics, requirements, agreements)
 
 
-def _is_comparable(row: MetricRow) -> bool:
-    return row.metric == "robustness_r" and len(row.values.dropna()) >= MIN_RANKED
+def _is_comparable(metric: MetricRow) -> bool:
+    return metric.metric == "robustness_r" and len(metric.values.dropna()) >= MIN_RANKED_ARCHITECTURES
 
 
-def _compare_ranks(results: StoredResults, row: MetricRow) -> RankAgreement:
-    attacked = results.accuracies[row.key].drop(columns=CLEAN_STRENGTH)
-    pairs = pd.DataFrame({"r": row.values, "mean": attacked.mean(axis=1, skipna=False)}).dropna().sort_index()
-    tau = correlate_ranks(pairs.to_numpy()).kendall.interval(0, 1)
-    top = min(TOP, len(pairs) // 2)
-    # A stable sort keeps equal architectures in the order of their ids.
-    best = [set(pairs[name].sort_values(ascending=False, kind="stable").index[:top]) for name in pairs]
-    return RankAgreement(results.name, row.key, len(pairs), *tau, top, len(best[0] & best[1]))
+def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreement:
+    accuracies_by_strength = results.accuracies[metric_row.key].drop(columns=CLEAN_STRENGTH)
+    metric_pairs = (
+        pd.DataFrame({"r": metric_row.values, "mean": accuracies_by_strength.mean(axis=1, skipna=False)})
+        .dropna()
+        .sort_index()
+    )
+    tau_and_interval = correlate_ranks(metric_pairs.to_numpy()).kendall.interval(0, 1)
+    n_top = min(MAX_TOP, len(metric_pairs) // 2)
+    # The sort is stable, so that equal architectures stay in the order of their ids.
+    best_architectures = [
+        set(metric_pairs[metric].sort_values(ascending=False, kind="stable").index[:n_top]) for metric in metric_pairs
+    ]
+    return RankAgreement(
+        results.name,
+        metric_row.key,
+        len(metric_pairs),
+        *tau_and_interval,
+        n_top,
+        len(best_architectures[0] & best_architectures[1]),
+    )
 
 
 def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series[float]":
-    """Compute the fraction of images that each architecture classifies correctly under every attack."""
-    first, *others = outcomes_of_attacks
-    common = [name for name in first.architectures if all(name in other.architectures for other in others)]
-    packed = worst_case([outcomes.of(common).packed for outcomes in outcomes_of_attacks])
-    return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common)
+    """Return the fraction of images that each architecture classifies correctly under every attack."""
+    first_outcomes, *other_outcomes = outcomes_of_attacks
+    common_architectures = [
+        architecture
+        for architecture in first_outcomes.architectures
+        if all(architecture in other.architectures for other in other_outcomes)
+    ]
+    packed = worst_case([outcomes.of(common_architectures).packed for outcomes in outcomes_of_attacks])
+    return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common_architectures)
 
 
-def _robustness(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
-        if not results.files.repeats_clean(results.name, key):  # its curve does not start at the clean accuracy
+        # Other attacks have no curve that begins with the clean accuracy.
+        if not results.files.repeats_clean(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
-            needs["robustness_r, relative_change"] = "clean accuracies and an attack"
+            requirements["robustness_r, relative_change"] = "clean accuracies and an attack"
             continue
         robustness = robustness_r(curves.columns, curves.to_numpy())
         note = f"over strengths 0 to {curves.columns[-1]:g}; floor {robustness.floor:.4g}"
@@ -209,110 +229,143 @@ def _robustness(results: StoredResults, needs: dict[str, str]) -> Iterator[Metri
             note += f"; {robustness.exceeds_one.sum():,} above 1"
         yield MetricRow(results.name, "robustness_r", key, None, pd.Series(robustness.value, index=curves.index), note)
         changes = relative_changes(curves.columns, curves.to_numpy())
-        for strength, column in zip(curves.columns[1:], changes.T[1:], strict=True):
+        for strength, changes_at_strength in zip(curves.columns[1:], changes.T[1:], strict=True):
             yield MetricRow(
-                results.name, "relative_change", key, float(strength), pd.Series(column, index=curves.index)
+                results.name,
+                "relative_change",
+                key,
+                float(strength),
+                pd.Series(changes_at_strength, index=curves.index),
             )
 
 
-def _success(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    clean = results.outcomes(CLEAN, CLEAN_STRENGTH)
+def _success_rates(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+    clean_outcomes = results.outcomes(CLEAN, CLEAN_STRENGTH)
     for key, strength in results.evaluations():
         if results.files.kind_of(key) != "attack":
             continue
-        attacked = results.outcomes(key, strength)
-        if clean is None or attacked is None:
-            needs["attack_success_rate"] = OUTCOMES_NEED
+        outcomes_under_attack = results.outcomes(key, strength)
+        if clean_outcomes is None or outcomes_under_attack is None:
+            requirements["attack_success_rate"] = OUTCOMES_REQUIREMENT
             continue
-        common = [name for name in attacked.architectures if name in set(clean.architectures)]
-        rates = attack_success_rates(clean.of(common).packed, attacked.of(common).packed)
-        yield MetricRow(results.name, "attack_success_rate", key, strength, pd.Series(rates, index=common))
+        common_architectures = [
+            architecture
+            for architecture in outcomes_under_attack.architectures
+            if architecture in set(clean_outcomes.architectures)
+        ]
+        rates = attack_success_rates(
+            clean_outcomes.of(common_architectures).packed, outcomes_under_attack.of(common_architectures).packed
+        )
+        yield MetricRow(
+            results.name, "attack_success_rate", key, strength, pd.Series(rates, index=common_architectures)
+        )
 
 
-def _worst_cases(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
-    attacks = [(key, s) for key, s in results.evaluations() if results.files.kind_of(key) == "attack"]
-    groups: dict[tuple[Any, float], list[str]] = {}
+def _worst_cases(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+    attacks = [(key, strength) for key, strength in results.evaluations() if results.files.kind_of(key) == "attack"]
+    keys_by_ball: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
         if (ball := results.files.norm_ball_of(key)) is not None:
-            groups.setdefault((ball, strength), []).append(key)
-    for (_, strength), keys in groups.items():
+            keys_by_ball.setdefault((ball, strength), []).append(key)
+    for (_, strength), keys in keys_by_ball.items():
         outcomes_of_attacks = [results.outcomes(key, strength) for key in keys]
         if len(keys) < 2:
             continue
         if any(outcomes is None for outcomes in outcomes_of_attacks):
-            needs["worst_case_accuracy"] = OUTCOMES_NEED
+            requirements["worst_case_accuracy"] = OUTCOMES_REQUIREMENT
             continue
-        worst = worst_case_accuracies([outcomes for outcomes in outcomes_of_attacks if outcomes is not None])
-        yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, worst)
+        accuracies = worst_case_accuracies([outcomes for outcomes in outcomes_of_attacks if outcomes is not None])
+        yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, accuracies)
 
 
-def _calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     files = results.files
     for key in results.accuracies:
-        if any(files.find(results.name, key, name) is None for name in ("confidence", "cm")):
-            needs["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
+        if any(files.find(results.name, key, measurement) is None for measurement in ("confidence", "cm")):
+            requirements["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
             continue
-        confidences, counts = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
-        strengths, single = files.strengths(results.name, key), files.is_single(results.name, key)
-        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
-        for identifier, row in confidences.items():
-            if identifier not in counts:
+        confidences, matrices = files.read(results.name, key, "confidence"), files.read(results.name, key, "cm")
+        strengths, is_single = files.strengths(results.name, key), files.is_single(results.name, key)
+        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {
+            strength: {} for strength in strengths
+        }
+        for identifier, confidence_value in confidences.items():
+            if identifier not in matrices:
                 continue
             for position, strength in enumerate(strengths):
-                confidence, cm = (value if single else value[position] for value in (row, counts[identifier]))
+                confidence, cm = (
+                    value if is_single else value[position] for value in (confidence_value, matrices[identifier])
+                )
                 if confidence is None or cm is None:
                     continue
-                stored = stored_calibration(cm, *(_numbers(confidence[name]) for name in ("prediction", "argmax")))
-                by_strength[strength][architecture_of(identifier)] = (stored.overconfidence, stored.class_gap)
-        for strength, by_network in by_strength.items():
+                calibration = stored_calibration(
+                    cm, *(_to_float_array(confidence[field]) for field in ("prediction", "argmax"))
+                )
+                metrics_by_strength[strength][architecture_of(identifier)] = (
+                    calibration.overconfidence,
+                    calibration.class_gap,
+                )
+        for strength, metrics_by_network in metrics_by_strength.items():
             for position, metric in enumerate(("overconfidence", "class_calibration_gap")):
-                values = pd.Series({name: pair[position] for name, pair in by_network.items()}, dtype=np.float64)
+                values = pd.Series(
+                    {network: metric_values[position] for network, metric_values in metrics_by_network.items()},
+                    dtype=np.float64,
+                )
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
-def _binned_calibration(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _binned_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     files = results.files
     for key in results.accuracies:
         if files.find(results.name, key, CALIBRATION) is None:
-            needs["ece, maximum_calibration_error"] = BINS_NEED
+            requirements["ece, maximum_calibration_error"] = BINS_NEED
             continue
-        bins, single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
+        bins, is_single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
         for position, strength in enumerate(files.strengths(results.name, key)):
-            values = {
+            metrics_by_network = {
                 architecture_of(identifier): binned_calibration(value["counts"], value["confidence"])
-                for identifier, row in bins.items()
-                if (value := row if single else row[position]) is not None
+                for identifier, architecture_bins in bins.items()
+                if (value := architecture_bins if is_single else architecture_bins[position]) is not None
             }
-            for number, metric in enumerate(("ece", "maximum_calibration_error")):
-                series = pd.Series({name: pair[number] for name, pair in values.items()}, dtype=np.float64)
-                yield MetricRow(results.name, metric, key, strength, series.sort_index())
+            for index, metric in enumerate(("ece", "maximum_calibration_error")):
+                metric_series = pd.Series(
+                    {network: metric_values[index] for network, metric_values in metrics_by_network.items()},
+                    dtype=np.float64,
+                )
+                yield MetricRow(results.name, metric, key, strength, metric_series.sort_index())
 
 
-def _steps(results: StoredResults, needs: dict[str, str]) -> Iterator[MetricRow]:
+def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         if not has_steps(results.files, results.name, key):
-            needs["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
+            requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
             continue
-        by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
+        metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
         for network in iter_steps(results.files, results.name, key):
-            by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
-        for strength, by_network in sorted(by_strength.items()):
+            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
+        for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             for position, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
-                values = pd.Series({name: pair[position] for name, pair in by_network.items()}, dtype=np.float64)
+                values = pd.Series(
+                    {
+                        architecture: metric_values[position]
+                        for architecture, metric_values in metrics_by_network.items()
+                    },
+                    dtype=np.float64,
+                )
                 yield MetricRow(results.name, metric, key, strength, values.sort_index())
 
 
-def _numbers(nested: Any) -> NDArray[np.float64]:
+def _to_float_array(nested: Any) -> NDArray[np.float64]:
     array = np.array(nested, dtype=object)
-    if array.dtype == object and array.ndim == 1 and any(isinstance(row, list) for row in nested):
-        width = max(len(row) for row in nested if row is not None)
-        return np.array([[math.nan] * width if row is None else row for row in nested], dtype=np.float64)
+    if array.dtype == object and array.ndim == 1 and any(isinstance(inner, list) for inner in nested):
+        width = max(len(inner) for inner in nested if inner is not None)
+        return np.array([[math.nan] * width if inner is None else inner for inner in nested], dtype=np.float64)
     return array.astype(np.float64)
 
 
 _METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
     _robustness,
-    _success,
+    _success_rates,
     _worst_cases,
     _calibration,
     _binned_calibration,
@@ -321,17 +374,17 @@ _METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], 
 
 
 def _corruption_errors(
-    results: StoredResults, needs: dict[str, str], reference: ArchitectureId | None
+    results: StoredResults, requirements: dict[str, str], reference: ArchitectureId | None
 ) -> Iterator[MetricRow]:
     keys = results.keys("corruption")
     if reference is None:
         if keys:
-            needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
+            requirements["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
         return
     if not keys:
-        needs["corruption_error, mean_corruption_error"] = "results of a corruption"
+        requirements["corruption_error, mean_corruption_error"] = "results of a corruption"
         return
-    errors, relative = {}, {}
+    errors_by_key, relative_errors_by_key = {}, {}
     clean = results.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in results.accuracies else None
     for key in keys:
         frame = results.accuracies[key].dropna()
@@ -341,56 +394,62 @@ def _corruption_errors(
                 f"{show_architecture(reference)}, got none. Choose another reference."
             )
         reference_accuracies = frame.loc[reference].to_numpy()[None]
-        values = frame.to_numpy()[:, None]
-        errors[key] = pd.Series(corruption_errors(values, reference_accuracies)[:, 0], index=frame.index)
+        accuracies = frame.to_numpy()[:, None]
+        errors_by_key[key] = pd.Series(corruption_errors(accuracies, reference_accuracies)[:, 0], index=frame.index)
         note = f"relative to {show_architecture(reference)}"
-        if errors[key].isna().all():
+        if errors_by_key[key].isna().all():
             note += "; undefined: the reference makes no error"
-        yield MetricRow(results.name, "corruption_error", key, None, errors[key], note)
+        yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
         if clean is not None:
-            common = frame.index.intersection(clean.dropna().index)
-            if reference in common:
-                values = frame.loc[common].to_numpy()[:, None]
+            common_architectures = frame.index.intersection(clean.dropna().index)
+            if reference in common_architectures:
+                accuracies = frame.loc[common_architectures].to_numpy()[:, None]
                 reference_clean = float(clean[reference])
                 relative_errors = relative_corruption_errors(
-                    values, clean[common], reference_accuracies, reference_clean
+                    accuracies, clean[common_architectures], reference_accuracies, reference_clean
                 )
-                relative[key] = pd.Series(relative_errors[:, 0], index=common)
-    for metric, by_key, reason in (
-        ("mean_corruption_error", errors, "the reference makes no error under"),
-        ("relative_mean_corruption_error", relative, "the reference loses no accuracy under"),
+                relative_errors_by_key[key] = pd.Series(relative_errors[:, 0], index=common_architectures)
+    for metric, series_by_key, undefined_reason in (
+        ("mean_corruption_error", errors_by_key, "the reference makes no error under"),
+        ("relative_mean_corruption_error", relative_errors_by_key, "the reference loses no accuracy under"),
     ):
-        if by_key:
-            mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
-            note = f"over {len(by_key)} corruptions, relative to {show_architecture(reference)}"
-            if undefined := [key for key, values in by_key.items() if values.isna().all()]:
-                note += f"; undefined: {reason} {', '.join(undefined)}"
-            yield MetricRow(results.name, metric, "+".join(by_key), None, mean, note)
+        if series_by_key:
+            mean = pd.DataFrame(series_by_key).mean(axis=1, skipna=False)
+            note = f"over {len(series_by_key)} corruptions, relative to {show_architecture(reference)}"
+            if undefined := [key for key, series in series_by_key.items() if series.isna().all()]:
+                note += f"; undefined: {undefined_reason} {', '.join(undefined)}"
+            yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)
 
 
-def _seed_rows(
-    files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, needs: dict[str, str]
+def _seed_deviations(
+    files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
 ) -> Iterator[MetricRow]:
-    recorded = {} if files.sweep is None else files.sweep.get("weights") or {}
-    trained = [
-        ((weights.get("recipe"), weights.get("epochs"), weights.get("steps")), name)
-        for name, weights in recorded.items()
+    recorded_weights = {} if files.sweep is None else files.sweep.get("weights") or {}
+    trained_weights = [
+        ((weights.get("recipe"), weights.get("epochs"), weights.get("steps")), weights_name)
+        for weights_name, weights in recorded_weights.items()
         if weights.get("seed") is not None
     ]
-    trained.sort(key=lambda pair: str(pair[0]))
-    groups = [[name for _, name in rows] for _, rows in itertools.groupby(trained, key=lambda pair: pair[0])]
-    groups = [names for names in groups if len(names) > 1]
-    if not groups:
-        needs["training_seed_deviation"] = (
+    trained_weights.sort(key=lambda pair: str(pair[0]))
+    weights_of_runs = [
+        [weights_name for _, weights_name in group]
+        for _, group in itertools.groupby(trained_weights, key=lambda pair: pair[0])
+    ]
+    weights_of_runs = [weights_names for weights_names in weights_of_runs if len(weights_names) > 1]
+    if not weights_of_runs:
+        requirements["training_seed_deviation"] = (
             "weights from several training seeds (`weights` in the sweep), exported with --parquet"
         )
-    for names, dataset in itertools.product(groups, datasets):
-        frames = [read_frame(files.choosing(name), [dataset], keys).assign(trained=name) for name in names]
-        for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
+    for weights_names, dataset in itertools.product(weights_of_runs, datasets):
+        frames = [
+            read_frame(files.choosing(weights_name), [dataset], keys).assign(trained=weights_name)
+            for weights_name in weights_names
+        ]
+        for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
             if strength == CLEAN_STRENGTH and files.repeats_clean(dataset, str(key)):
                 continue
-            wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
-            deviations, pooled = summarise_seeds(wide.to_numpy())
-            note = f"over {', '.join(names)}; pooled {pooled:.4g}"
-            deviation = pd.Series(deviations, index=wide.index)
+            accuracies = group.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
+            deviations, pooled = summarise_seeds(accuracies.to_numpy())
+            note = f"over {', '.join(weights_names)}; pooled {pooled:.4g}"
+            deviation = pd.Series(deviations, index=accuracies.index)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)

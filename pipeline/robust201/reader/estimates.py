@@ -1,4 +1,4 @@
-"""Estimated accuracies of a dataset from a sampled sweep."""
+"""Estimated accuracies in a dataset that was exported from a sampled sweep."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from robust201.reader.result_files import ESTIMATES_FILE, ResultFiles
 if TYPE_CHECKING:
     import pandas as pd
 
-_ACCURACY = ["dataset", "key", "architecture", "strength"]
+_ACCURACY_COLUMNS = ["dataset", "key", "architecture", "strength"]
 """Columns that identify an accuracy."""
 
 
@@ -23,9 +23,9 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
     """Read all estimates.
 
     Returns:
-        One row per network, key and strength, with the columns `dataset`, `key`, `architecture` and its other names,
-        `strength`, `value`, `standard_error`, `low` and `high` (the 95% interval), `n_seen`, `n_images` and `design`.
-        Keys are in the paper's style. Empty if there are no estimates.
+        One row per network, key and strength, with the columns `dataset`, `key`, `architecture` (and further columns
+        that name it), `strength`, `value`, `standard_error`, `low` and `high` (the 95% interval), `n_seen`, `n_images`
+        and `design`. Keys are in the paper's style. There are no rows if there are no estimates.
 
     Raises:
         ResultsError: a file is damaged, or two folders have different estimates of the same accuracy.
@@ -43,25 +43,28 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
     if not frames:
         return pd.DataFrame(columns=["dataset", "key", "architecture"])
     table: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    table = table.drop_duplicates([*_ACCURACY, "value", "standard_error"], ignore_index=True)
-    repeated = table.loc[table.duplicated(_ACCURACY), _ACCURACY]
+    table = table.drop_duplicates([*_ACCURACY_COLUMNS, "value", "standard_error"], ignore_index=True)
+    repeated = table.loc[table.duplicated(_ACCURACY_COLUMNS), _ACCURACY_COLUMNS]
     if len(repeated):
         dataset, key, architecture, _ = repeated.iloc[0]
         raise ResultsError(
             f"Reading estimates failed for {files.path}: expected one estimate of {architecture} under {key} on "
-            f"{dataset}, got several from different folders. Leave one of the folders out."
+            f"{dataset}, got several from different folders. Omit one of the folders."
         )
     return table
 
 
-def estimates_note(files: ResultFiles, what: str) -> str:
-    """Return a note that something, such as figures, uses counts and not the folder's estimates; empty without any."""
+def estimates_note(files: ResultFiles, subject: str) -> str:
+    """Return a note that a command does not use the folder's estimates, or an empty string if there are none.
+
+    `subject` is the beginning of the note, such as ``figures show``.
+    """
     if not has_estimates(files):
         return ""
     frame = read_estimates(files)
     keys = ", ".join(dict.fromkeys(frame["key"].astype(str)))
     n_networks = len(frame.drop_duplicates(["dataset", "architecture"]))
     return (
-        f"note: {what} counts only: under {keys}, {files.path} has estimates of {n_networks:,} networks, which `rank` "
-        "shows."
+        f"note: {subject} counts only: under {keys}, {files.path} has estimates of {n_networks:,} networks, which "
+        "`rank` shows."
     )

@@ -1,4 +1,4 @@
-"""Caches of file contents in bounded memory, invalidated when a file changes."""
+"""Caches of file contents with bounded memory. An entry becomes invalid when its file changes."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 
 MAX_CACHE_BYTES = 1 << 28
-"""Maximum size of the cached text (256 MiB; two to five times as much as Python objects). A larger entry is cached
-alone until another file is read."""
+"""Maximum size of the cached values as text (256 MiB); as Python objects, they take two to five times as much memory. A
+larger entry is cached alone until another file is read."""
 
-_More = TypeVarTuple("_More")
-_Read = TypeVar("_Read")
+_Arguments = TypeVarTuple("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class FileState(NamedTuple):
-    """Size in bytes, modification time in ns and inode, by which a change or replacement of a file is detected."""
+    """Size in bytes, modification time in ns and inode of a file, which together detect a change or replacement."""
 
     size: int
     mtime_ns: int
@@ -29,28 +29,31 @@ class FileState(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def cached_while_unchanged(read: Callable[[Path, *_More], _Read]) -> Callable[[Path, *_More], _Read]:
-    """Cache what a function of a file, and further hashable arguments, returns for the last 256 unchanged files."""
+def cached_while_unchanged(read_file: Callable[[Path, *_Arguments], _Result]) -> Callable[[Path, *_Arguments], _Result]:
+    """Cache the last 256 results of a function of a file and further hashable arguments.
+
+    A result is not used after a change of its file.
+    """
 
     @lru_cache(maxsize=256)
-    def read_state(_state: FileState, file: Path, *more: *_More) -> _Read:
-        return read(file, *more)
+    def read_in_state(_state: FileState, file: Path, *arguments: *_Arguments) -> _Result:
+        return read_file(file, *arguments)
 
-    @wraps(read)
-    def read_once(file: Path, *more: *_More) -> _Read:
-        return read_state(FileState.of(file), file, *more)
+    @wraps(read_file)
+    def read_once(file: Path, *arguments: *_Arguments) -> _Result:
+        return read_in_state(FileState.of(file), file, *arguments)
 
     return read_once
 
 
 @cached_while_unchanged
 def hash_once(file: Path) -> str:
-    """Return the SHA-256 of a file, which is cached while the file is unchanged."""
+    """Return the SHA-256 of a file; it is cached until the file changes."""
     return sha256_of(file, MAX_LISTED_BYTES)
 
 
 class RowCache:
-    """Thread-safe cache of the rows of recently read files."""
+    """Thread-safe cache of values from recently read files, by architecture."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
@@ -58,16 +61,16 @@ class RowCache:
     def get(
         self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
-        """Return a measurement's values by id, and read them if they are not cached or the file has changed."""
-        state, name = FileState.of(file), (file, measure, weights)
-        entry = self._rows.get(name)
-        if entry is not None and entry[0] == state:
-            return entry[1]
+        """Return a measurement's values by id; call `read` if they are not cached or the file has changed."""
+        state, cache_key = FileState.of(file), (file, measure, weights)
+        cached = self._rows.get(cache_key)
+        if cached is not None and cached[0] == state:
+            return cached[1]
         rows = read()
         n_bytes = len(rows) * len(repr(next(iter(rows.values()), None)))
-        # The dict is replaced instead of being changed under a lock, since a process may fork while a lock is held.
-        others = {other: entry for other, entry in self._rows.items() if other != name}
-        while others and n_bytes + sum(entry[2] for entry in others.values()) > MAX_CACHE_BYTES:
-            others.pop(next(iter(others)))
-        self._rows = {**others, name: (state, rows, n_bytes)}
+        # The dict is replaced, not changed under a lock, because a process may fork while another thread has the lock.
+        other_entries = {other_key: cached for other_key, cached in self._rows.items() if other_key != cache_key}
+        while other_entries and n_bytes + sum(cached[2] for cached in other_entries.values()) > MAX_CACHE_BYTES:
+            other_entries.pop(next(iter(other_entries)))
+        self._rows = {**other_entries, cache_key: (state, rows, n_bytes)}
         return rows

@@ -1,8 +1,8 @@
-"""Listings of a dataset's files, by which missing, truncated and changed files are detected.
+"""Listings of a dataset's files, which make it possible to detect missing, truncated and changed files.
 
-`SHA256SUMS` lists the SHA-256 of every file of an export. `parquet_files.json` lists rows and footer of each Parquet
-file; it is outside the folder `parquet`, because other readers treat every file in that folder as Parquet. Folders
-without listings, such as the published dataset, cannot be checked.
+`SHA256SUMS` contains the SHA-256 of every file of an export. `parquet_files.json` contains the number of rows and the
+hash of the footer of each Parquet file. It is outside the folder `parquet`, because other readers treat every file in
+that folder as Parquet. Folders without listings, such as the published dataset, cannot be checked.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file, read_te
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 CHECKSUM_FILE = "SHA256SUMS"
-"""Listing for ``sha256sum -c``. An export moves it to its final path last. A first export is therefore complete if the
-listing exists; while an export replaces an earlier one, the listing is still that of the earlier export."""
+"""Listing for ``sha256sum -c``. An export moves it to its final path last, so a first export is complete if the listing
+exists. While an export replaces an earlier export, the listing is still that of the earlier export."""
 
 PARQUET_FILES = "parquet_files.json"
 """Listing of the Parquet files, with names relative to the folder ``parquet``."""
@@ -28,34 +28,34 @@ PARQUET_FILES = "parquet_files.json"
 MAX_LISTING_BYTES = 64 << 20
 REEXPORT = "Export it again."
 
-_LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
+_LINE_PATTERN = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
 _MAX_MESSAGES = 10
 _FORMAT = 1
 
 
 class MissingFilesWarning(RobustWarning):
-    """A dataset lacks listed files, so that results are incomplete."""
+    """Files that a dataset's listings name are missing, so results are incomplete."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """SHA-256 by file name relative to the folder, and messages about invalid lines."""
+    """Content of SHA256SUMS: SHA-256 by file name relative to the folder, and error messages about invalid lines."""
 
     digests: Mapping[str, str]
     wrong: tuple[str, ...] = ()
 
     @property
     def is_other_content(self) -> bool:
-        """Whether the file has lines, but none of them is valid."""
+        """Whether the file has lines but no valid line."""
         return bool(self.wrong) and not self.digests
 
 
 def parse_checksums(text: str, path: Path) -> Listing:
-    """Parse the content of a listing; `path` is for messages. Empty lines are ignored."""
+    """Parse the content of a listing; `path` occurs in error messages only. Empty lines are ignored."""
     digests: dict[str, str] = {}
-    wrong: list[str] = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        match = _LINE.fullmatch(line)
+    error_messages: list[str] = []
+    for line_number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        match = _LINE_PATTERN.fullmatch(line)
         problem = None
         if match is None:
             problem = repr(line if len(line) <= 100 else f"{line[:100]}…") if line else None
@@ -66,14 +66,14 @@ def parse_checksums(text: str, path: Path) -> Listing:
         else:
             digests[match[2]] = match[1]
         if problem is not None:
-            wrong.append(
-                f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name "
-                f"of a file below the folder, each name once, got {problem}. {REEXPORT}"
+            error_messages.append(
+                f"Verifying failed for {path}, line {line_number}: expected 64 hexadecimal digits, two spaces and the "
+                f"name of a file below the folder, each name once, got {problem}. {REEXPORT}"
             )
-    if len(wrong) > _MAX_MESSAGES:
-        more = f"{len(wrong) - _MAX_MESSAGES} more lines are invalid"
-        wrong[_MAX_MESSAGES:] = [f"Verifying failed for {path}: {more}. {REEXPORT}"]
-    return Listing(digests, tuple(wrong))
+    if len(error_messages) > _MAX_MESSAGES:
+        summary = f"{len(error_messages) - _MAX_MESSAGES} more lines are invalid"
+        error_messages[_MAX_MESSAGES:] = [f"Verifying failed for {path}: {summary}. {REEXPORT}"]
+    return Listing(digests, tuple(error_messages))
 
 
 def _is_normalised_path(name: str) -> bool:
@@ -83,7 +83,7 @@ def _is_normalised_path(name: str) -> bool:
 
 
 def read_checksums(folder: Path) -> Mapping[str, str]:
-    """Return the SHA-256 of a folder's listed files by name; empty if there is no valid listing."""
+    """Return the SHA-256 of a folder's listed files by name, or an empty mapping if there is no valid listing."""
     path = folder / CHECKSUM_FILE
     if not path.is_file():
         return {}
@@ -94,7 +94,10 @@ def read_checksums(folder: Path) -> Mapping[str, str]:
 
 
 class ListedFile(NamedTuple):
-    """Number of rows of a Parquet file, and SHA-256 of its footer, since its pages have checksums."""
+    """Number of rows of a Parquet file, and SHA-256 of its footer.
+
+    A hash of the footer is enough, because pages have checksums.
+    """
 
     rows: int
     footer: str
@@ -108,12 +111,12 @@ class ListedFile(NamedTuple):
 
 def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
     """Return the content of the listing of Parquet files."""
-    listed = {name: file._asdict() for name, file in sorted(files.items())}
-    return json.dumps({"format": _FORMAT, "files": listed}, indent=1) + "\n"
+    files_payload = {name: listed_file._asdict() for name, listed_file in sorted(files.items())}
+    return json.dumps({"format": _FORMAT, "files": files_payload}, indent=1) + "\n"
 
 
 def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
-    """Read the listing of Parquet files of a dataset's folder; empty if there is none.
+    """Read the listing of Parquet files in a dataset's folder; return an empty dict if there is none.
 
     Raises:
         ResultsError: the listing is damaged.
@@ -122,36 +125,36 @@ def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
     if not os.path.lexists(path):
         return {}
     try:
-        return _parse_files(load_json(path, MAX_LISTING_BYTES))
+        return _parse_listed_files(load_json(path, MAX_LISTING_BYTES))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ResultsError(
-            f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got something "
-            f"else ({error!r}). Export or download the dataset again."
+            f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got other "
+            f"content ({error!r}). Export or download the dataset again."
         ) from error
 
 
-def _parse_files(payload: Any) -> dict[str, ListedFile]:
+def _parse_listed_files(payload: Any) -> dict[str, ListedFile]:
     if payload["format"] != _FORMAT:
         raise ValueError(f"format {payload['format']!r}")
-    files = {name: ListedFile(**file) for name, file in payload["files"].items()}
-    if any((type(rows), type(footer)) != (int, str) for rows, footer in files.values()):
-        raise TypeError("values of other types")
-    return files
+    listed_files = {name: ListedFile(**fields) for name, fields in payload["files"].items()}
+    if any((type(rows), type(footer)) != (int, str) for rows, footer in listed_files.values()):
+        raise TypeError("values of wrong types")
+    return listed_files
 
 
 def key_of_parquet(name: str) -> tuple[str, str] | None:
-    """Return dataset and key of a Parquet file from its listed name; None for other files."""
-    parts = [part.partition("=") for part in PurePosixPath(name).parts[-3:]]
-    if len(parts) != 3 or (parts[0][0], parts[1][0]) != ("dataset", "key"):
+    """Return the dataset and key in the listed name of a Parquet file; None for other files."""
+    folder_pairs = [folder_name.partition("=") for folder_name in PurePosixPath(name).parts[-3:]]
+    if len(folder_pairs) != 3 or (folder_pairs[0][0], folder_pairs[1][0]) != ("dataset", "key"):
         return None
-    return parts[0][2], parts[1][2]
+    return folder_pairs[0][2], folder_pairs[1][2]
 
 
 def describe_absent(path: Path, names: Iterable[str]) -> str:
-    """Return a warning about listed files that are missing."""
-    absent = sorted(names)
-    are = "file is" if len(absent) == 1 else "files are"
+    """Return the text of a warning about missing listed files."""
+    missing_names = sorted(names)
+    verb_phrase = "file is" if len(missing_names) == 1 else "files are"
     return (
-        f"{len(absent):,} listed {are} not in {path}, such as {absent[0]}: deleted, or not downloaded; their results "
-        "are missing"
+        f"{len(missing_names):,} listed {verb_phrase} not in {path}, such as {missing_names[0]}, because of deletion "
+        "or an incomplete download; their results are missing"
     )

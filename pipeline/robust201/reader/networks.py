@@ -1,7 +1,7 @@
-"""Views of a folder's files: some of its networks and keys, or each training of an architecture as a network.
+"""Views of a folder's files that are restricted to some networks and keys.
 
-If architectures have several sets of weights, a network is named ``ARCHITECTURE@WEIGHTS``, such as
-``resnet18@plain-e30-s0``; otherwise it has the name of its architecture.
+If architectures have several sets of weights, each set is a network of its own, named ``ARCHITECTURE@WEIGHTS``, such as
+``resnet18@plain-e30-s0``. Otherwise a network has the name of its architecture.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,52 +21,56 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.outcomes import Packed
 from robust201.tasks import expand_keys
 
-WEIGHTS_SIGN = "@"
+WEIGHTS_SEPARATOR = "@"
 
 
 def trained_architecture(network: ArchitectureId) -> ArchitectureId:
-    """Return a network's architecture: the part of its name in front of the @, if it has one."""
-    return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SIGN)[0])
+    """Return a network's architecture, which is the part of its name before the @, if it contains one."""
+    return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SEPARATOR)[0])
 
 
 def network_name(architecture: str, weights: str | None) -> str:
-    """Return a network's name from its architecture and, if there are several sets, the name of its weights."""
-    return architecture if weights is None else f"{architecture}{WEIGHTS_SIGN}{weights}"
+    """Return the name of the network with an architecture and, if there are several sets, weights."""
+    return architecture if weights is None else f"{architecture}{WEIGHTS_SEPARATOR}{weights}"
 
 
 class NetworkFiles(ResultFiles):
     """The files of one folder, restricted to some networks and keys.
 
     Attributes:
-        trainings: names of the weights, each of which gives a network per architecture; ``(None,)`` if architectures
-            have a single set of weights.
+        trainings: names of the weights; there is one network for each architecture and name. ``(None,)`` if
+            architectures have a single set of weights.
     """
 
     def __init__(self, files: ResultFiles, networks: Collection[str] | None, keys: Collection[str] | None) -> None:
-        """Restrict files.
+        """Restrict the files of a folder.
 
         Args:
             files: files of one folder.
-            networks: names of networks, or of architectures, which select all their trainings; None for all.
-            keys: keys in the paper's style; None for all.
+            networks: names of networks, or of architectures, which select all their networks; None for all networks.
+            keys: keys in the paper's style; None for all keys.
         """
         self.__dict__.update(files.__dict__)
         self._cache = RowCache()
         self._files, self._networks, self._keys = files, networks, keys
         self.trainings = _find_trainings(files)
         if self.trainings != (None,):
-            # Networks are not cells of the space, and only evaluated networks are listed.
+            # Networks are not cells of the space, so `meta` only contains evaluated networks.
             self.space = None
-            self.meta = files.meta | {"ids": {name: {} for name in _evaluated_networks(self)}}
+            self.meta = files.meta | {"ids": {name: {} for name in _list_evaluated_networks(self)}}
         elif networks is not None and self.space is None:
-            self.meta = files.meta | {"ids": {i: row for i, row in files.meta["ids"].items() if i in networks}}
+            self.meta = files.meta | {
+                "ids": {
+                    identifier: fields for identifier, fields in files.meta["ids"].items() if identifier in networks
+                }
+            }
 
     @property
     def keys(self) -> list[str]:
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
     def choosing(self, weights: str | None) -> Self:
-        """Return these files, or for a name of weights its files with all networks and keys."""
+        """Return these files if `weights` is None, otherwise unrestricted files that read results for these weights."""
         return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
 
     @property
@@ -74,15 +78,19 @@ class NetworkFiles(ResultFiles):
         return self._files.cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return None, since a file also contains other networks."""
+        """Return None, because a file may also contain other networks."""
         return None
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        rows: dict[str, Any] = {}
+        values_by_name: dict[str, Any] = {}
         for weights in self._trainings_in(dataset, key, measure):
-            part = self._files.choosing(weights).read(dataset, key, measure)
-            rows |= {name: row for i, row in part.items() if (name := self._choose(i, weights)) is not None}
-        return rows
+            values_by_id = self._files.choosing(weights).read(dataset, key, measure)
+            values_by_name |= {
+                name: value
+                for identifier, value in values_by_id.items()
+                if (name := self._select_network_name(identifier, weights)) is not None
+            }
+        return values_by_name
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         return self.read(dataset, key, "accuracy")
@@ -90,7 +98,7 @@ class NetworkFiles(ResultFiles):
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
         for weights in self._trainings_in(dataset, key, measure):
             architecture = identifier.removesuffix(network_name("", weights))
-            if self._choose(architecture, weights) == identifier:
+            if self._select_network_name(architecture, weights) == identifier:
                 return self._files.choosing(weights).value(dataset, key, measure, architecture)
         raise KeyError(identifier)
 
@@ -100,26 +108,28 @@ class NetworkFiles(ResultFiles):
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        return (({name: row}, None) for name, row in self.iter_values(dataset, key, measure))
+        return (({name: value}, None) for name, value in self.iter_values(dataset, key, measure))
 
     def read_outcomes(self, file: Path, strength: float) -> tuple[list[str], Packed]:
         names: list[str] = []
-        packed_parts: list[Packed] = []
+        packed_of_weights: list[Packed] = []
         for weights in self._weights_of(file):
             ids, packed = self._files.choosing(weights).read_outcomes(file, strength)
-            chosen = [(self._choose(i, weights), position) for position, i in enumerate(ids)]
-            names += [name for name, _ in chosen if name is not None]
-            packed_parts.append(packed[[position for name, position in chosen if name is not None]])
-        return names, np.concatenate(packed_parts)
+            names_and_rows = [
+                (self._select_network_name(identifier, weights), row) for row, identifier in enumerate(ids)
+            ]
+            names += [name for name, _ in names_and_rows if name is not None]
+            packed_of_weights.append(packed[[row for name, row in names_and_rows if name is not None]])
+        return names, np.concatenate(packed_of_weights)
 
     def count_architectures(self, datasets: Any, keys: Sequence[str]) -> int:
-        return len(_evaluated_networks(self))
+        return len(_list_evaluated_networks(self))
 
-    def _choose(self, architecture: str, weights: str | None) -> str | None:
+    def _select_network_name(self, architecture: str, weights: str | None) -> str | None:
         """Return a network's name, or None if it was not selected."""
         name = network_name(architecture, weights)
-        chosen = self._networks is None or name in self._networks or architecture in self._networks
-        return name if chosen else None
+        is_selected = self._networks is None or name in self._networks or architecture in self._networks
+        return name if is_selected else None
 
     def _trainings_in(self, dataset: str, key: str, measure: str) -> list[str | None]:
         file = self._files.find(dataset, key, measure)
@@ -128,7 +138,7 @@ class NetworkFiles(ResultFiles):
         return self._weights_of(file)
 
     def _weights_of(self, file: Path) -> list[str | None]:
-        """Return the names of the weights that a file has rows of."""
+        """Return the names of the weights in a file."""
         if self.trainings == (None,):
             return [None]
         from robust201.reader.parquet_results import read_weights_names
@@ -140,53 +150,53 @@ class NetworkFiles(ResultFiles):
 def narrow_files(
     files: ResultFiles, networks: Collection[str] | None = None, keys: Collection[str] | None = None
 ) -> ResultFiles:
-    """Return files in which each set of an architecture's weights is a network, restricted to some networks and keys.
+    """Return files that are restricted to some networks and keys; each set of an architecture's weights is a network.
 
     Args:
         files: files of one or several folders.
-        networks: names of networks, or of architectures, which select all their trainings; None for all.
-        keys: keys in either style, in addition to clean images; None for all.
+        networks: names of networks, or of architectures, which select all their networks; None for all networks.
+        keys: keys in either style, in addition to clean images; None for all keys.
 
     Raises:
-        ConfigError: there is no such network or key.
+        ConfigError: a network or key does not exist.
     """
-    chosen_keys = None if keys is None else {"clean", *_find_keys(files, keys)}
+    selected_keys = None if keys is None else {"clean", *_find_keys(files, keys)}
     layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
-    if chosen_keys is None and networks is None and all(_find_trainings(layer) == (None,) for layer in layers):
+    if selected_keys is None and networks is None and all(_find_trainings(layer) == (None,) for layer in layers):
         return files
-    part_files = [NetworkFiles(layer, networks, chosen_keys) for layer in layers]
-    narrowed = OverlaidFiles(part_files) if isinstance(files, OverlaidFiles) else part_files[0]
+    network_files = [NetworkFiles(layer, networks, selected_keys) for layer in layers]
+    narrowed = OverlaidFiles(network_files) if isinstance(files, OverlaidFiles) else network_files[0]
     if networks is not None:
         _check_networks(files, narrowed, networks)
     return narrowed
 
 
 def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
-    known = [paper_key(key) for key in files.keys]
-    expanded = [paper_key(key) for key in expand_keys(list(keys), known)]
-    for key in expanded:
-        if key not in known:
+    known_keys = [paper_key(key) for key in files.keys]
+    requested_keys = [paper_key(key) for key in expand_keys(list(keys), known_keys)]
+    for key in requested_keys:
+        if key not in known_keys:
             raise ConfigError(
-                f"Reading {files.path} failed for {key!r}: expected one of its keys, got another.{closest(key, known)}"
+                f"Reading {files.path} failed for {key!r}: it has no results for this key.{closest(key, known_keys)}"
             )
-    return expanded
+    return requested_keys
 
 
 def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collection[str]) -> None:
-    """Raise ConfigError if a name is not that of a network, or architecture, with an accuracy."""
-    evaluated = _evaluated_networks(narrowed)
-    architectures = {name.partition(WEIGHTS_SIGN)[0] for name in evaluated}
+    """Raise ConfigError if a name is not the name of a network, or of an architecture, with an accuracy."""
+    evaluated = _list_evaluated_networks(narrowed)
+    architectures = {name.partition(WEIGHTS_SEPARATOR)[0] for name in evaluated}
     for name in networks:
         if name not in evaluated and name not in architectures:
-            known = _evaluated_networks(narrow_files(files))
-            listed = ", ".join(sorted(known)[:5])
+            known_networks = _list_evaluated_networks(narrow_files(files))
+            examples = ", ".join(sorted(known_networks)[:5])
             raise ConfigError(
-                f"Reading {files.path} failed for {name!r}: expected a network that was evaluated, such as {listed}, "
-                f"got another.{closest(name, known)}"
+                f"Reading {files.path} failed for {name!r}: expected a network that was evaluated, such as "
+                f"{examples}.{closest(name, known_networks)}"
             )
 
 
-def _evaluated_networks(files: ResultFiles) -> list[str]:
+def _list_evaluated_networks(files: ResultFiles) -> list[str]:
     """Return the names of the networks that have an accuracy."""
     names: dict[str, None] = {}
     for dataset in files.datasets:
@@ -197,7 +207,7 @@ def _evaluated_networks(files: ResultFiles) -> list[str]:
 
 
 def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
-    """Return the names of the accuracies' weights; ``(None,)`` if there is one name, or one was chosen."""
+    """Return the names of the weights that have accuracies; ``(None,)`` if there is one name, or one was chosen."""
     if isinstance(files, NetworkFiles) or files.weights is not None or len(files.weight_names) < 2:
         return (None,)
     from robust201.reader.parquet_results import read_weights_names
@@ -206,7 +216,7 @@ def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
         (dataset, key) for dataset in files.datasets for key in files.keys if files.kind_of(key) != "measure"
     )
     files_of_accuracies = {files.find(dataset, key, "accuracy") for dataset, key in dataset_keys}
-    parquet = [file for file in files_of_accuracies if file is not None and file.suffix == ".parquet"]
-    names_in_file = {name for file in parquet for name in read_weights_names(file)}
+    parquet_paths = [path for path in files_of_accuracies if path is not None and path.suffix == ".parquet"]
+    names_in_file = {name for path in parquet_paths for name in read_weights_names(path)}
     trainings = tuple(name for name in files.weight_names if name in names_in_file)
     return trainings if len(trainings) > 1 else (None,)

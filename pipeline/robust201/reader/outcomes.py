@@ -1,4 +1,4 @@
-"""Per-image outcomes: which network classified which image correctly, under a key at a strength."""
+"""Per-image outcomes: whether each network classified each image correctly, under a key at a strength."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Outcomes of all networks that have them, on the same images.
+    """Outcomes of several networks on the same images.
 
     Attributes:
         architectures: ids of the A evaluated architectures, ascending.
         packed: (A, B) uint8, one row of bits per architecture (see `statistics.outcomes`).
-        n_images: images N.
+        n_images: number of images N.
     """
 
     architectures: tuple[ArchitectureId, ...]
@@ -35,28 +35,28 @@ class Outcomes:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """(A, N) bool: whether an image was classified correctly."""
+        """(A, N) bool: whether each architecture classified each image correctly."""
         return unpack_outcomes(self.packed, self.n_images)
 
     def of(self, architectures: Iterable[Any]) -> "Outcomes":
-        """Return the outcomes of some architectures in their order.
+        """Return the outcomes of some architectures, in the given order.
 
         Raises:
             ArchitectureError: an architecture has no outcomes.
         """
-        positions = {architecture: position for position, architecture in enumerate(self.architectures)}
-        chosen = tuple(architectures)
-        lacking = [architecture for architecture in chosen if architecture not in positions]
-        if lacking:
+        row_indices = {architecture: row_index for row_index, architecture in enumerate(self.architectures)}
+        selected = tuple(architectures)
+        missing = [architecture for architecture in selected if architecture not in row_indices]
+        if missing:
             raise ArchitectureError(
-                f"Choosing outcomes failed for {lacking[0]}: the architecture has no outcomes, like {len(lacking)} of "
-                "those chosen. Evaluate it with the measurement `predictions`, or leave it out."
+                f"Choosing outcomes failed for {missing[0]}: the architecture has no outcomes ({len(missing)} of the "
+                "chosen architectures have none). Evaluate it with the measurement `predictions`, or omit it."
             )
-        return Outcomes(chosen, self.packed[[positions[architecture] for architecture in chosen]], self.n_images)
+        return Outcomes(selected, self.packed[[row_indices[architecture] for architecture in selected]], self.n_images)
 
 
 def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
-    """Return whether a folder, or any of several folders, has a key's outcomes and the table of their images."""
+    """Return whether any of the folders has a key's outcomes and the table of their images."""
     return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in layers_of(files))
 
 
@@ -64,35 +64,37 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
     """Read the outcomes of all architectures (see `RobustnessDataset.outcomes`)."""
     packed_by_id: dict[str, NDArray[np.uint8]] = {}
     for layer in layers_of(files):
-        file = layer.find_outcomes(dataset, key)
-        if file is None or strength not in layer.strengths(dataset, key):
+        path = layer.find_outcomes(dataset, key)
+        if path is None or strength not in layer.strengths(dataset, key):
             continue
         read_images(layer, dataset)
-        ids, packed = layer.read_outcomes(file, strength)
-        check_ids(file, key, CORRECT_BITS, ids, files.meta["ids"])
-        for identifier, row in zip(ids, packed, strict=True):
-            packed_by_id.setdefault(identifier, row)
+        ids, packed = layer.read_outcomes(path, strength)
+        check_ids(path, key, CORRECT_BITS, ids, files.meta["ids"])
+        for identifier, bits in zip(ids, packed, strict=True):
+            packed_by_id.setdefault(identifier, bits)
     if not packed_by_id:
         raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {CORRECT_BITS} at strength "
-            f"{strength:g}, got none. Measure `predictions`, and export with --parquet --outcomes bits."
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: there is no {CORRECT_BITS} at strength "
+            f"{strength:g}. Measure `predictions`, and export with --parquet --outcomes bits."
         )
-    pairs: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in packed_by_id.items())
+    architectures_and_bits: list[tuple[Any, NDArray[np.uint8]]] = sorted(
+        (architecture_of(identifier), bits) for identifier, bits in packed_by_id.items()
+    )
     n_images = len(read_images(files, dataset)["label"])
-    packed = np.stack([row for _, row in pairs])
+    packed = np.stack([bits for _, bits in architectures_and_bits])
     if packed.shape[1] != -(-n_images // 8):
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected outcomes of the {n_images:,} "
             f"images of its table, got {packed.shape[1]} bytes per row. Export or download the dataset again."
         )
-    return Outcomes(tuple(architecture for architecture, _ in pairs), packed, n_images)
+    return Outcomes(tuple(architecture for architecture, _ in architectures_and_bits), packed, n_images)
 
 
 def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
-    """Read the table of the images of outcomes: `row`, `label` and `sha256` by position.
+    """Read the table of images to which outcomes refer: `row`, `label` and `sha256` by position.
 
-    Overlaid folders must have the same table, even for keys that only one of them has, because outcomes of several keys
-    are combined.
+    Overlaid folders must have the same table, even for keys that only one folder has, because outcomes of several keys
+    may be combined.
     """
     from robust201.reader.parquet_results import read_image_table
 
@@ -102,12 +104,12 @@ def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
             f"Reading the images of {dataset} failed for {files.path}: there is no table of images. Export the dataset "
             "with --parquet --outcomes bits."
         )
-    first, images = tables[0]
+    first_layer, images = tables[0]
     for layer, table in tables[1:]:
         if any(not np.array_equal(table[name], images[name]) for name in images):
             raise ResultsError(
-                f"Reading outcomes failed for {dataset} of {layer.path}: the images differ from those of {first.path}. "
-                "Read the folders one by one."
+                f"Reading outcomes failed for {dataset} of {layer.path}: the images differ from those of "
+                f"{first_layer.path}. Read the folders one by one."
             )
     return images
 

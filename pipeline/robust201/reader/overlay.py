@@ -1,4 +1,4 @@
-"""Overlay of several folders: each evaluation is read from the first folder that has it."""
+"""Overlay of several dataset folders: each evaluation is read from the first folder that has it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,71 +14,77 @@ from robust201.reader.value_checks import show_id
 from robust201.spaces.cell_space import CellSpace
 
 NO_LAYER = -1
-"""Number that stands for no layer, because no folder has the evaluation."""
+"""Layer number of an evaluation that no folder has."""
 
 
 class OverlaidRows(NamedTuple):
-    """A measurement's values by id, and the number of the layer that each value was read from."""
+    """A measurement's values by id, and the numbers of the layers from which the values were read."""
 
     rows: dict[str, Any]
     layers: dict[str, tuple[int, ...]]
 
 
 class OverlaidFiles(ResultFiles):
-    """The files of several folders, read as those of one folder.
+    """The files of several folders, which are read like the files of one folder.
 
-    A key has the strengths of all folders together (see `strengths`). Each file is that of the first folder that has
-    it; `sweep` is None, since each folder has its own.
+    A key has the strengths of all folders (see `strengths`). `sweep` is None, because each folder has its own
+    sweep.json.
 
     Attributes:
         layers: the folders, in order of precedence.
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
-        first = layers[0]
+        first_layer = layers[0]
         self.layers = self._opened = tuple(layers)
-        self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
-        self.space_name, self.space = first.space_name, first.space
+        self.path, self.parquet, self.sweep, self.missing = first_layer.path, first_layer.parquet, None, {}
+        self.space_name, self.space = first_layer.space_name, first_layer.space
         self._cache = RowCache()
         self._user_tasks = {key: task for layer in reversed(layers) for key, task in layer._user_tasks.items()}
-        ids = dict(first.meta["ids"])
+        ids = dict(first_layer.meta["ids"])
         for layer in layers[1:]:
             layer_ids = layer.meta["ids"]
-            # In a space of cells all cells are listed; in other spaces only the evaluated architectures are.
-            if layer.space_name != first.space_name or (first.space is not None and layer_ids != ids):
-                raise _cannot_join(layer, f"the architectures of {first.path}, got those of another space")
+            # In a space of cells, `ids` contains all cells. In other spaces, it contains evaluated architectures only.
+            if layer.space_name != first_layer.space_name or (first_layer.space is not None and layer_ids != ids):
+                raise _incompatible_layer_error(
+                    layer, f"the architectures of {first_layer.path}, got those of another space"
+                )
             ids |= layer_ids
         epsilons: dict[str, list[float]] = {}
         for layer in layers:
             for key, strengths in layer.meta["epsilons"].items():
-                spelled = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
-                epsilons[spelled] = sorted({*epsilons.get(spelled, ()), *strengths})
+                merged_key = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
+                epsilons[merged_key] = sorted({*epsilons.get(merged_key, ()), *strengths})
         self.meta = {"ids": ids, "epsilons": epsilons}
         for dataset in self.datasets:
-            counts = [(layer, count) for layer in layers if (count := layer.count_classes(dataset)) is not None]
-            for layer, count in counts[1:]:
-                if count != counts[0][1]:
-                    expected = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
-                    raise _cannot_join(layer, expected)
+            class_counts = [
+                (layer, n_classes) for layer in layers if (n_classes := layer.count_classes(dataset)) is not None
+            ]
+            for layer, n_classes in class_counts[1:]:
+                if n_classes != class_counts[0][1]:
+                    expected = (
+                        f"{class_counts[0][1]} classes of {dataset}, as {class_counts[0][0].path} has, got {n_classes}"
+                    )
+                    raise _incompatible_layer_error(layer, expected)
 
     @property
     def weight_names(self) -> list[str]:
         return _union(layer.weight_names for layer in self._opened)
 
     def choosing(self, weights: str | None) -> Self:
-        """Return the files restricted to a name of weights.
+        """Return files that read the results for one name of weights only.
 
-        Folders without names of weights are kept; those that have only other names are left out.
+        Folders without names of weights are kept. Folders with other names only are left out.
         """
-        chosen = super().choosing(weights)
-        if chosen is not self:
+        restricted = super().choosing(weights)
+        if restricted is not self:
             layers_and_names = [(layer, layer.weight_names) for layer in self._opened]
-            chosen.layers = tuple(
+            restricted.layers = tuple(
                 layer.choosing(weights) if names else layer
                 for layer, names in layers_and_names
                 if not names or weights in names
             )
-        return chosen
+        return restricted
 
     @property
     def datasets(self) -> list[str]:
@@ -86,10 +92,10 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def keys(self) -> list[str]:
-        by_name: dict[str, str] = {}
+        keys_by_paper_key: dict[str, str] = {}
         for key in (key for layer in self.layers for key in layer.keys):
-            by_name.setdefault(paper_key(key), key)
-        return in_task_order(by_name.values())
+            keys_by_paper_key.setdefault(paper_key(key), key)
+        return in_task_order(keys_by_paper_key.values())
 
     @property
     def measures(self) -> list[str]:
@@ -99,8 +105,14 @@ class OverlaidFiles(ResultFiles):
         return _union(layer.measurements_of(dataset, key) for layer in self.layers)
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
-        plans = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
-        return {key: self.strengths(dataset, key) for by_key in plans for key in by_key} if plans else None
+        plans_of_layers = [
+            strengths_by_key for layer in self.layers if (strengths_by_key := layer.planned(dataset)) is not None
+        ]
+        return (
+            {key: self.strengths(dataset, key) for strengths_by_key in plans_of_layers for key in strengths_by_key}
+            if plans_of_layers
+            else None
+        )
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         matching_layers = [layer for layer in self.layers if layer.has_key(dataset, key)]
@@ -112,8 +124,8 @@ class OverlaidFiles(ResultFiles):
         return next((layer.find(dataset, key, measure) for _, layer in self._layers_with(dataset, key, measure)), None)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
-        files = (layer.find_json(dataset, key, measure) for layer in self.layers)
-        return next((file for file in files if file is not None), None)
+        paths = (layer.find_json(dataset, key, measure) for layer in self.layers)
+        return next((path for path in paths if path is not None), None)
 
     @property
     def cost_space(self) -> CellSpace | None:
@@ -124,48 +136,51 @@ class OverlaidFiles(ResultFiles):
         return matching_layers[0][1].find(dataset, key, measure) if len(matching_layers) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        by_layer = [layer.keys_of_parquet() for layer in self.layers]
-        return {dataset: _union(keys.get(dataset, ()) for keys in by_layer) for dataset in _union(by_layer)}
+        keys_of_layers = [layer.keys_of_parquet() for layer in self.layers]
+        return {
+            dataset: _union(keys_by_dataset.get(dataset, ()) for keys_by_dataset in keys_of_layers)
+            for dataset in _union(keys_of_layers)
+        }
 
     def check_protocols(self, dataset: str, key: str) -> None:
-        """Check that all folders computed a measure under the same protocol, if sweep.json records it.
+        """Check that all folders computed a measure under the same protocol, if sweep.json contains protocols.
 
-        With other images or parameters, a measure's numbers are on another scale and cannot be combined.
+        A measure's numbers from different images or parameters are not comparable, and must not be combined.
 
         Raises:
             ConfigError: protocols differ.
         """
         if self.kind_of(key) != "measure":
             return
-        known = [
+        layer_protocols = [
             (layer, protocol)
             for layer in self.layers
             if layer.has_key(dataset, key)
             for protocol in layer.protocols_of(dataset, key)
         ]
-        for layer, protocol in known[1:]:
-            first, expected = known[0]
-            if canonical_json(protocol) != canonical_json(expected):
+        for layer, protocol in layer_protocols[1:]:
+            first_layer, first_protocol = layer_protocols[0]
+            if canonical_json(protocol) != canonical_json(first_protocol):
                 from robust201.planning.identity import describe_difference
 
-                names = (EvaluationProtocol.of(payload).digest[:8] for payload in (expected, protocol))
+                digests = (EvaluationProtocol.of(payload).digest[:8] for payload in (first_protocol, protocol))
                 raise ConfigError(
-                    f"Reading {key} of {dataset} failed for {first.path} and {layer.path}: their protocols "
-                    f"{' and '.join(names)} differ ({', '.join(describe_difference(expected, protocol))}). Read the "
-                    "folders one by one, or show both in one figure: `robust201 plot measure-correlations FIRST "
-                    "--measures SECOND --out FILE`."
+                    f"Reading {key} of {dataset} failed for {first_layer.path} and {layer.path}: their protocols "
+                    f"{' and '.join(digests)} differ ({', '.join(describe_difference(first_protocol, protocol))}). "
+                    "Read the folders one by one, or show both in one figure: `robust201 plot measure-correlations "
+                    "FIRST --measures SECOND --out FILE`."
                 )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read an architecture's value, merged from all folders that have a part of it."""
+        """Read an architecture's value, merged from all folders that have some of its strengths."""
         self.check_protocols(dataset, key)
-        parts: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in self._layers_with(dataset, key, measure):
+        values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
+        for layer_number, layer in self._layers_with(dataset, key, measure):
             try:
-                parts.append((number, {identifier: layer.value(dataset, key, measure, identifier)}))
+                values_of_layers.append((layer_number, {identifier: layer.value(dataset, key, measure, identifier)}))
             except KeyError:
                 continue
-        return self._merge(dataset, key, measure, parts).rows[identifier]
+        return self._merge(dataset, key, measure, values_of_layers).rows[identifier]
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         self.check_protocols(dataset, key)
@@ -177,72 +192,79 @@ class OverlaidFiles(ResultFiles):
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Yield a measurement's values as `ResultFiles.iter_stacks` does; several folders are read as a whole."""
+        """Yield a measurement's values like `ResultFiles.iter_stacks`; several folders are read completely."""
         matching_layers = self._layers_with(dataset, key, measure)
         if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
             return matching_layers[0][1].iter_stacks(dataset, key, measure)
         return iter([(self.read(dataset, key, measure), None)])
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
-        """Read a measurement's values and the folder that each value is from."""
+        """Read a measurement's values, and the number of the folder of each value."""
         matching_layers = self._layers_with(dataset, key, measure)
         if not matching_layers:
             raise self.absence(dataset, key, measure)
-        parts: list[tuple[int, Mapping[str, Any]]] = []
-        for number, layer in matching_layers:
+        values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
+        for layer_number, layer in matching_layers:
             is_accuracy = measure == "accuracy"
-            parts.append(
-                (number, layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measure))
+            values_of_layers.append(
+                (
+                    layer_number,
+                    layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measure),
+                )
             )
-        return self._merge(dataset, key, measure, parts)
+        return self._merge(dataset, key, measure, values_of_layers)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
         return layer.absence(dataset, key, measure)
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
-        chosen = list(datasets)
-        return max(layer.count_architectures(chosen, keys) for layer in self.layers)
+        dataset_names = list(datasets)
+        return max(layer.count_architectures(dataset_names, keys) for layer in self.layers)
 
     def _layers_with(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
         return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
 
     def _merge(
-        self, dataset: str, key: str, measure: str, parts: Sequence[tuple[int, Mapping[str, Any]]]
+        self, dataset: str, key: str, measure: str, values_of_layers: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
-        """Merge the rows of several layers evaluation by evaluation."""
-        by_id: dict[str, dict[float, tuple[int, Any]]] = {}
-        for number, rows in parts:
-            layer = self.layers[number]
-            strengths_of_layer, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
-            for identifier, row in rows.items():
-                what = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
-                values = [row] if single else values_by_strength(row, strengths_of_layer, what)
-                by_strength = by_id.setdefault(identifier, {})
+        """Merge the values of several layers, for each evaluation separately."""
+        values_by_id_and_strength: dict[str, dict[float, tuple[int, Any]]] = {}
+        for layer_number, values_by_id in values_of_layers:
+            layer = self.layers[layer_number]
+            strengths_of_layer, is_single = layer.strengths(dataset, key), layer.is_single(dataset, key)
+            for identifier, architecture_value in values_by_id.items():
+                label = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
+                values = (
+                    [architecture_value]
+                    if is_single
+                    else values_by_strength(architecture_value, strengths_of_layer, label)
+                )
+                values_by_strength_of_id = values_by_id_and_strength.setdefault(identifier, {})
                 for strength, value in zip(strengths_of_layer, values, strict=True):
                     if value is not None:
-                        by_strength.setdefault(strength, (number, value))
-        single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
+                        values_by_strength_of_id.setdefault(strength, (layer_number, value))
+        is_single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
-        for identifier, by_strength in by_id.items():
-            pairs = [by_strength.get(strength, (NO_LAYER, None)) for strength in strengths]
-            merged.layers[identifier] = tuple(number for number, _ in pairs)
-            values = [value for _, value in pairs]
-            merged.rows[identifier] = values[0] if single else values
+        for identifier, values_by_strength_of_id in values_by_id_and_strength.items():
+            layers_and_values = [values_by_strength_of_id.get(strength, (NO_LAYER, None)) for strength in strengths]
+            merged.layers[identifier] = tuple(layer_number for layer_number, _ in layers_and_values)
+            values = [value for _, value in layers_and_values]
+            merged.rows[identifier] = values[0] if is_single else values
         return merged
 
 
 def layers_of(files: ResultFiles) -> Sequence[ResultFiles]:
-    """Return the overlaid folders, or a single folder as the only item."""
+    """Return all overlaid folders, or a list of the single folder."""
     return files.layers if isinstance(files, OverlaidFiles) else (files,)
 
 
-def _union(lists: Iterable[Iterable[str]]) -> list[str]:
-    return list(dict.fromkeys(name for names in lists for name in names))
+def _union(name_lists: Iterable[Iterable[str]]) -> list[str]:
+    return list(dict.fromkeys(name for name_list in name_lists for name in name_list))
 
 
-def _cannot_join(layer: ResultFiles, expected: str) -> ConfigError:
+def _incompatible_layer_error(layer: ResultFiles, expected: str) -> ConfigError:
     return ConfigError(
-        f"Overlaying datasets failed for {layer.path}: expected {expected}. Name folders of one space and "
-        "of the same datasets."
+        f"Overlaying datasets failed for {layer.path}: expected {expected}. Use folders of the same space and "
+        "the same datasets."
     )

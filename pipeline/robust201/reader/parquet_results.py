@@ -1,8 +1,8 @@
-"""Reading of the Parquet files of an export or a conversion; values have the form of those in JSON files.
+"""Reading of the Parquet files of an export or a conversion. Values have the same form as in JSON files.
 
 Arrow's threads are not used, so that reading also works after a fork. Functions raise ResultsError if a file is
-damaged. Functions with a parameter `weights` raise ConfigError if the file has rows of several sets of weights and
-`weights` is not the name of one of them.
+damaged. Functions with a parameter `weights` raise ConfigError if the file has rows for several sets of weights and
+`weights` is not the name of one of these sets.
 """
 
 import json
@@ -26,14 +26,14 @@ from robust201.reader.value_checks import ADVICE, damaged_file, show_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, fields_of, parquet_forms
 
-_WEIGHTS = "weights"
-"""Column of the names of weights, in files with rows of several sets of weights per architecture."""
+_WEIGHTS_COLUMN = "weights"
+"""Column with the name of the weights, in files with rows for several sets of weights per architecture."""
 
-_ROWS_PER_BATCH = 16
-"""Number of rows converted to Python objects at once, which are about ten times larger than in Arrow."""
+_N_ROWS_PER_BATCH = 16
+"""Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
 
 JSON_SOURCES = b"robust201.json"
-"""Metadata key of a converted file: size and SHA-256 of the JSON file of each measurement."""
+"""Metadata key of converted files, for the size and SHA-256 of each measurement's JSON file."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _as_damage_error(path: Path) -> Iterator[None]:
     except ResultsError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
-        # Arrow also raises OSError for damage, but without the errno that the system's errors have.
+        # Arrow also raises OSError for damage, but without errno. Errors of the system have errno.
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
             raise
         raise damaged_file(path, error) from error
@@ -52,7 +52,10 @@ def _as_damage_error(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file and verify the checksums of its pages, since most damaged pages can be decoded to wrong values."""
+    """Open a file so that reading verifies the checksums of pages.
+
+    Without checksums, most damaged pages would be decoded to wrong values.
+    """
     with _as_damage_error(path):
         check_file(path, MAX_LISTED_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -61,7 +64,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
 
 @contextmanager
 def open_zstandard(path: Path) -> Iterator[BinaryIO]:
-    """Open a file compressed with Zstandard, to read its decompressed content."""
+    """Open a file that is compressed with Zstandard, for reading its decompressed content."""
     with (
         _as_damage_error(path),
         open_file(path, MAX_LISTED_BYTES) as packed,
@@ -74,7 +77,7 @@ def open_zstandard(path: Path) -> Iterator[BinaryIO]:
 
 
 @cached_while_unchanged
-def _schema(path: Path) -> pa.Schema:
+def _read_schema(path: Path) -> pa.Schema:
     with _as_damage_error(path):
         check_file(path, MAX_LISTED_BYTES)
         return pq.read_schema(path)
@@ -82,34 +85,34 @@ def _schema(path: Path) -> pa.Schema:
 
 def column_names(path: Path) -> list[str]:
     """Return the names of a file's columns."""
-    names: list[str] = _schema(path).names
+    names: list[str] = _read_schema(path).names
     return names
 
 
 def has_columns_of(path: Path, measure: str) -> bool:
-    """Return whether a file has a measurement."""
+    """Return whether a file has all columns of a measurement."""
     return parquet_forms(measure).keys() <= {*column_names(path)}
 
 
 def measurements_in(path: Path) -> list[str]:
     """Return the names of a file's measurements."""
-    known = [measure for measure in MEASUREMENTS if has_columns_of(path, measure)]
+    measurements = [measurement for measurement in MEASUREMENTS if has_columns_of(path, measurement)]
     known_columns = {
         *DESCRIPTIVE_COLUMNS,
         CORRECT_BITS,
-        *(column for measure in MEASUREMENTS for column in parquet_forms(measure)),
+        *(column for measurement in MEASUREMENTS for column in parquet_forms(measurement)),
     }
-    return [*known, *(name for name in column_names(path) if name not in known_columns)]
+    return [*measurements, *(name for name in column_names(path) if name not in known_columns)]
 
 
 def has_text_ids(path: Path) -> bool:
     """Return whether a file identifies architectures by text instead of integers."""
-    return "architecture" in column_names(path) and _is_text(_schema(path).field("architecture").type)
+    return "architecture" in column_names(path) and _is_text(_read_schema(path).field("architecture").type)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+def _is_text(dtype: pa.DataType) -> bool:
+    value_type = dtype.value_type if pa.types.is_dictionary(dtype) else dtype
+    return bool(pa.types.is_string(value_type) or pa.types.is_large_string(value_type))
 
 
 @cached_while_unchanged
@@ -128,29 +131,29 @@ def read_ids(path: Path) -> list[str]:
 
 
 def read_weights_names(path: Path) -> list[str]:
-    """Return the names of the weights that a file has rows of; empty if it has no such column."""
-    return [str(name) for name in _distinct_values(path, _WEIGHTS) if name is not None]
+    """Return the names of the weights in a file; empty if the file has no such column."""
+    return [str(name) for name in _distinct_values(path, _WEIGHTS_COLUMN) if name is not None]
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
     """Return a file's strengths, ascending."""
-    _check_columns(path, _schema(path))
+    _check_columns(path, _read_schema(path))
     strengths = _distinct_values(path, "strength")
     if None in strengths:
-        raise _malformed(path, "a row without a strength")
+        raise _malformed_error(path, "a row without a strength")
     return tuple(sorted(strengths))
 
 
 def read_whole(path: Path) -> pa.Table:
-    """Read a small file as a whole."""
+    """Read all of a small file."""
     with _open_parquet(path) as file:
         return file.read()
 
 
 def read_n_images(path: Path) -> int | None:
-    """Return the number of images of a file's rows; None if unknown, or if rows differ."""
-    counts = _distinct_values(path, "n_images")
-    return int(counts[0]) if len(counts) == 1 and counts[0] is not None else None
+    """Return the number of images of a file's rows; None if it is unknown or differs between rows."""
+    distinct_counts = _distinct_values(path, "n_images")
+    return int(distinct_counts[0]) if len(distinct_counts) == 1 and distinct_counts[0] is not None else None
 
 
 def read_n_classes(path: Path) -> int | None:
@@ -159,35 +162,38 @@ def read_n_classes(path: Path) -> int | None:
 
 
 @cached_while_unchanged
-def _describe(path: Path) -> ListedFile:
+def _describe_file(path: Path) -> ListedFile:
     with _as_damage_error(path):
         return ListedFile.of(path)
 
 
 def check_listed(path: Path, expected: ListedFile | None) -> None:
-    """Check that a file has the number of rows and the footer in its folder's listing; None if it is not listed."""
-    if expected is None or (actual := _describe(path)) == expected:
+    """Check that a file has the number of rows and the footer that its folder's listing contains.
+
+    `expected` is None for a file that is not listed, which is not checked.
+    """
+    if expected is None or (actual := _describe_file(path)) == expected:
         return
-    got = f"{actual.rows:,} rows" if actual.rows != expected.rows else "another footer"
+    difference = f"{actual.rows:,} rows" if actual.rows != expected.rows else "another footer"
     raise ResultsError(
-        f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {got}. "
+        f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {difference}. "
         f"Export or download the file again; if it was converted from JSON files, run `robust201 convert`; if it was "
         f"changed on purpose, delete {PARQUET_FILES}."
     )
 
 
 def is_converted(path: Path) -> bool:
-    """Return whether a file was converted from JSON files instead of written by an export."""
-    return JSON_SOURCES in (_schema(path).metadata or {})
+    """Return whether a file was converted from JSON files, as opposed to written by an export."""
+    return JSON_SOURCES in (_read_schema(path).metadata or {})
 
 
 def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
-    """Return whether a JSON file has the size and SHA-256 of the one that a Parquet file was converted from.
+    """Return whether a JSON file has the size and SHA-256 of the JSON file from which a Parquet file was converted.
 
-    The SHA-256 is computed only if the JSON file is newer than the Parquet file.
+    The SHA-256 is only computed if the JSON file is newer than the Parquet file.
     """
     with _as_damage_error(path):
-        source = json.loads((_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
+        source = json.loads((_read_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
     state = FileState.of(json_file)
     if source.get("size") != state.size:
         return False
@@ -197,16 +203,16 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
 # Values
 
 
-def _choose_weights(path: Path, weights: str | None) -> str | None:
-    """Return the name of the weights whose rows are read; None for all rows, if the file has at most one name."""
+def _select_weights(path: Path, weights: str | None) -> str | None:
+    """Return the name of the weights whose rows are read, or None for all rows if the file has at most one name."""
     names = read_weights_names(path)
     if not names or (weights is None and len(names) == 1):
         return None
     if weights not in names:
-        got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
+        given, suggestion = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
-            f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {got}.{near} "
-            "Name one of them with --weights-name, or weights=… in Python."
+            f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {given}.{suggestion} "
+            "Choose one with --weights-name, or weights=… in Python."
         )
     return weights
 
@@ -214,11 +220,11 @@ def _choose_weights(path: Path, weights: str | None) -> str | None:
 def _iter_row_groups(
     path: Path, columns: Sequence[str], weights: str | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield some or all row groups, restricted to the rows of a name of weights unless `weights` is None."""
+    """Yield some or all row groups, only with the rows for `weights` unless this is None."""
     with _open_parquet(path) as file:
         for group in range(file.num_row_groups) if groups is None else groups:
-            table = file.read_row_group(group, [*columns, *([_WEIGHTS] if weights else [])], use_threads=False)
-            yield table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), weights)) if weights else table
+            table = file.read_row_group(group, [*columns, *([_WEIGHTS_COLUMN] if weights else [])], use_threads=False)
+            yield table.filter(pc.equal(table[_WEIGHTS_COLUMN].cast(pa.string()), weights)) if weights else table
 
 
 def read_parquet_values(
@@ -231,53 +237,56 @@ def read_parquet_values(
     weights: str | None = None,
     text_ids: bool = False,
 ) -> dict[str, Any]:
-    """Read a measurement of all architectures or of one, whose row groups are located by the bounds in the footer.
+    """Read a measurement of all architectures or of one architecture.
+
+    The row groups of one architecture are found by the bounds in the footer.
 
     Args:
         path: the file.
         measure: the measurement.
         strengths: the expected strengths.
-        architecture: id of an architecture; None for all.
-        single: whether architectures have one value instead of one per strength.
+        architecture: id of an architecture; None for all architectures.
+        single: whether architectures have a single value instead of one value per strength.
         weights: name of the weights.
         text_ids: whether ids are text.
 
     Returns:
-        By id a value, or a list of values in ascending order of strengths.
+        A value for each id, or a list of values in ascending order of strengths.
 
     Raises:
         ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
-    chosen = _choose_weights(path, weights)
-    _check_columns(path, _schema(path), text_ids=text_ids)
+    selected_weights = _select_weights(path, weights)
+    _check_columns(path, _read_schema(path), text_ids=text_ids)
     if architecture is None:
-        rows = _read_numbers(path, measure, None if single else sorted(strengths), chosen, text_ids)
-        if rows is not None:
-            return rows
-    by_id: dict[str, dict[float, Any]] = {}
-    for identifier, strength, value in _iter_values(path, measure, architecture, chosen, text_ids):
-        values = by_id.setdefault(identifier, {})
+        scalars = _read_scalars(path, measure, None if single else sorted(strengths), selected_weights, text_ids)
+        if scalars is not None:
+            return scalars
+    values_by_id: dict[str, dict[float, Any]] = {}
+    for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, text_ids):
+        values = values_by_id.setdefault(identifier, {})
         if strength in values:
-            raise _malformed(path, f"{show_id(identifier)} at {strength:g} twice")
+            raise _malformed_error(path, f"{show_id(identifier)} at {strength:g} twice")
         values[strength] = value
     return {
-        identifier: _only_value(path, identifier, values)
+        identifier: _single_value(path, identifier, values)
         if single
         else _values_by_strength(path, identifier, values, strengths)
-        for identifier, values in by_id.items()
+        for identifier, values in values_by_id.items()
     }
 
 
-def _read_numbers(
+def _read_scalars(
     path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, text_ids: bool
 ) -> dict[str, Any] | None:
-    """Read a measurement with one number per row in one pass.
+    """Read a measurement with one number per row, in one pass.
 
-    `strengths` are the strengths of each architecture's rows, ascending; None if each has one row. Returns None if the
-    rows are not in the order of an export, so that they must be read one by one.
+    `strengths` are the strengths of each architecture's rows, ascending, or None if each architecture has one row.
+    Returns None if the measurement has no single number, or if the rows are not in the order of an export. In these
+    cases rows must be read one by one.
     """
     forms = parquet_forms(measure)
-    if len(forms) > 1 or not pa.types.is_floating(_schema(path).field(*forms).type):
+    if len(forms) > 1 or not pa.types.is_floating(_read_schema(path).field(*forms).type):
         return None
     tables = [*_iter_row_groups(path, ["architecture", "strength", *forms], weights)]
     if not tables:
@@ -286,79 +295,85 @@ def _read_numbers(
     n_values = 1 if strengths is None else len(strengths)
     if not n_values or len(table) % n_values or table["architecture"].null_count or table["strength"].null_count:
         return None
-    names = np.array(table["architecture"].to_pylist() if text_ids else table["architecture"]).reshape(-1, n_values)
-    if (names != names[:, :1]).any() or len(np.unique(names[:, 0])) < len(names):
+    architectures = np.array(table["architecture"].to_pylist() if text_ids else table["architecture"]).reshape(
+        -1, n_values
+    )
+    if (architectures != architectures[:, :1]).any() or len(np.unique(architectures[:, 0])) < len(architectures):
         return None
-    if strengths is not None and (table["strength"].to_numpy().reshape(names.shape) != strengths).any():
+    if strengths is not None and (table["strength"].to_numpy().reshape(architectures.shape) != strengths).any():
         return None
     (column,) = forms
-    values = np.array(table[column].to_pylist() if table[column].null_count else table[column]).reshape(names.shape)
-    rows = values[:, 0] if strengths is None else values
-    return dict(zip(map(str, names[:, 0].tolist()), rows.tolist(), strict=True))
+    values = np.array(table[column].to_pylist() if table[column].null_count else table[column]).reshape(
+        architectures.shape
+    )
+    values_of_architectures = values[:, 0] if strengths is None else values
+    return dict(zip(map(str, architectures[:, 0].tolist()), values_of_architectures.tolist(), strict=True))
 
 
 def _iter_values(
     path: Path, measure: str, architecture: str | None, weights: str | None, text_ids: bool
 ) -> Iterator[tuple[str, float, Any]]:
-    """Yield id, strength and value of each row."""
-    requested = architecture if architecture is None or text_ids else int(architecture)
-    groups = None if requested is None else _groups_with(path, requested)
+    """Yield the id, strength and value of each row."""
+    requested_id = architecture if architecture is None or text_ids else int(architecture)
+    groups = None if requested_id is None else _find_groups(path, requested_id)
     for group in _iter_row_groups(path, ["architecture", "strength", *parquet_forms(measure)], weights, groups):
         with _as_damage_error(path):
-            names = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
-            table = group if requested is None else group.filter(pc.equal(names, requested))
+            architectures = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
+            table = group if requested_id is None else group.filter(pc.equal(architectures, requested_id))
             if table["architecture"].null_count or table["strength"].null_count:
-                raise _malformed(path, "rows without one of them")
-            for first in range(0, len(table), _ROWS_PER_BATCH):
-                rows = table.slice(first, _ROWS_PER_BATCH)
+                raise _malformed_error(path, "rows without an architecture or strength")
+            for first_row in range(0, len(table), _N_ROWS_PER_BATCH):
+                rows = table.slice(first_row, _N_ROWS_PER_BATCH)
                 ids, strengths = map(str, rows["architecture"].to_pylist()), rows["strength"].to_pylist()
-                yield from zip(ids, strengths, _values(rows, measure), strict=True)
+                yield from zip(ids, strengths, _values_of_rows(rows, measure), strict=True)
 
 
-def _groups_with(path: Path, architecture: int | str) -> list[int]:
-    """Return the indices of row groups that may contain an architecture, by the bounds in the footer."""
+def _find_groups(path: Path, architecture: int | str) -> list[int]:
+    """Return the indices of the row groups whose bounds in the footer include an architecture."""
     with _as_damage_error(path), open_file(path, MAX_LISTED_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
-    return [number for number, group in enumerate(groups) if _may_contain(group, architecture)]
+    return [index for index, group in enumerate(groups) if _may_contain(group, architecture)]
 
 
 def _may_contain(group: RowGroup, architecture: int | str) -> bool:
     bounds = next((chunk.bounds for chunk in group.chunks if chunk.path == "architecture"), None)
-    if bounds is None or any(len(bound) not in (4, 8) for bound in bounds) or isinstance(architecture, str):
+    if bounds is None or any(len(value) not in (4, 8) for value in bounds) or isinstance(architecture, str):
         return True
-    lower, upper = (int.from_bytes(bound, "little", signed=True) for bound in bounds)
+    lower, upper = (int.from_bytes(value, "little", signed=True) for value in bounds)
     return lower <= architecture <= upper
 
 
-def _values(table: pa.Table, measure: str) -> list[Any]:
+def _values_of_rows(table: pa.Table, measure: str) -> list[Any]:
     """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
-    by_column: dict[str, list[Any]] = {}
+    values_by_column: dict[str, list[Any]] = {}
     for name, form in parquet_forms(measure).items():
         values = table[name].to_pylist()
         if form.element is not None:
-            elements_before = by_column.get(form.source, [[]] * len(values))
-            values = [[*elements, value] for elements, value in zip(elements_before, values, strict=True)]
-        by_column[form.source] = values
+            earlier_elements = values_by_column.get(form.source, [[]] * len(values))
+            values = [[*elements, value] for elements, value in zip(earlier_elements, values, strict=True)]
+        values_by_column[form.source] = values
     fields = fields_of(measure)
     if "" in fields:
-        return by_column[fields[""]]
-    rows = zip(*(by_column[column] for column in fields.values()), strict=True)
-    return [dict(zip(fields, row, strict=True)) for row in rows]
+        return values_by_column[fields[""]]
+    rows = zip(*(values_by_column[column] for column in fields.values()), strict=True)
+    return [dict(zip(fields, values_of_fields, strict=True)) for values_of_fields in rows]
 
 
-def _only_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
+def _single_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
     if len(values) > 1:
-        raise _malformed(path, f"{show_id(identifier)} with {len(values)} values of clean images or of a measure")
+        raise _malformed_error(path, f"{show_id(identifier)} with {len(values)} values of clean images or of a measure")
     return next(iter(values.values()))
 
 
 def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]) -> list[Any]:
-    # Positions in the list stand for strengths, so a missing value would shift the others.
+    # A value's position in the list determines its strength, so no value may be missing.
     if values.keys() != set(strengths):
-        expected, got = (", ".join(f"{strength:g}" for strength in sorted(part)) for part in (strengths, values))
+        expected, actual = (
+            ", ".join(f"{strength:g}" for strength in sorted(strength_set)) for strength_set in (strengths, values)
+        )
         raise ResultsError(
             f"Reading {show_id(identifier)} failed for {path}: expected {len(strengths)} values, at the strengths "
-            f"{expected}, got {len(values)}, at {got}. {ADVICE}"
+            f"{expected}, got {len(values)}, at {actual}. {ADVICE}"
         )
     return [values[strength] for strength in sorted(values)]
 
@@ -366,25 +381,30 @@ def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], s
 def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = None) -> None:
     for name in ("architecture", "strength", "key"):
         if name not in schema.names:
-            raise _malformed(path, f"no {name}")
-    kind = schema.field("architecture").type
-    fits = (pa.types.is_integer(kind) and not text_ids) or (_is_text(kind) and text_ids is not False)
-    for name, is_valid in (("architecture", fits), ("strength", pa.types.is_floating(schema.field("strength").type))):
+            raise _malformed_error(path, f"no {name}")
+    architecture_type = schema.field("architecture").type
+    is_valid_architecture = (pa.types.is_integer(architecture_type) and not text_ids) or (
+        _is_text(architecture_type) and text_ids is not False
+    )
+    for name, is_valid in (
+        ("architecture", is_valid_architecture),
+        ("strength", pa.types.is_floating(schema.field("strength").type)),
+    ):
         if not is_valid:
-            raise _malformed(path, f"{name} as {schema.field(name).type}")
+            raise _malformed_error(path, f"{name} as {schema.field(name).type}")
 
 
-def _malformed(path: Path, got: str) -> ResultsError:
+def _malformed_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
         f"Reading failed for {path}: expected distinct rows with an architecture (an integer, or text in spaces "
-        f"without indices), a strength (a double) and a key, got {got}. {ADVICE}"
+        f"without indices), a strength (a double) and a key, got {fault}. {ADVICE}"
     )
 
 
 def iter_matrices(
     path: Path, columns: Sequence[str], companions: Sequence[str], *, missing_ok: bool, weights: str | None = None
 ) -> Iterator[tuple[list[NDArray[Any]], list[NDArray[Any]]]]:
-    """Read columns of square matrices as arrays, with one row group in memory.
+    """Read columns of square matrices as arrays, one row group at a time.
 
     Args:
         path: the file.
@@ -394,70 +414,76 @@ def iter_matrices(
         weights: name of the weights.
 
     Yields:
-        For the B rows of a row group that have a value in the first column: each companion column, (B,) float64 with
-        NaN for null, or objects; and each column's matrices (B, C, C) as stored, float64 with NaN for null.
+        Two lists for the B rows of a row group that have a value in the first column. The first has each companion
+        column, (B,) float64 with NaN for null, or objects. The second has the matrices of each column, (B, C, C), with
+        the stored type, or float64 with NaN for null.
 
     Raises:
         ResultsError: a value is not a square matrix of finite numbers, or matrices of a row group differ in size.
     """
-    for table in _iter_row_groups(path, [*companions, *columns], _choose_weights(path, weights)):
+    for table in _iter_row_groups(path, [*companions, *columns], _select_weights(path, weights)):
         with _as_damage_error(path):
-            first = table[columns[0]]
-            rows = table.filter(first.is_valid()) if first.null_count else table
+            first_column = table[columns[0]]
+            rows = table.filter(first_column.is_valid()) if first_column.null_count else table
             if len(rows):
-                others = [_plain_array(rows[name]) for name in companions]
-                yield others, [_matrices(path, rows[name].combine_chunks(), name, missing_ok) for name in columns]
+                companion_arrays = [_to_array(rows[name]) for name in companions]
+                yield (
+                    companion_arrays,
+                    [_to_matrices(path, rows[name].combine_chunks(), name, missing_ok) for name in columns],
+                )
 
 
-def _plain_array(column: pa.ChunkedArray) -> NDArray[Any]:
+def _to_array(column: pa.ChunkedArray) -> NDArray[Any]:
     if _is_text(column.type):
         return np.array(column.to_pylist(), dtype=object)
     return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
-def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
-    """Convert lists of lists of equal lengths to one array."""
-    lines = values.flatten()
-    n_rows, n_classes = len(values), len(lines) // len(values)
-    lengths = {length for lists in (values, lines) for length in pc.unique(pc.list_value_length(lists)).to_pylist()}
-    got = f"lists of {', '.join(map(str, sorted(lengths, key=str)))} entries"
+def _to_matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
+    """Convert a column of square matrices, which are lists of lists, to one array."""
+    matrix_rows = values.flatten()
+    n_rows, n_classes = len(values), len(matrix_rows) // len(values)
+    lengths = {
+        length for lists in (values, matrix_rows) for length in pc.unique(pc.list_value_length(lists)).to_pylist()
+    }
+    problem = f"lists of {', '.join(map(str, sorted(lengths, key=str)))} entries"
     if lengths == {n_classes} and n_classes > 0:
-        array: NDArray[Any] = lines.flatten().to_numpy(zero_copy_only=False).reshape(n_rows, n_classes, n_classes)
+        array: NDArray[Any] = matrix_rows.flatten().to_numpy(zero_copy_only=False).reshape(n_rows, n_classes, n_classes)
         if array.dtype.kind in "iuf" and not np.isinf(array).any() and (missing_ok or np.isfinite(array).all()):
             return array
-        got = "others"
+        problem = "other values"
     raise ResultsError(
         f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of one size, got "
-        f"{got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+        f"{problem}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
 
 
 def iter_lists(
     path: Path, column: str, *, weights: str | None = None
 ) -> Iterator[tuple[list[str], list[float], NDArray[Any]]]:
-    """Read a column of lists of integers, one integer per image, with one row group in memory.
+    """Read a column of lists of integers, with one integer per image, one row group at a time.
 
     Yields:
-        For the B rows of a row group the ids of their architectures, their strengths, and the integers (B, N).
+        The ids of the architectures, the strengths, and the integers (B, N) of the B rows of a row group.
 
     Raises:
         ResultsError: a value is not a list of integers, or lists of a row group differ in length.
     """
-    for table in _iter_row_groups(path, ["architecture", "strength", column], _choose_weights(path, weights)):
+    for table in _iter_row_groups(path, ["architecture", "strength", column], _select_weights(path, weights)):
         with _as_damage_error(path):
             rows = table.filter(table[column].is_valid()) if table[column].null_count else table
             if not len(rows):
                 continue
             values: Any = rows[column].combine_chunks()
-            numbers = values.flatten().to_numpy(zero_copy_only=False)
+            integers = values.flatten().to_numpy(zero_copy_only=False)
             lengths = pc.unique(pc.list_value_length(values)).to_pylist()
-            if numbers.dtype.kind not in "iu" or len(lengths) != 1:
+            if integers.dtype.kind not in "iu" or len(lengths) != 1:
                 raise ResultsError(
                     f"Reading {column} failed for {path}: the lists do not contain integers, or differ in length. "
                     f"{ADVICE}"
                 )
             names = [str(name) for name in rows["architecture"].to_pylist()]
-            yield names, rows["strength"].to_pylist(), numbers.reshape(len(rows), -1)
+            yield names, rows["strength"].to_pylist(), integers.reshape(len(rows), -1)
 
 
 # Per-image outcomes
@@ -474,37 +500,40 @@ def read_packed_outcomes(
     Raises:
         ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.
     """
-    chosen = _choose_weights(path, weights)
-    _check_columns(path, _schema(path), text_ids=text_ids)
+    selected_weights = _select_weights(path, weights)
+    _check_columns(path, _read_schema(path), text_ids=text_ids)
     n_images = read_n_images(path) or 0
     n_bytes = -(-n_images // 8)
     columns = ["architecture", "strength", "accuracy", CORRECT_BITS]
-    tables = [table.filter(pc.equal(table["strength"], strength)) for table in _iter_row_groups(path, columns, chosen)]
-    ids, rows, accuracies = (
+    tables = [
+        table.filter(pc.equal(table["strength"], strength))
+        for table in _iter_row_groups(path, columns, selected_weights)
+    ]
+    ids, bit_rows, accuracies = (
         [value for table in tables for value in table[name].to_pylist()]
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
-    if not n_images or any(row is None or len(row) != n_bytes for row in rows) or None in accuracies:
-        raise _invalid_outcomes(path, "rows of other sizes")
-    packed: Packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), n_bytes)
-    unused = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(rows), np.uint8)
-    if unused.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
-        raise _invalid_outcomes(path, "others")
+    if not n_images or any(bits is None or len(bits) != n_bytes for bits in bit_rows) or None in accuracies:
+        raise _invalid_outcomes_error(path, "rows of a different size")
+    packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), n_bytes)
+    padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)
+    if padding.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
+        raise _invalid_outcomes_error(path, "other bits")
     if len({*ids}) != len(ids):
-        raise _malformed(path, "an architecture twice")
+        raise _malformed_error(path, "an architecture twice")
     return list(map(str, ids)), packed
 
 
-def _invalid_outcomes(path: Path, got: str) -> ResultsError:
+def _invalid_outcomes_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
-        f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, as many of them set as the "
-        f"accuracy says, got {got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file "
-        "again."
+        f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, set for as many images as the "
+        f"accuracy implies, got {fault}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the "
+        "file again."
     )
 
 
 def read_image_table(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the table of the images of outcomes, in the order of the outcomes.
+    """Read the table of images, in the order of their outcomes.
 
     Returns:
         `row` (N,) int64, the image's row in its split; `label` (N,) int64; and `sha256` (N,) text, the hash of its
@@ -514,5 +543,5 @@ def read_image_table(path: Path) -> dict[str, NDArray[Any]]:
         table = file.read(["position", "row", "label", "sha256"], use_threads=False)
         if table["position"].to_pylist() != list(range(len(table))):
             raise ResultsError(f"Reading failed for {path}: the positions are not consecutive numbers from 0. {ADVICE}")
-        numbers = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
-        return {**numbers, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}
+        integer_columns = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
+        return {**integer_columns, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}

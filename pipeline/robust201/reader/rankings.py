@@ -1,4 +1,4 @@
-"""Uncertainty of rankings: accuracies with intervals, ties with the best architecture, and bootstrapped ranks."""
+"""Uncertainty of rankings: intervals of accuracies, ties with the best architecture, and bootstrapped ranks."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,14 +36,14 @@ class Ranking:
         strength: the strength.
         accuracies: accuracies by architecture, the highest first.
         low: lower bounds of the accuracies' 95% intervals.
-        high: upper bounds.
+        high: upper bounds of these intervals.
         n_images: number of images.
-        tied: architectures that are tied with the best one, and the best one itself.
+        tied: the best architecture, and architectures that are tied with it.
         paired: whether architectures were compared on the same images (McNemar's test).
-        bootstrap: with bootstrap draws, estimates of ``median`` and, except for clean images, of
-            ``kendall_tau_to_clean``.
-        ranks: with bootstrap draws, the interval of each architecture's rank, and the fraction of draws in which it was
-            best.
+        bootstrap: estimates of ``median`` and, except for clean images, of ``kendall_tau_to_clean``; empty without
+            bootstrap.
+        ranks: the interval of each architecture's rank, and the fraction of bootstrap resamples in which it was best;
+            None without bootstrap.
     """
 
     dataset: str
@@ -60,7 +60,7 @@ class Ranking:
 
     @property
     def best(self) -> ArchitectureId:
-        """The architecture with the highest accuracy; the first of equal ones."""
+        """The architecture with the highest accuracy; if there are several, the first."""
         best: ArchitectureId = plain_number(self.accuracies.index[0])
         return best
 
@@ -78,18 +78,18 @@ class Ranking:
             "paired": self.paired,
         }
         for name, estimate in self.bootstrap.items():
-            payload[name] = {what: plain_number(number) for what, number in estimate._asdict().items()}
+            payload[name] = {field_name: plain_number(number) for field_name, number in estimate._asdict().items()}
         if self.ranks is not None:
-            rows = self.ranks.to_dict(orient="index")
+            ranks_by_architecture = self.ranks.to_dict(orient="index")
             payload["ranks"] = {
-                str(architecture): {name: plain_number(value) for name, value in row.items()}
-                for architecture, row in rows.items()
+                str(architecture): {field_name: plain_number(number) for field_name, number in rank_fields.items()}
+                for architecture, rank_fields in ranks_by_architecture.items()
             }
         return payload
 
 
 class StoredResults:
-    """Accuracies of one dataset, as a frame of architectures and strengths for each key, and cached outcomes."""
+    """Accuracies of one dataset, as a DataFrame (architectures by strengths) for each key, and cached outcomes."""
 
     def __init__(self, files: ResultFiles, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
         self.files, self.name, self.accuracies = files, name, accuracies
@@ -99,8 +99,8 @@ class StoredResults:
     def read(cls, files: ResultFiles, name: str, keys: Sequence[str] | None) -> "StoredResults":
         """Read a dataset's accuracies under all keys or some keys; measures are left out."""
         accuracies = {
-            str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
-            for key, rows in read_frame(files, [name], keys).groupby("key", observed=True)
+            str(key): frame.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
+            for key, frame in read_frame(files, [name], keys).groupby("key", observed=True)
             if files.kind_of(str(key)) != "measure"
         }
         return cls(files, name, accuracies)
@@ -109,18 +109,22 @@ class StoredResults:
         return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Yield keys and strengths, clean first, without the clean values that attacks repeat."""
+        """Yield keys and strengths, clean images first; clean values under attacks are left out."""
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
             repeats_clean = self.files.repeats_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
-            yield from ((key, s) for s in strengths if not (repeats_clean and s == CLEAN_STRENGTH))
+            yield from (
+                (key, strength_value)
+                for strength_value in strengths
+                if not (repeats_clean and strength_value == CLEAN_STRENGTH)
+            )
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
-        """Return per-image outcomes, checked against the accuracies; None if none are stored."""
+        """Return per-image outcomes, checked against the accuracies; None if outcomes are not stored."""
         evaluation = (key, strength)
         if evaluation not in self._outcomes:
-            stored = has_outcomes_of(self.files, self.name, key)
-            outcomes = read_outcomes(self.files, self.name, key, strength) if stored else None
+            has_outcomes = has_outcomes_of(self.files, self.name, key)
+            outcomes = read_outcomes(self.files, self.name, key, strength) if has_outcomes else None
             if outcomes is not None and key in self.accuracies:
                 check_outcomes(outcomes, self.accuracies[key][strength].dropna(), f"{self.name} {key}")
             self._outcomes[evaluation] = outcomes
@@ -129,35 +133,40 @@ class StoredResults:
 
 def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
     """Yield the ranking of a dataset's architectures under each key at each strength (see `derive_metrics`)."""
-    clean: tuple[pd.Series[float], Drawn] | None = None
+    clean_resamples: tuple[pd.Series[float], Drawn] | None = None
     for key, strength in results.evaluations():
         n_images = evaluated_image_count(results.files, results.name, key)
         accuracies = results.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
         if n_images is None or accuracies.empty:
             continue
-        what = f"{results.name} {key}"
-        ties, packed = find_ties(accuracies, n_images, results.outcomes(key, strength), level=level, what=what)
+        label = f"{results.name} {key}"
+        ties, packed = find_ties(accuracies, n_images, results.outcomes(key, strength), level=level, what=label)
         estimates: dict[str, Estimate] = {}
         ranks = None
         if n_draws:
-            # With outcomes, equal seeds draw the same images under every key. Binomial draws need distinct seeds.
-            draw_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
-            drawn = (
+            # With outcomes, equal seeds select the same images under every key. Binomial resamples need distinct seeds.
+            resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
+            resampled = (
                 image_draws(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
-                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=draw_seed)
+                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
             )
-            estimates["median"] = median_estimate(accuracies, drawn, n_images)
-            ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
+            estimates["median"] = median_estimate(accuracies, resampled, n_images)
+            ranks = pd.DataFrame(rank_intervals(resampled)._asdict(), index=accuracies.index)
             if results.files.kind_of(key) == "clean":
-                clean = accuracies, drawn
-            elif clean is not None and len(common := accuracies.index.intersection(clean[0].index)) > 1:
-                positions = [series.index.get_indexer(common) for series in (accuracies, clean[0])]
+                clean_resamples = accuracies, resampled
+            elif (
+                clean_resamples is not None
+                and len(common_architectures := accuracies.index.intersection(clean_resamples[0].index)) > 1
+            ):
+                column_indices = [
+                    series.index.get_indexer(common_architectures) for series in (accuracies, clean_resamples[0])
+                ]
                 estimates["kendall_tau_to_clean"] = kendall_estimate(
-                    accuracies.iloc[positions[0]],
-                    clean[0].iloc[positions[1]],
-                    drawn[:, positions[0]],
-                    clean[1][:, positions[1]],
+                    accuracies.iloc[column_indices[0]],
+                    clean_resamples[0].iloc[column_indices[1]],
+                    resampled[:, column_indices[0]],
+                    clean_resamples[1][:, column_indices[1]],
                 )
         low, high = accuracy_intervals(accuracies, n_images)
         tied = tuple(accuracies.index[ties.tied])
@@ -166,5 +175,5 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
 
 def plain_number(value: Any) -> Any:
     """Convert a NumPy number to a JSON value; NaN becomes None."""
-    plain = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(plain, float) and math.isnan(plain) else plain
+    number = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(number, float) and math.isnan(number) else number

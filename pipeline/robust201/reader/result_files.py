@@ -1,4 +1,4 @@
-"""The files of an exported or published dataset: their paths, the spelling of their keys, and their values."""
+"""The files of an exported or published dataset: their paths, spellings of keys, and values."""
 
 import copy
 import errno
@@ -50,73 +50,75 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 ESTIMATES_FILE = "estimates.parquet"
 ESTIMATED_FOLDER = "estimated"
-"""Folder of JSON files that contain counts and estimates together, if requested."""
+"""Folder of JSON files with both counts and estimates, which an export writes on request."""
 MISSING_FILE = "missing.json"
 
 _NUMBERS_PER_STACK = 100_000
-"""Approximate count of numbers in a stack of values."""
+"""Approximate number of elements in a stack of values."""
 
 _ENDINGS = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
-"""File of a sweep's results folder that exported datasets do not have."""
+"""File that distinguishes a sweep's results folder from an exported dataset."""
 
 PARQUET_FOLDER = "parquet"
 IMAGES_FOLDER = "images"
-"""Folder of the tables of the images of outcomes."""
+"""Folder of the tables that describe the images of per-image outcomes."""
 
 UNKNOWN_SPACE = ""
-"""Name of the space of Parquet files that have neither cells nor a sweep.json."""
+"""Name of the space if there are only Parquet files without cells, and no sweep.json."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 def task_of(key: str) -> Task | None:
-    """Return a key's task in `TASKS`, whichever spelling the key has; None for an unknown key."""
-    return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
+    """Return the task in `TASKS` of a key in either spelling; None for an unknown key."""
+    return next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """Return the spellings of a key, the given one first."""
-    row = task_of(key)
-    return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
+    """Return all spellings of a key, beginning with the given spelling."""
+    task = task_of(key)
+    return (key,) if task is None else tuple(dict.fromkeys((key, task.key, task.published_key)))
 
 
 def paper_key(key: str) -> str:
-    """Spell a key in the paper's style; unknown keys are returned unchanged."""
-    row = task_of(key)
-    return key if row is None else row.key
+    """Return a key in the paper's style; unknown keys are returned unchanged."""
+    task = task_of(key)
+    return key if task is None else task.key
 
 
 def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
-    """Return names of keys at strengths, such as ``pgd:1``, in the paper's style.
+    """Return names of (key, strength) pairs in the paper's style, such as ``pgd:1``.
 
-    Keys with the single strength 0, such as ``clean``, have no suffix.
+    Keys whose only strength is 0, such as ``clean``, have no suffix.
     """
-    counts = Counter(key for key, _ in columns)
+    n_strengths = Counter(key for key, _ in columns)
     return [
-        paper_key(key) + ("" if strength == CLEAN_STRENGTH and counts[key] == 1 else f":{strength:g}")
+        paper_key(key) + ("" if strength == CLEAN_STRENGTH and n_strengths[key] == 1 else f":{strength:g}")
         for key, strength in columns
     ]
 
 
 def kind_of(key: str) -> str:
     """Return the kind of a key: ``clean``, ``attack``, ``corruption``, ``measure``, or ``other`` for an unknown key."""
-    row = task_of(key)
-    return "other" if row is None else row.kind
+    task = task_of(key)
+    return "other" if task is None else task.kind
 
 
-def check_spellings(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Return a file's content by key, after checking that no key has both spellings in it.
+def check_spellings(content_by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Return a file's content by key, after checking that no key occurs in both spellings.
 
     Raises:
-        ResultsError: a key has both spellings.
+        ResultsError: a key occurs in both spellings.
     """
-    for key in by_key:
-        if len(both_spellings := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
-            got = " and ".join(both_spellings)
-            raise ResultsError(f"Reading failed for {file}: expected each key in one spelling, got {got}. {ADVICE}")
-    return by_key
+    for key in content_by_key:
+        if len(key_spellings := [spelling for spelling in spellings(key) if spelling in content_by_key]) > 1:
+            spellings_text = " and ".join(key_spellings)
+            raise ResultsError(
+                f"Reading failed for {file}: expected each key in one spelling, got {spellings_text}. {ADVICE}"
+            )
+    return content_by_key
 
 
 def _is_file(path: Path) -> bool:
@@ -130,55 +132,60 @@ def _is_file(path: Path) -> bool:
 
 
 def _single_spelling_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
-    """Return the first existing file among the candidates of each spelling.
+    """Return the first existing file; candidates are grouped by the spelling of their key.
 
     Raises:
-        ResultsError: there are files of both spellings.
+        ResultsError: there are files for both spellings.
     """
-    existing = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
-    if len(existing) > 1:
+    existing_files = [path for files in files_by_spelling if (path := next(filter(_is_file, files), None)) is not None]
+    if len(existing_files) > 1:
         raise ResultsError(
-            f"Reading failed for {existing[0]}: expected one spelling of its key, got {existing[1]} too. Remove the "
-            "file that does not belong to this dataset."
+            f"Reading failed for {existing_files[0]}: there is also {existing_files[1]}, with the other spelling of "
+            "the key. Remove the file that does not belong to this dataset."
         )
-    return existing[0] if existing else None
+    return existing_files[0] if existing_files else None
 
 
 def in_task_order(keys: Iterable[str]) -> list[str]:
     """Sort keys in the order of `TASKS`, unknown keys last."""
-    order = list(TASKS)
-    return sorted(keys, key=lambda key: (order.index(row.key) if (row := task_of(key)) else len(order), key))
+    task_keys = list(TASKS)
+    return sorted(keys, key=lambda key: (task_keys.index(task.key) if (task := task_of(key)) else len(task_keys), key))
 
 
-def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
+def values_by_strength(architecture_value: Any, strengths: Sequence[float], label: str) -> list[Any]:
     """Return an architecture's values as a list with one value per strength.
 
-    The nesting of the published confidences is not documented: both a list of objects and an object of lists are read.
+    The value may be such a list, a single value, or an object with a list for each field. The last form is accepted
+    because the nesting of the published confidences is not documented.
 
     Raises:
         ResultsError: there are more or fewer values than strengths.
     """
-    if isinstance(row, dict):
-        n_values = min((len(values) for values in row.values()), default=0)
-        row = [{name: values[position] for name, values in row.items()} for position in range(n_values)]
-    elif not isinstance(row, list):
-        row = [row]
-    if len(row) != len(strengths):
+    if isinstance(architecture_value, dict):
+        n_values = min((len(field_values) for field_values in architecture_value.values()), default=0)
+        architecture_value = [
+            {name: field_values[position] for name, field_values in architecture_value.items()}
+            for position in range(n_values)
+        ]
+    elif not isinstance(architecture_value, list):
+        architecture_value = [architecture_value]
+    if len(architecture_value) != len(strengths):
         raise ResultsError(
-            f"Reading failed for {what}: expected {len(strengths)} values, one per strength, got {len(row)}. {ADVICE}"
+            f"Reading failed for {label}: expected {len(strengths)} values, one per strength, got "
+            f"{len(architecture_value)}. {ADVICE}"
         )
-    return list(row)
+    return list(architecture_value)
 
 
 def _user_tasks(sweep_record: Any) -> dict[str, Mapping[str, Any]]:
-    """Return what sweep.json declares about custom tasks, by key: their kind, norm and columns."""
+    """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
     protocols = sweep_record.get("protocols") if isinstance(sweep_record, dict) else None
-    declared: dict[str, Mapping[str, Any]] = {}
+    parameters_by_key: dict[str, Mapping[str, Any]] = {}
     for payload in protocols if isinstance(protocols, list) else ():
         parameters = payload.get("parameters") if isinstance(payload, dict) else None
         if isinstance(parameters, dict) and "kind" in parameters and task_of(str(payload.get("key"))) is None:
-            declared[str(payload.get("key"))] = parameters
-    return declared
+            parameters_by_key[str(payload.get("key"))] = parameters
+    return parameters_by_key
 
 
 def parquet_name(dataset: str, key: str) -> str:
@@ -204,11 +211,11 @@ class ResultFiles:
     Attributes:
         path: the folder.
         meta: content of meta.json.
-        sweep: content of sweep.json, or None if there is no such file.
-        missing: content of missing.json, or an empty dict.
+        sweep: content of sweep.json, or None without this file.
+        missing: content of missing.json, or an empty dict without this file.
         space_name: name of the search space.
-        space: the search space if its architectures are cells, else None.
-        weights: name of the weights whose results are read, if architectures have several; else None.
+        space: the search space if its architectures are cells, otherwise None.
+        weights: name of the weights whose results are read, if architectures have several, otherwise None.
     """
 
     weights: str | None = None
@@ -220,35 +227,36 @@ class ResultFiles:
         self._parquet_listing = self._read_parquet_listing()
         has_meta = (path / META_FILE).is_file()
         if not has_meta and not self.parquet.is_dir():
-            got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
+            actual_content = "none"
+            fix = "Use an export, the parquet folder of an export, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
-                got = "the results of a sweep"
+                actual_content = "the results of a sweep"
                 fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
             raise ResultsError(
-                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {actual_content}. {fix}."
             )
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
         sweep_record = {} if self.sweep is None else self.sweep.get("sweep")
-        named_space = sweep_record.get("space") if isinstance(sweep_record, dict) else None
-        self.space_name: str = named_space if isinstance(named_space, str) else DEFAULT_SPACE
-        if not has_meta and self.sweep is None and not self._names_cells():
+        recorded_space = sweep_record.get("space") if isinstance(sweep_record, dict) else None
+        self.space_name: str = recorded_space if isinstance(recorded_space, str) else DEFAULT_SPACE
+        if not has_meta and self.sweep is None and not self._has_cell_column():
             self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(sweep_record)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
         if not is_valid_meta(self.meta, self.space):
-            rows = "ids" if self.space is None else "ids with nb201-string and isomorph"
-            raise _wrong_content(path / META_FILE, f"{rows}, and lists of epsilons")
+            id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
+            raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
         check_spellings(self.meta["epsilons"], path / META_FILE)
         self._keys_by_dataset: Mapping[str, Iterable[str]] | None = None
         if self.sweep is not None:
             self._keys_by_dataset = self.sweep["strengths"]
         elif not has_meta:
             self._keys_by_dataset = self.keys_of_parquet()
-        absent = self._find_absent()
-        if absent:
-            warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
+        missing_files = self._find_missing_files()
+        if missing_files:
+            warnings.warn(describe_absent(path, missing_files), MissingFilesWarning, stacklevel=3)
 
     def _read_sweep(self) -> dict[str, Any] | None:
         file = self.path / SWEEP_FILE
@@ -258,23 +266,23 @@ class ResultFiles:
         if sweep.get("format") != EXPORT_FORMAT:
             raise FormatVersionError(
                 f"Opening a dataset failed for {file}: expected format {EXPORT_FORMAT}, got {sweep.get('format')}. "
-                "Read it with the version of robust201 that wrote it, or export it again."
+                "Use the version of robust201 that wrote it, or export the results again."
             )
         if not is_valid_sweep(sweep):
-            expected = "strengths by dataset and key, a list of measurements, and images and protocols"
-            raise _wrong_content(file, expected)
-        for by_key in sweep["strengths"].values():
-            check_spellings(by_key, file)
+            expected_content = "strengths by dataset and key, a list of measurements, and images and protocols"
+            raise _wrong_content_error(file, expected_content)
+        for strengths_by_key in sweep["strengths"].values():
+            check_spellings(strengths_by_key, file)
         return sweep
 
-    def _names_cells(self) -> bool:
-        """Return whether the first Parquet file has a column of cells; True if there are no files."""
+    def _has_cell_column(self) -> bool:
+        """Return whether the first Parquet file has a column of cells; True if there are no Parquet files."""
         from robust201.reader.parquet_results import column_names
 
         return all("cell" in column_names(file) for file in self._parquet_files()[:1])
 
     def _read_parquet_listing(self) -> dict[str, ListedFile]:
-        """Read the listing of Parquet files in this folder, or in its parent if it is the ``parquet`` folder itself."""
+        """Read the listing of Parquet files in this folder, or in its parent if this is the folder ``parquet``."""
         if not self.parquet.is_dir():
             return {}
         if self.parquet != self.path:
@@ -282,54 +290,61 @@ class ResultFiles:
         folder = self.path.resolve()
         return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
 
-    def _find_absent(self) -> list[str]:
-        """Return the listed files that are missing, except those whose values are in another file."""
-        absent = []
+    def _find_missing_files(self) -> list[str]:
+        """Return the names of listed files that are missing and whose values are in no other file."""
+        missing_names = []
         prefix = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
         for name in dict.fromkeys((*read_checksums(self.path), *(f"{prefix}{name}" for name in self._parquet_listing))):
             dataset_key = key_of_parquet(name)
             is_result = dataset_key is not None or ("/" in name and ".json" in name)
             if not is_result or _is_file(self.path / name):
                 continue
-            if not (self._has_json(*dataset_key) if dataset_key is not None else self._parquet_has(name)):
-                absent.append(name)
-        return absent
+            if not (
+                self._has_json_of_key(*dataset_key) if dataset_key is not None else self._has_parquet_of_json(name)
+            ):
+                missing_names.append(name)
+        return missing_names
 
-    def _has_json(self, dataset: str, key: str) -> bool:
+    def _has_json_of_key(self, dataset: str, key: str) -> bool:
         measures = {*PUBLISHED, *self.measurements_of(dataset, key)}
         return any(self.find_json(dataset, key, measure) is not None for measure in measures)
 
-    def _parquet_has(self, json_name: str) -> bool:
-        """Return whether there is a Parquet file of a JSON file's key, which ends at any underscore of its name."""
-        dataset, _, rest = json_name.partition("/")
-        stem = rest.partition(".json")[0]
-        keys = (stem[:position] for position, letter in enumerate(stem) if letter == "_")
-        return any(_is_file(self._parquet_path(dataset, name)) for key in keys for name in spellings(key))
+    def _has_parquet_of_json(self, json_name: str) -> bool:
+        """Return whether there is a Parquet file for the key of a JSON file.
+
+        The key is a prefix of the JSON file's name, and may end before any underscore.
+        """
+        dataset, _, file_name = json_name.partition("/")
+        stem = file_name.partition(".json")[0]
+        keys = (stem[:position] for position, character in enumerate(stem) if character == "_")
+        return any(_is_file(self._parquet_path(dataset, spelling)) for key in keys for spelling in spellings(key))
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets named in the folder; the paper's datasets if it names none, like the published one."""
+        """Datasets named in the folder's files, or the paper's datasets if none are, as in the published dataset."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
-        """Keys named in the folder, in the order of `TASKS`; the published folder names only attacks."""
+        """Keys that the folder's files name, in the order of `TASKS`; the published dataset only names attacks."""
         if self._keys_by_dataset:
             return in_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
         return ["clean", *in_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
 
     def keys_by_kind(self) -> dict[str, list[str]]:
-        by_kind: dict[str, list[str]] = {kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")}
+        keys_of_kind: dict[str, list[str]] = {
+            kind: [] for kind in ("clean", "attack", "corruption", "measure", "other")
+        }
         for key in self.keys:
-            by_kind.setdefault(self.kind_of(key), []).append(key)
-        return by_kind
+            keys_of_kind.setdefault(self.kind_of(key), []).append(key)
+        return keys_of_kind
 
     @property
     def measures(self) -> list[str]:
-        """Measurements named in the folder, except those with a value per image."""
-        stored = PUBLISHED if self.sweep is None else self.sweep["measurements"]
-        by_image = {column.measurement for column in COLUMNS.values() if column.by_image}
-        return [name for name in MEASUREMENTS if name in stored and name not in by_image]
+        """Measurements that the folder's files name, except per-image measurements."""
+        stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
+        per_image_measurements = {column.measurement for column in COLUMNS.values() if column.by_image}
+        return [name for name in MEASUREMENTS if name in stored_measurements and name not in per_image_measurements]
 
     @property
     def weight_names(self) -> list[str]:
@@ -343,71 +358,71 @@ class ResultFiles:
         return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
     def choosing(self, weights: str | None) -> Self:
-        """Return the files restricted to a name of weights; `weights` None returns them unchanged."""
+        """Return files that read the results for one name of weights only, or these files if `weights` is None."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
         if weights not in names:
-            expected = ", ".join(names) or "none, since the folder's weights have no names"
-            advice = closest(weights, names) if names else " Leave them out."
-            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: expected {expected}.{advice}")
-        chosen = copy.copy(self)
-        chosen.weights = weights
-        return chosen
+            problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
+            advice = closest(weights, names) if names else " Omit the name."
+            raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: {problem}.{advice}")
+        restricted = copy.copy(self)
+        restricted.weights = weights
+        return restricted
 
     def spec(self, identifier: str) -> str:
         """Return the cell string of an id, or the id itself in a space without cells."""
         return str(self.meta["ids"][identifier].get("nb201-string", identifier))
 
     def isomorph(self, identifier: str) -> str:
-        """Return the id of the evaluated architecture that an id is isomorphic to; the id itself without isomorphs."""
+        """Return the id of the evaluated architecture in an id's isomorphism class, or the id itself without cells."""
         return str(self.meta["ids"][identifier].get("isomorph", identifier))
 
     def kind_of(self, key: str) -> str:
-        """Return the kind of a key (see the function `kind_of`); for a custom task, the kind declared in sweep.json."""
+        """Return the kind of a key (see the function `kind_of`); the kind of a custom task is read from sweep.json."""
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
     def norm_ball_of(self, key: str) -> Constraint | None:
-        """Return an attack's norm ball; None for transfer attacks and all keys that are not attacks."""
-        row = task_of(key)
-        if row is not None:
-            return row.constraint
-        declared = self._user_tasks.get(key, {})
-        is_transfer = "attack" in declared  # the attack on the source network
-        return None if is_transfer else CONSTRAINTS.get(str(declared.get("norm")))
+        """Return an attack's norm ball; None for transfer attacks, and for keys that are not attacks."""
+        task = task_of(key)
+        if task is not None:
+            return task.constraint
+        parameters = self._user_tasks.get(key, {})
+        is_transfer = "attack" in parameters  # the attack on the source network
+        return None if is_transfer else CONSTRAINTS.get(str(parameters.get("norm")))
 
     def is_single(self, dataset: str, key: str) -> bool:
-        """Return whether an architecture has one value under a key, for clean images or a measure with one strength."""
+        """Return whether an architecture has one value under a key: clean images, or a measure with one strength."""
         kind = self.kind_of(key)
         return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """Return the measurements under a key: a measure's columns; for an unknown key, those with files."""
-        row = task_of(key)
-        if row is not None:
-            return self._columns_of(row, dataset) or self.measures
+        """Return the measurements under a key: `measures`, a measure's columns, or an unknown key's measurements."""
+        task = task_of(key)
+        if task is not None:
+            return self._columns_of(task, dataset) or self.measures
         if key in self._user_tasks:
             return list(self._user_tasks[key].get("columns") or self.measures)
         return self._stored_measurements(dataset, key)
 
-    def _columns_of(self, row: Task, dataset: str) -> list[str]:
-        """Return a measure's columns: those in its protocols, else those of its task."""
-        chosen = [
+    def _columns_of(self, task: Task, dataset: str) -> list[str]:
+        """Return a measure's columns from its protocols or, if these have none, from its task."""
+        recorded_columns = [
             name
-            for protocol in (self.protocols_of(dataset, row.key) if row.columns else ())
+            for protocol in (self.protocols_of(dataset, task.key) if task.columns else ())
             if isinstance(parameters := protocol.get("parameters"), dict)
             for name in parameters.get("columns", ())
         ]
-        return list(dict.fromkeys(map(str, chosen))) or list(row.columns)
+        return list(dict.fromkeys(map(str, recorded_columns))) or list(task.columns)
 
     def _stored_measurements(self, dataset: str, key: str) -> list[str]:
         names: dict[str, None] = {}
         folder = self.path / dataset
-        longer = [f"{other}_" for other in self.keys if other != key and other.startswith(key)]
+        longer_prefixes = [f"{other_key}_" for other_key in self.keys if other_key != key and other_key.startswith(key)]
         for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
             name = file.name.partition(".json")[0]
-            if name.startswith(f"{key}_") and not name.startswith(tuple(longer)):
+            if name.startswith(f"{key}_") and not name.startswith(tuple(longer_prefixes)):
                 names[name.removeprefix(f"{key}_")] = None
         if _is_file(parquet := self._parquet_path(dataset, key)):
             from robust201.reader.parquet_results import measurements_in
@@ -419,51 +434,55 @@ class ResultFiles:
         """Return the sweep's strengths by key on a dataset; None for a folder without sweep.json."""
         if self.sweep is None:
             return None
-        by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
-        return by_key
+        strengths_by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
+        return strengths_by_key
 
     def protocols_of(self, dataset: str, key: str) -> list[Mapping[str, Any]]:
-        """Return the payloads of a key's protocols on a dataset in sweep.json; empty if none are recorded."""
+        """Return the payloads in sweep.json of a key's protocols on a dataset; empty if there are none."""
         sweep_record = (self.sweep or {}).get("sweep")
-        recorded = sweep_record.get("protocols", []) if isinstance(sweep_record, dict) else []
-        return [payload for payload in recorded if payload.get("dataset") == dataset and payload.get("key") == key]
+        recorded_protocols = sweep_record.get("protocols", []) if isinstance(sweep_record, dict) else []
+        return [
+            payload for payload in recorded_protocols if payload.get("dataset") == dataset and payload.get("key") == key
+        ]
 
     def check_protocols(self, dataset: str, key: str) -> None:
-        """Check that overlaid folders computed a measure under the same protocol; nothing to check in one folder."""
+        """Check that overlaid folders computed a measure under the same protocol; a single folder needs no check."""
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        """Return the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
-        stored: Mapping[str, Sequence[float]] = self.meta["epsilons"]
-        for by_key in (self.planned(dataset) or {}, stored):
+        """Return the strengths of a key's values, in order (see `RobustnessDataset.strengths`)."""
+        epsilons: Mapping[str, Sequence[float]] = self.meta["epsilons"]
+        for strengths_by_key in (self.planned(dataset) or {}, epsilons):
             for spelling in spellings(key):
-                if spelling in by_key:
-                    return tuple(float(strength) for strength in by_key[spelling])
+                if spelling in strengths_by_key:
+                    return tuple(float(strength) for strength in strengths_by_key[spelling])
         file = self._find_parquet(dataset, key) if self.sweep is None else None
         if file is not None:
             from robust201.reader.parquet_results import read_strengths
 
             return read_strengths(file)
-        single = (CLEAN_STRENGTH,)
-        known = {"clean": single, "measure": single, "corruption": SEVERITIES}.get(self.kind_of(key))
-        if known is None:
+        clean_only = (CLEAN_STRENGTH,)
+        default_strengths = {"clean": clean_only, "measure": clean_only, "corruption": SEVERITIES}.get(
+            self.kind_of(key)
+        )
+        if default_strengths is None:
             raise ResultsError(
                 f"Looking up strengths failed for {self.path}: expected one of its keys, got {key!r}."
-                f"{closest(key, [*stored, *TASKS])}"
+                f"{closest(key, [*epsilons, *TASKS])}"
             )
-        return known
+        return default_strengths
 
     def repeats_clean(self, dataset: str, key: str) -> bool:
-        """Return whether strength 0 of a key stands for clean images: an attack that was not evaluated at 0 itself.
+        """Return whether a key is an attack whose strength 0 means clean images, as it was not evaluated at 0.
 
-        Attacks without a norm ball, such as grids of rotations, are evaluated at the single strength 0.
+        Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.
         """
         return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return the file that a measurement is read from, in either spelling of the key; None if there is none.
+        """Return the file from which a measurement is read, in either spelling of the key; None if there is none.
 
-        The Parquet file is preferred, unless the JSON file has changed since the Parquet file was converted from it, or
-        since the export that wrote both.
+        The Parquet file is preferred to the JSON file, unless the JSON file has changed since the Parquet file was
+        converted from it, or since the export that wrote both.
         """
         json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
         if json_file is None or parquet is None:
@@ -474,7 +493,7 @@ class ResultFiles:
         return parquet if agrees else json_file
 
     def _is_unchanged(self, file: Path) -> bool:
-        """Return whether a file has its listed SHA-256, which is computed only for files newer than the listing."""
+        """Return whether a file has its listed SHA-256; only files that are newer than the listing are hashed."""
         listing = self.path / CHECKSUM_FILE
         if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
             return True
@@ -494,11 +513,11 @@ class ResultFiles:
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
     def names_key(self, key: str) -> bool:
-        """Return whether a key is named in the folder, in either spelling."""
+        """Return whether the folder's files name a key, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Return the number of classes of a dataset, read from the first value that shows it; None if unknown."""
+        """Return the number of classes of a dataset, from the first value that depends on it; None if unknown."""
         candidates = [column for column in COLUMNS.values() if "classes" in column.dimensions]
         for column, key in itertools.product(sorted(candidates, key=lambda column: not column.is_exact), self.keys):
             measure = column.measurement
@@ -509,37 +528,41 @@ class ResultFiles:
                 from robust201.reader.parquet_results import read_n_classes
 
                 return read_n_classes(file)
-            for _, row in self.iter_json_file(file, dataset, key, measure):
-                first = row[0] if isinstance(row, list) and key != "clean" else row
-                value = first[column.field] if isinstance(first, dict) else first
+            for _, architecture_value in self.iter_json_file(file, dataset, key, measure):
+                first_value = (
+                    architecture_value[0]
+                    if isinstance(architecture_value, list) and key != "clean"
+                    else architecture_value
+                )
+                matrix = first_value[column.field] if isinstance(first_value, dict) else first_value
                 # In an object of lists by strength, the value has one axis more.
-                return int(np.shape(value)[column.dimensions.index("classes") - len(column.dimensions)])
+                return int(np.shape(matrix)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
 
     @property
     def cost_space(self) -> "CellSpace | None":
-        """The search space of the networks' cells, from which costs are computed; None if they are not cells."""
+        """The search space from whose cells the networks' costs are computed; None if the networks are not cells."""
         return self.space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return the file that alone contains a measurement; None if several files are combined."""
+        """Return the file with all values of a measurement; None if values of several files are combined."""
         return self.find(dataset, key, measure)
 
     def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
-        """Describe which files a measurement is read from (see `find`).
+        """Return a description of the files from which a measurement is read (see `find`).
 
         Returns:
             ``"JSON"``, ``"Parquet"`` or, if some keys have no up-to-date Parquet file, ``"Parquet, but JSON of digits
             fog"``; empty if there are no files.
         """
-        keys_by_form: dict[str, list[str]] = {}
+        keys_by_format: dict[str, list[str]] = {}
         for dataset, key in itertools.product(datasets, keys):
             if file := self.find(dataset, key, measure):
-                form = "Parquet" if file.suffix == ".parquet" else "JSON"
-                keys_by_form.setdefault(form, []).append(f"{dataset} {key}")
-        if len(keys_by_form) > 1:
-            return f"Parquet, but JSON of {', '.join(keys_by_form['JSON'])}"
-        return "".join(keys_by_form)
+                file_format = "Parquet" if file.suffix == ".parquet" else "JSON"
+                keys_by_format.setdefault(file_format, []).append(f"{dataset} {key}")
+        if len(keys_by_format) > 1:
+            return f"Parquet, but JSON of {', '.join(keys_by_format['JSON'])}"
+        return "".join(keys_by_format)
 
     def _parquet_path(self, dataset: str, key: str) -> Path:
         return self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
@@ -571,7 +594,7 @@ class ResultFiles:
         return read_packed_outcomes(file, strength, weights=self.weights, text_ids=text_ids)
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the table of the images of outcomes, in the parent if this folder is the ``parquet`` folder itself."""
+        """Return the file that describes the images of outcomes; the folder ``parquet`` has it in its parent."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
         return _single_spelling_file([[root / images_name(dataset)]])
 
@@ -579,15 +602,19 @@ class ResultFiles:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
-        by_dataset: dict[str, list[str]] = {}
-        names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        pairs = {pair for name in (*names, *self._parquet_listing) if (pair := key_of_parquet(name))}
-        for dataset, key in sorted(pairs):
-            by_dataset.setdefault(dataset, []).append(key)
-        return by_dataset
+        keys_by_dataset: dict[str, list[str]] = {}
+        file_names = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
+        dataset_keys = {
+            dataset_key
+            for file_name in (*file_names, *self._parquet_listing)
+            if (dataset_key := key_of_parquet(file_name))
+        }
+        for dataset, key in sorted(dataset_keys):
+            keys_by_dataset.setdefault(dataset, []).append(key)
+        return keys_by_dataset
 
     def _meta_of_parquet(self) -> dict[str, Any]:
-        """Build the content of a missing meta.json, with the space's ids and the files' epsilons."""
+        """Return the content that meta.json would have, with the ids of the space and the epsilons of the files."""
         from robust201.reader.parquet_results import read_ids, read_strengths
 
         epsilons: dict[str, Sequence[float]] = {}
@@ -602,53 +629,53 @@ class ResultFiles:
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read an architecture's value; from a Parquet file only its row groups are read, a JSON file is read whole."""
-        file = self._file(dataset, key, measure)
+        """Read an architecture's value: all of a JSON file is read, but only the required part of a Parquet file."""
+        file = self._require_file(dataset, key, measure)
         if file.suffix == ".parquet":
-            row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
+            value = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
         elif measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         else:
-            row = self._cache.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        self._check_values(file, key, measure, {identifier: row})
-        return row
+            value = self._cache.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        self._check_values(file, key, measure, {identifier: value})
+        return value
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
-        """Read accuracies as `read` does, and cache them (see `reader.file_cache`)."""
-        file = self._file(dataset, key, "accuracy")
+        """Read accuracies like `read`, and cache them (see `reader.file_cache`)."""
+        file = self._require_file(dataset, key, "accuracy")
         return self._cache.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read and check a measurement's values by id."""
-        file = self._file(dataset, key, measure)
+        file = self._require_file(dataset, key, measure)
         if file.suffix == ".parquet":
-            rows = self._read_parquet(file, dataset, key, measure)
-            check_ids(file, key, measure, rows, self.meta["ids"])
+            values_by_id = self._read_parquet(file, dataset, key, measure)
+            check_ids(file, key, measure, values_by_id, self.meta["ids"])
         else:
-            rows = self._parse(file, dataset, key, measure)
-        self._check_values(file, key, measure, rows)
-        return rows
+            values_by_id = self._parse(file, dataset, key, measure)
+        self._check_values(file, key, measure, values_by_id)
+        return values_by_id
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Yield the ids and values of `read` with few of them in memory at a time; Parquet files are read whole."""
-        for rows, _ in self.iter_stacks(dataset, key, measure):
-            yield from rows.items()
+        """Yield the ids and values of `read` with a few in memory at a time; Parquet files are read completely."""
+        for values_by_id, _ in self.iter_stacks(dataset, key, measure):
+            yield from values_by_id.items()
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Yield the ids and values of a JSON file as `iter_values` does, even if a Parquet file is preferred."""
-        for rows, _ in self._iter_json_stacks(file, dataset, key, measure):
-            yield from rows.items()
+        """Yield the ids and values of a JSON file like `iter_values`, even if a Parquet file is preferred."""
+        for values_by_id, _ in self._iter_json_stacks(file, dataset, key, measure):
+            yield from values_by_id.items()
 
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Yield a measurement's values in groups, with few of them in memory at a time (see `iter_values`).
+        """Yield a measurement's values in stacks, with a few in memory at a time (see `iter_values`).
 
         Yields:
             Checked values by id, and their stacked arrays by field, or None if they cannot be stacked (see
             `stack_values`).
         """
-        file = self._file(dataset, key, measure)
+        file = self._require_file(dataset, key, measure)
         if file.suffix == ".parquet":
             yield self.read(dataset, key, measure), None
         else:
@@ -657,22 +684,22 @@ class ResultFiles:
     def _iter_json_stacks(
         self, file: Path, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        if self.space is None:  # `iter_json_values` recognises only ids that are numbers
-            rows = self._parse(file, dataset, key, measure)
-            self._check_values(file, key, measure, rows)
-            yield rows, None
+        if self.space is None:  # `iter_json_values` only supports ids that are numbers
+            values_by_id = self._parse(file, dataset, key, measure)
+            self._check_values(file, key, measure, values_by_id)
+            yield values_by_id, None
             return
-        values = iter_json_values(file, dataset, spellings(key), measure)
+        id_values = iter_json_values(file, dataset, spellings(key), measure)
         n_per_stack = 1
-        while rows := dict(itertools.islice(values, n_per_stack)):
-            check_ids(file, key, measure, rows, self.meta["ids"])
-            arrays = stack_values(measure, rows.values(), single=self.is_single(dataset, key))
+        while values_by_id := dict(itertools.islice(id_values, n_per_stack)):
+            check_ids(file, key, measure, values_by_id, self.meta["ids"])
+            arrays = stack_values(measure, values_by_id.values(), single=self.is_single(dataset, key))
             if arrays is None:
-                self._check_values(file, key, measure, rows)
+                self._check_values(file, key, measure, values_by_id)
             else:
                 size = sum(array[0].size for array in arrays.values())
                 n_per_stack = max(1, _NUMBERS_PER_STACK // size)
-            yield rows, arrays
+            yield values_by_id, arrays
 
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
@@ -690,19 +717,22 @@ class ResultFiles:
         )
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a JSON file of results as a whole and check its ids, but not its values."""
+        """Read a whole JSON file of results, and check its ids but not its values."""
         payload = read_json(file)
-        by_key = payload.get(dataset) if isinstance(payload, dict) else None
-        by_spelling = check_spellings(by_key, file) if isinstance(by_key, dict) else {}
+        content_by_key = payload.get(dataset) if isinstance(payload, dict) else None
+        content_by_spelling = check_spellings(content_by_key, file) if isinstance(content_by_key, dict) else {}
         for spelling in spellings(key):
-            by_measure = by_spelling.get(spelling)
-            if not isinstance(by_measure, dict):
+            content_by_measure = content_by_spelling.get(spelling)
+            if not isinstance(content_by_measure, dict):
                 continue
-            rows = by_measure.get(measure)
-            # Reject files with further content, which would be ignored.
-            if isinstance(rows, dict) and len(payload) == len(by_spelling) == len(by_measure) == 1:
-                check_ids(file, key, measure, rows, self.meta["ids"])
-                return rows
+            values_by_id = content_by_measure.get(measure)
+            # Files with further content, which would be ignored, are rejected.
+            if (
+                isinstance(values_by_id, dict)
+                and len(payload) == len(content_by_spelling) == len(content_by_measure) == 1
+            ):
+                check_ids(file, key, measure, values_by_id, self.meta["ids"])
+                return values_by_id
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             f"got other content. {ADVICE}"
@@ -711,7 +741,7 @@ class ResultFiles:
     def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
         check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
 
-    def _file(self, dataset: str, key: str, measure: str) -> Path:
+    def _require_file(self, dataset: str, key: str, measure: str) -> Path:
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
@@ -728,31 +758,32 @@ class ResultFiles:
         return 0
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
-        """Return the exception for a missing file; it suggests the closest name if a name is unknown."""
+        """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
-        row = task_of(key)
-        measures = list(MEASUREMENTS) if row is None or not row.columns else self.measurements_of(dataset, key)
+        task = task_of(key)
+        measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
-            what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
-        elif row is None and not self.names_key(key):
-            known = [*TASKS, *(row.published_key for row in TASKS.values())]
-            what = f"a known key, got {key!r}.{closest(key, known)}"
+            problem = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
+        elif task is None and not self.names_key(key):
+            known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
+            problem = f"a known key, got {key!r}.{closest(key, known_keys)}"
         elif measure not in measures:
-            measured = [name for name in measures if self.find(dataset, key, name) is not None]
-            what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, measured or measures)}"
+            stored_measures = [name for name in measures if self.find(dataset, key, name) is not None]
+            suggestion = closest(measure, stored_measures or measures)
+            problem = f"a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
         else:
-            is_lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
+            is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             reason = (
                 "this is a partial export, see missing.json"
-                if is_lacking
+                if is_partial_export
                 else "it was not evaluated, or not downloaded"
             )
-            what = f"a file in {self.path / dataset}, got none: {reason}. Export or download it, or ask without it."
-        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {what}")
+            problem = f"a file in {self.path / dataset}, got none: {reason}. Export or download it, or omit it."
+        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {problem}")
 
 
-def _wrong_content(file: Path, expected: str) -> ResultsError:
+def _wrong_content_error(file: Path, expected: str) -> ResultsError:
     return ResultsError(
         f"Opening a dataset failed for {file}: expected {expected}, got something else. Export or download the dataset "
         "again."

@@ -1,4 +1,4 @@
-"""Per-image steps: the step, or query, at which an attack fooled each image (the measurement `steps`)."""
+"""Per-image steps (the measurement `steps`): the step or query at which an attack fooled each image."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class NetworkSteps(NamedTuple):
     """Steps of one network under a key at a strength.
 
     Attributes:
-        architecture: its id.
+        architecture: id of the architecture.
         strength: the strength.
         steps: (N,) float64; 0 for images that are misclassified when clean, infinity for images that were never fooled.
     """
@@ -28,12 +28,12 @@ class NetworkSteps(NamedTuple):
 
 
 def has_steps(files: ResultFiles, dataset: str, key: str) -> bool:
-    """Return whether a dataset has a key's steps."""
+    """Return whether a dataset has the measurement `steps` of a key."""
     return files.find(dataset, key, STEPS) is not None
 
 
 def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSteps]:
-    """Yield a key's steps of each network, with few of them in memory at a time.
+    """Yield the steps of each network under a key, reading only a few networks at a time.
 
     Raises:
         ResultsError: there are no steps, or they are damaged.
@@ -42,16 +42,20 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
     if file is not None and file.suffix == ".parquet":
         from robust201.reader.parquet_results import iter_lists
 
-        for names, strengths, stored in iter_lists(file, STEPS, weights=files.weights):
-            for name, strength, steps in zip(names, strengths, stored, strict=True):
-                yield NetworkSteps(architecture_of(name), strength, steps_of(steps))
+        for identifiers, strengths, integer_steps in iter_lists(file, STEPS, weights=files.weights):
+            for identifier, strength, steps in zip(identifiers, strengths, integer_steps, strict=True):
+                yield NetworkSteps(architecture_of(identifier), strength, steps_of(steps))
         return
     all_strengths = files.strengths(dataset, key)
-    for identifier, row in files.iter_values(dataset, key, STEPS):
-        what = f"#{identifier} {dataset} {key} {STEPS}"
-        values = [row] if files.is_single(dataset, key) else values_by_strength(row, all_strengths, what)
-        for strength, value in zip(all_strengths, values, strict=True):
-            if value is not None:  # None if no overlaid folder has the evaluation
+    for identifier, network_value in files.iter_values(dataset, key, STEPS):
+        label = f"#{identifier} {dataset} {key} {STEPS}"
+        values_of_strengths = (
+            [network_value]
+            if files.is_single(dataset, key)
+            else values_by_strength(network_value, all_strengths, label)
+        )
+        for strength, value in zip(all_strengths, values_of_strengths, strict=True):
+            if value is not None:  # it is None if no overlaid folder has the evaluation
                 yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
 
 
@@ -70,7 +74,7 @@ def read_steps(
     }
     if not steps_by_architecture:
         raise ResultsError(
-            f"Reading steps failed for {dataset} {key} of {files.path}: there are none at strength {strength:g}. "
+            f"Reading steps failed for {dataset} {key} of {files.path}: there are no steps at strength {strength:g}. "
             f"Evaluate the key at this strength with the measurement `{STEPS}`."
         )
     return dict(sorted(steps_by_architecture.items()))

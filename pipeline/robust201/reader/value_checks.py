@@ -1,4 +1,4 @@
-"""Validation of a dataset's files: JSON, meta.json and sweep.json, ids of architectures, and measured values."""
+"""Validation of a dataset's files: JSON syntax, meta.json, sweep.json, ids of architectures, and measured values."""
 
 import contextlib
 import json
@@ -28,12 +28,12 @@ _FLOAT64_ERROR = 1e-9
 _FLOAT32_ERROR = 1e-7
 """Error of a fraction in float32."""
 
-_MAX_DECIMALS = 15
-"""Numbers with more decimals were not rounded."""
+_MIN_EXACT_DECIMALS = 15
+"""Minimum number of decimals of numbers that were not rounded."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
-    """Return the exception for a file that cannot be decoded."""
+    """Return an error for a file that cannot be decoded."""
     return ResultsError(
         f"Reading failed for {file}: the file is damaged and cannot be decoded ({error}). "
         "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
@@ -41,17 +41,17 @@ def damaged_file(file: Path, error: Exception) -> ResultsError:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON, and reject objects with duplicate names, of which parsers silently keep the last value.
+    """Parse JSON, and reject objects with duplicate names, for which parsers would return only the last value.
 
     Raises:
         ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
     """
-    # orjson drops duplicate names, so the text then has more quotes than the strings in the result. In that case, and
-    # for JSON that orjson rejects, such as NaN, use the slower parser, which finds duplicates.
+    # orjson drops duplicate names, so that the text has more quotes than the strings in the result. In this case, and
+    # for JSON that orjson rejects, such as NaN, the slower parser of Python is used, which finds duplicates.
     with contextlib.suppress(ValueError):
-        value = orjson.loads(text)
-        if text.count(b'"') == 2 * _count_strings(value):
-            return value
+        content = orjson.loads(text)
+        if text.count(b'"') == 2 * _count_strings(content):
+            return content
     try:
         return json.loads(text, object_pairs_hook=_unique_dict)
     except RecursionError as error:
@@ -59,69 +59,87 @@ def parse_json(text: bytes) -> Any:
 
 
 def _count_strings(value: Any) -> int:
-    """Count the names and strings in a value; lists whose first item is neither string nor object are skipped."""
+    """Return the number of names and strings in a value.
+
+    Lists whose first element is neither a string nor an object are skipped.
+    """
     count = 0
-    level = [value]
-    while level:
-        objects = [inner for inner in level if type(inner) is dict]
-        lists = [inner for inner in level if type(inner) is list and inner and type(inner[0]) in (dict, str)]
-        count += sum(map(len, objects)) + sum(type(inner) is str for inner in level)
-        level = list(chain.from_iterable(chain(map(dict.values, objects), lists)))
+    elements = [value]
+    while elements:
+        objects = [element for element in elements if type(element) is dict]
+        lists = [
+            element for element in elements if type(element) is list and element and type(element[0]) in (dict, str)
+        ]
+        count += sum(map(len, objects)) + sum(type(element) is str for element in elements)
+        elements = list(chain.from_iterable(chain(map(dict.values, objects), lists)))
     return count
 
 
 def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+    unique: dict[str, Any] = {}
     for name, value in pairs:
-        if name in result:
+        if name in unique:
             raise ValueError(f"the name {name!r} twice in one object")
-        result[name] = value
-    return result
+        unique[name] = value
+    return unique
 
 
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
 @cache
-def _indices(count: int) -> frozenset[str]:
+def _index_texts(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
 
 
 def architecture_of(identifier: str) -> ArchitectureId:
-    """Return the architecture of an id in a file: an index, or a name."""
+    """Return the architecture for an id in a file: an index (int) or a name."""
     return int(identifier) if identifier.isdecimal() else identifier
 
 
 def show_id(identifier: str) -> str:
-    """Render an id in a file for people: ``#21``, or ``resnet18``."""
+    """Return an id in a file as shown in messages: ``#21``, or ``resnet18``."""
     return show_architecture(architecture_of(identifier))
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
-    """Return whether the content of meta.json has fields by id, for cells the published ones, and epsilons by key."""
+    """Return whether the content of meta.json has fields by id, and epsilons by key.
+
+    For a space of cells, each id must have the published fields.
+    """
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
         required = set() if space is None else {"nb201-string", "isomorph"}
-        has_fields = all(required <= row.keys() for row in ids.values())
-        names_are_valid = all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _indices(len(space.specs()))
-        return bool(has_fields and names_are_valid and all(map(_are_strengths, epsilons.values())))
+        has_fields = all(required <= fields.keys() for fields in ids.values())
+        has_valid_ids = (
+            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _index_texts(len(space.specs()))
+        )
+        return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
 
 
 def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Return whether sweep.json's content has strengths by dataset and key, a list of measurements, and a sweep."""
+    """Return whether the content of sweep.json has strengths by dataset and key, measurements, and a sweep."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
-    by_key = list(strengths.values())
-    has_fields = all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
-    names_are_valid = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
-    return has_fields and names_are_valid and _is_count(sweep.get("round_to")) and _is_valid_origin(sweep.get("sweep"))
+    strengths_by_key = list(strengths.values())
+    has_fields = all(
+        isinstance(strengths_of_dataset, dict) and all(map(_are_strengths, strengths_of_dataset.values()))
+        for strengths_of_dataset in strengths_by_key
+    )
+    has_valid_names = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
+    return (
+        has_fields
+        and has_valid_names
+        and _is_count_or_none(sweep.get("round_to"))
+        and _is_valid_origin(sweep.get("sweep"))
+    )
 
 
 def _is_valid_origin(record: Any) -> bool:
-    """Return whether the images and protocols that sweep.json records, if any, have the form that exports write."""
+    """Return whether the images and protocols in sweep.json, if any, have the form that exports write."""
     if record is None:
         return True
     if not isinstance(record, dict):
@@ -129,94 +147,110 @@ def _is_valid_origin(record: Any) -> bool:
     images, protocols = record.get("images"), record.get("protocols", [])
     if not isinstance(images, dict | None) or not isinstance(protocols, list):
         return False
-    counts = [(images or {}).get("count")]
+    image_and_decimal_counts = [(images or {}).get("count")]
     for protocol in protocols:
         decimals = protocol.get("decimals", {}) if isinstance(protocol, dict) else None
         if not isinstance(decimals, dict):
             return False
-        counts += [protocol.get("n_images"), *decimals.values()]
-    return all(map(_is_count, counts))
+        image_and_decimal_counts += [protocol.get("n_images"), *decimals.values()]
+    return all(map(_is_count_or_none, image_and_decimal_counts))
 
 
-def _is_count(value: Any) -> bool:
+def _is_count_or_none(value: Any) -> bool:
     return value is None or (type(value) is int and 0 <= value < 1 << 53)
 
 
-def _are_strengths(row: Any) -> bool:
+def _are_strengths(strengths: Any) -> bool:
     """Return whether a value is a list of strengths: distinct finite numbers of at least 0."""
-    numbers = isinstance(row, list) and all(type(strength) in (float, int) for strength in row)
-    return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
+    are_numbers = isinstance(strengths, list) and all(type(strength) in (float, int) for strength in strengths)
+    return (
+        are_numbers
+        and all(0 <= strength < float("inf") for strength in strengths)
+        and len({*strengths}) == len(strengths)
+    )
 
 
-def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known: Mapping[str, Any]) -> None:
+def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids: Mapping[str, Any]) -> None:
     """Check that a file's ids are architectures of the dataset.
 
     Raises:
         ResultsError: an id is unknown.
     """
     for identifier in ids:
-        if identifier not in known:
-            names = [*known]
-            examples = f"{names[0]} to {names[-1]}" if names and names[0].isdecimal() else ", ".join(names)
+        if identifier not in known_ids:
+            known_names = [*known_ids]
+            examples = (
+                f"{known_names[0]} to {known_names[-1]}"
+                if known_names and known_names[0].isdecimal()
+                else ", ".join(known_names)
+            )
             raise ResultsError(
                 f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
                 f"got {identifier!r}. {ADVICE}"
             )
 
 
-def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:
-    """Check a measurement's values; the number of strengths is checked by `values_by_strength`.
+def check_json_values(
+    file: Path, key: str, measure: str, values_by_id: Mapping[str, Any], *, of_measure: bool = False
+) -> None:
+    """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
 
     Raises:
-        ResultsError: a value lacks a field of its measurement, has a wrong shape, or contains anything but counts, or
-            numbers in [0, 1] and null; or a measure's value is neither a number nor a list of numbers.
+        ResultsError: a value lacks a field of its measurement, has a wrong shape, or contains anything other than
+            counts, numbers in [0, 1] or null; or a measure's value is neither a number nor a list of numbers.
     """
-    clean = key == CLEAN
+    is_clean = key == CLEAN
     columns = {} if of_measure else MEASUREMENTS.get(measure, {})
     sole_column = columns.get("")
-    if not (columns or of_measure) or (sole_column is not None and _are_all_fractions(sole_column, rows, clean=clean)):
+    if not (columns or of_measure) or (
+        sole_column is not None and _are_all_fractions(sole_column, values_by_id, clean=is_clean)
+    ):
         return
-    described = ", and ".join(_describe(column) for column in columns.values()) or "a number, or a list of numbers"
-    for identifier, row in rows.items():
-        is_number = not columns and (row is None or make_array(row, missing_ok=True) is not None)
-        if not (is_number or (columns and _has_columns(columns, row, clean))):
-            text = repr(row)
-            shown = text if len(text) <= 60 else f"{text[:57]}..."
-            suffix = "" if clean or of_measure else ", one per strength"
+    expected = (
+        ", and ".join(_describe_column(column) for column in columns.values()) or "a number, or a list of numbers"
+    )
+    for identifier, value in values_by_id.items():
+        is_number = not columns and (value is None or make_array(value, missing_ok=True) is not None)
+        if not (is_number or (columns and _has_valid_columns(columns, value, is_clean))):
+            value_text = repr(value)
+            shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
+            suffix = "" if is_clean or of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {described}{suffix}, got "
-                f"{shown}. {ADVICE}"
+                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
+                f"{shown_value}. {ADVICE}"
             )
 
 
-def stack_values(measure: str, rows: Iterable[Any], *, single: bool) -> dict[str, NDArray[Any]] | None:
-    """Stack a measurement's values in arrays, if they are valid (see `check_json_values`) and have equal shapes.
+def stack_values(
+    measure: str, values_of_architectures: Iterable[Any], *, single: bool
+) -> dict[str, NDArray[Any]] | None:
+    """Stack a measurement's values as arrays, if all values are valid (see `check_json_values`) and have equal shapes.
 
     Returns:
-        Arrays (N, S, …) by field, for N architectures and S strengths; S is 1 for single values. None if values are
-        not arrays, have different shapes (each may still be valid), or one of them is invalid.
+        Arrays (N, S, …) by field, for N architectures and S strengths; S is 1 for single values. None if the values are
+        not arrays, a value is invalid, or shapes differ (in which case all values may be valid).
     """
     columns = MEASUREMENTS.get(measure, {})
     if not all(column.dimensions for column in columns.values()):
         return None
-    by_strength = [[row] for row in rows] if single else list(rows)
-    if not _are_lists_of_one_length(by_strength):
+    values_by_strength = [[value] for value in values_of_architectures] if single else list(values_of_architectures)
+    if not _are_lists_of_one_length(values_by_strength):
         return None
-    values, n_strengths = list(chain.from_iterable(by_strength)), len(by_strength[0])
+    flat_values, n_strengths = list(chain.from_iterable(values_by_strength)), len(values_by_strength[0])
     arrays = {}
-    for name, column in columns.items():
-        if name and not all(type(value) is dict and name in value for value in values):
+    for field, column in columns.items():
+        if field and not all(type(flat_value) is dict and field in flat_value for flat_value in flat_values):
             return None
-        array = _stack([value[name] for value in values] if name else values, column)
+        array = _stack_column([flat_value[field] for flat_value in flat_values] if field else flat_values, column)
         if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
             return None
-        arrays[name] = array.reshape(len(by_strength), n_strengths, *array.shape[1:])
-    sizes = match_shapes({column.name: arrays[name].shape[2:] for name, column in columns.items()})
+        arrays[field] = array.reshape(len(values_by_strength), n_strengths, *array.shape[1:])
+    sizes = match_shapes({column.name: arrays[field].shape[2:] for field, column in columns.items()})
     return None if not sizes or 0 in sizes.values() else arrays
 
 
-def _stack(nested: list[Any], column: Column) -> NDArray[np.float64] | None:
-    """Convert nested lists of one shape to an array, much faster than NumPy; None if shapes differ."""
+def _stack_column(nested: list[Any], column: Column) -> NDArray[np.float64] | None:
+    """Convert nested lists to an array, much faster than NumPy; return None if their shapes differ."""
     shape = [len(nested)]
     for _ in column.dimensions:
         if not _are_lists_of_one_length(nested):
@@ -229,12 +263,12 @@ def _stack(nested: list[Any], column: Column) -> NDArray[np.float64] | None:
     return None if array is None or np.isinf(array).any() else array.reshape(shape)
 
 
-def _are_lists_of_one_length(values: list[Any]) -> bool:
-    return {*map(type, values)} == {list} and len({*map(len, values)}) == 1
+def _are_lists_of_one_length(lists: list[Any]) -> bool:
+    return {*map(type, lists)} == {list} and len({*map(len, lists)}) == 1
 
 
 def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
-    """Convert numbers to an array; None if an item is not a number or is too large."""
+    """Convert numbers to an array; return None if an element is not a number or is too large."""
     if not {*map(type, numbers)} <= {int, float}:
         return None
     try:
@@ -243,7 +277,7 @@ def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
         return None
 
 
-def _describe(column: Column) -> str:
+def _describe_column(column: Column) -> str:
     kind = "count" if column.is_exact else "fraction"
     sizes = " x ".join(
         {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
@@ -251,31 +285,37 @@ def _describe(column: Column) -> str:
     return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
 
 
-def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) -> bool:
-    """Return whether all values are valid fractions, in one pass; if False, each value must be checked separately."""
-    values = rows.values()
-    if column.dimensions or column.is_exact or not (clean or all(type(row) is list for row in values)):
+def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, clean: bool) -> bool:
+    """Return whether all values are valid fractions, in one pass.
+
+    If not, each value must be checked separately.
+    """
+    values = values_by_id.values()
+    if column.dimensions or column.is_exact or not (clean or all(type(value) is list for value in values)):
         return False
     numbers = _as_doubles(list(values if clean else chain.from_iterable(values)))
     return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
-def _has_columns(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
-    """Return whether a value, or a list of values by strength unless `single`, has a measurement's valid columns."""
-    if isinstance(row, list) and not single and "" not in columns:
-        return all(_has_columns(columns, value, True) for value in row)
-    parts = {"": row} if "" in columns else row
-    if not isinstance(parts, dict) or not columns.keys() <= parts.keys():
+def _has_valid_columns(columns: Mapping[str, Column], value: Any, single: bool) -> bool:
+    """Return whether a value has all columns of a measurement, with valid contents.
+
+    Unless `single` is true, it is a list of values by strength, or has lists of values by strength as its fields.
+    """
+    if isinstance(value, list) and not single and "" not in columns:
+        return all(_has_valid_columns(columns, value_at_strength, True) for value_at_strength in value)
+    fields = {"": value} if "" in columns else value
+    if not isinstance(fields, dict) or not columns.keys() <= fields.keys():
         return False
     shapes, n_values = {}, set()
     for name, column in columns.items():
-        part = parts[name]
+        field_value = fields[name]
         if not column.dimensions:
-            numbers = part if isinstance(part, list) and not single else [part]
+            numbers = field_value if isinstance(field_value, list) and not single else [field_value]
             if not all(_is_number(column, value) for value in numbers):
                 return False
             continue
-        array = make_array(part, missing_ok=not column.is_exact)
+        array = make_array(field_value, missing_ok=not column.is_exact)
         if array is None or not (
             _are_counts_or_row_fractions(column, array) if column.is_exact else are_fractions(array)
         ):
@@ -287,21 +327,22 @@ def _has_columns(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
 
 
 def _is_number(column: Column, value: Any) -> bool:
-    # NaN fails the comparison, type() excludes bool, which is a subclass of int, and null stands for a missing number.
+    # Comparisons with NaN are false. type() excludes bool, which is a subclass of int. None means a missing number.
     if value is None or type(value) not in (float, int):
         return value is None
     return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= 1)
 
 
 def are_counts(array: NDArray[Any]) -> bool:
-    """Return whether finite numbers are counts: integers of at least 0."""
+    """Return whether all finite numbers of an array are counts, which are integers of at least 0."""
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
 
 
 def are_row_fractions(array: NDArray[Any]) -> bool:
-    """Return whether matrices (…, C, C) contain fractions of each row, which sum to 1 within rounding, or to 0.
+    """Return whether matrices (…, C, C) contain fractions of their rows, which sum to 1 within rounding, or to 0.
 
-    Published confusion matrices may contain fractions or counts: the paper and the published helper script do not say.
+    Published confusion matrices may contain fractions or counts, because the paper and the published helper script do
+    not specify this.
     """
     sums = array.sum(axis=-1)
     is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)
@@ -309,11 +350,13 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
 
 
 def fraction_rounding(fractions: NDArray[Any]) -> float:
-    """Return the maximum rounding error of fractions: half a unit of the last decimal, plus floating-point error."""
+    """Return the maximum error of rounded fractions: half a unit of the last decimal, plus the floating-point error."""
     if are_counts(fractions):  # integers are not rounded
         return _FLOAT32_ERROR
-    fitting = (decimals for decimals in range(1, _MAX_DECIMALS) if (np.round(fractions, decimals) == fractions).all())
-    decimals = next(fitting, None)
+    matching_decimals = (
+        decimals for decimals in range(1, _MIN_EXACT_DECIMALS) if (np.round(fractions, decimals) == fractions).all()
+    )
+    decimals = next(matching_decimals, None)
     return max(_FLOAT32_ERROR, _FLOAT64_ERROR + (0.0 if decimals is None else 0.5 * 10.0**-decimals))
 
 
@@ -332,10 +375,10 @@ def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
 
     Args:
         nested: the lists.
-        missing_ok: whether NaN is accepted, and None as NaN.
+        missing_ok: whether NaN and None are accepted; None is converted to NaN.
 
     Returns:
-        The array, or None if the lists are ragged or contain anything but finite numbers.
+        The array, or None if the lists are ragged or contain anything other than numbers.
     """
     try:
         array = np.array(nested)

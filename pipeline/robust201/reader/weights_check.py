@@ -1,8 +1,8 @@
-"""The check of weights: clean accuracies compared with those recorded with the weights (docs/trust.md).
+"""Check of weights: comparison of clean accuracies with accuracies recorded with the weights (docs/trust.md).
 
 The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
-``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``, or ``{id: {name of the weights:
-fraction}}`` if architectures have several sets of weights. An export has the file only if accuracies were recorded.
+``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
+weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file only exists if accuracies were recorded.
 """
 
 import json
@@ -27,39 +27,39 @@ _MEASUREMENTS = ("accuracy",)
 
 
 def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventory") -> WeightsCheck:
-    """Compare a results folder's clean accuracies with the recorded ones; networks that lack either are left out.
+    """Compare the clean accuracies in a results folder with the recorded accuracies, for networks that have both.
 
     Raises:
         StorageError: rows are damaged or missing (see `RowSelection.iter_values`).
     """
-    # Build only the clean units: the paper's plan has 290,970 units.
-    clean = (
+    # Only clean units are created, because the paper's plan has 290,970 units.
+    clean_units = (
         planned.unit(position)
         for planned in plan.planned_keys
         if planned.key == CLEAN
         for position in range(len(planned.networks))
     )
-    recorded: dict[str, tuple[float, int]] = {}
-    known = []
-    for unit, accuracy, n_test in plan.recorded_accuracies(clean):
-        recorded[unit.id] = accuracy, n_test
-        known.append(unit)
-    complete = inventory.are_complete(known, CLEAN_STRENGTH, _MEASUREMENTS)
-    checked = [unit for unit, is_complete in zip(known, complete, strict=True) if is_complete]
+    recorded_by_id: dict[str, tuple[float, int]] = {}
+    units_with_records = []
+    for unit, accuracy, n_test in plan.recorded_accuracies(clean_units):
+        recorded_by_id[unit.id] = accuracy, n_test
+        units_with_records.append(unit)
+    has_results = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
+    units_to_check = [unit for unit, is_complete in zip(units_with_records, has_results, strict=True) if is_complete]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
-    for unit, values in store.select(checked, inventory, _MEASUREMENTS).iter_values():
-        accuracy, n_test = recorded[unit.id]
+    for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
+        accuracy, n_test = recorded_by_id[unit.id]
         measured = float(values[CLEAN_STRENGTH]["accuracy"])
         network = unit.dataset, unit.architecture, unit.weights
         accuracies.append(CleanAccuracy(*network, measured, accuracy, unit.n_images, n_test, rounding))
     return check_accuracies(accuracies)
 
 
-def recorded_text(recorded: Iterable[tuple[Unit, float, int]]) -> str:
+def recorded_text(units_and_accuracies: Iterable[tuple[Unit, float, int]]) -> str:
     """Return the content of recorded_accuracy.json from `Plan.recorded_accuracies`; empty if nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
-    for unit, accuracy, n_test in recorded:
+    for unit, accuracy, n_test in units_and_accuracies:
         payload_of_dataset = payload.setdefault(unit.dataset, {"n_test": n_test, "accuracy": {}})
         accuracies_of_dataset = payload_of_dataset["accuracy"]
         if unit.weights:
@@ -70,7 +70,7 @@ def recorded_text(recorded: Iterable[tuple[Unit, float, int]]) -> str:
 
 
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
-    """Yield (dataset, number of its test images, id, name of the weights or "", accuracy); nothing without the file.
+    """Yield (dataset, number of test images, id, name of the weights or "", accuracy); yield nothing without the file.
 
     Raises:
         ResultsError: the file's content is invalid.
@@ -78,11 +78,11 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     path = folder / RECORDED_FILE
     content = read_object(path) or {}
     try:
-        for dataset, recorded in content.items():
-            n_test = recorded["n_test"]
-            for identifier, accuracy in recorded["accuracy"].items():
-                by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
-                for weights, fraction in by_weights.items():
+        for dataset, recorded_of_dataset in content.items():
+            n_test = recorded_of_dataset["n_test"]
+            for identifier, accuracy in recorded_of_dataset["accuracy"].items():
+                accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
+                for weights, fraction in accuracy_by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
                         raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
                     yield dataset, n_test, identifier, weights, float(fraction)
@@ -94,7 +94,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
 
 
 def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
-    """Compare clean accuracies with those recorded with the weights; networks that lack either are left out.
+    """Compare clean accuracies with accuracies recorded with the weights, for networks that have both.
 
     Overlaid folders are not compared, because their images may differ.
 
@@ -104,26 +104,37 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     if dataset.sweep is None:
         return check_accuracies(())
     sweep = dataset.sweep.get("sweep") or {}
-    count, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    n_selected, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
     file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     protocols = {
         protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
     }
     has_several_weights = len(dataset.weights) > 1
-    measured_by_id: dict[tuple[str, str], dict[str, float]] = {}
+    measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []
-    for name, n_test, identifier, weights, recorded in read_recorded(dataset.path):
-        if (name, weights) not in measured_by_id:
+    for dataset_name, n_test, identifier, weights, recorded_accuracy in read_recorded(dataset.path):
+        if (dataset_name, weights) not in measured_accuracies:
             selected_weights = weights if has_several_weights else None
-            queried = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
-            measured_by_id[name, weights] = queried.get(name, {}).get(CLEAN, {}).get("accuracy", {})
-        measured = measured_by_id[name, weights].get(identifier)
-        if measured is not None:
-            precision = protocols.get(name, {}).get("precision", "fp32")
+            results = dataset.query(dataset_name, CLEAN, ["accuracy"], missing_ok=True, weights=selected_weights)
+            measured_accuracies[dataset_name, weights] = (
+                results.get(dataset_name, {}).get(CLEAN, {}).get("accuracy", {})
+            )
+        measured_accuracy = measured_accuracies[dataset_name, weights].get(identifier)
+        if measured_accuracy is not None:
+            precision = protocols.get(dataset_name, {}).get("precision", "fp32")
             rounding = file_rounding + ROUNDING.get(precision, ROUNDING["fp32"])
-            n_images = min(count or n_test, n_test)
+            n_images = min(n_selected or n_test, n_test)
             architecture = architecture_of(identifier)
             accuracies.append(
-                CleanAccuracy(name, architecture, weights, measured, recorded, n_images, n_test, rounding)
+                CleanAccuracy(
+                    dataset_name,
+                    architecture,
+                    weights,
+                    measured_accuracy,
+                    recorded_accuracy,
+                    n_images,
+                    n_test,
+                    rounding,
+                )
             )
     return check_accuracies(accuracies)

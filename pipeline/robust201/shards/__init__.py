@@ -1,7 +1,8 @@
-"""The store of finished evaluations: immutable Parquet shards named by their content.
+"""The store of finished evaluations: immutable Parquet files, called shards.
 
-A shard under its final name is the completion record of its evaluations. `store` is the interface of this package. Its
-other modules are `folder` (names), `backends` and `object_store` (storage of bytes), `parquet` (file format),
+The hash in a shard's name is that of its content. A shard under its final name is the completion record of its
+evaluations. `store` is the interface of this package. Its other modules are `folder` (paths and names), `backends` and
+`object_store` (storage of bytes), `parquet` (file format),
 `row_identity` (identity of rows), `scan`, `catalogue`, `index` and `inventory` (available evaluations), `row_reader`
 (values), `verification`, `compaction` and `merging`.
 """

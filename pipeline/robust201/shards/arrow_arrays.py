@@ -1,7 +1,7 @@
 """Conversions between Arrow arrays and NumPy arrays or lists, without importing pandas.
 
-`pyarrow.array` and `Array.to_numpy` import pandas, which takes a third of a second and 40 MB, to check for series.
-Scans, which every command on a results folder runs, and workers that write results avoid this import.
+`pyarrow.array` and `Array.to_numpy` import pandas to check for pandas Series. This import takes a third of a second and
+40 MB. Workers that write results avoid it, and so do scans, which every command on a results folder runs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,36 +12,39 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """Convert one-dimensional numbers or booleans in native byte order; contiguous numbers are not copied."""
-    if values.ndim != 1 or not values.dtype.isnative:
-        raise ValueError(f"expected one dimension in native byte order, got {values.dtype.str} of {values.shape}")
-    content = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(content)])
+def from_numpy(array: NDArray[Any]) -> pa.Array:
+    """Return an Arrow array with the numbers or booleans of a one-dimensional array in native byte order.
+
+    Contiguous numbers are not copied.
+    """
+    if array.ndim != 1 or not array.dtype.isnative:
+        raise ValueError(f"expected one dimension in native byte order, got {array.dtype.str}, shape {array.shape}")
+    buffer = np.packbits(array, bitorder="little") if array.dtype == bool else np.ascontiguousarray(array)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, pa.py_buffer(buffer)])
 
 
-def from_strings(values: Iterable[str]) -> pa.Array:
-    """Convert text, of less than 2 GiB in total."""
-    encoded = [value.encode() for value in values]
+def from_strings(strings: Iterable[str]) -> pa.Array:
+    """Return an Arrow array of strings; raise ValueError if they have 2 GiB or more in total."""
+    encoded = [string.encode() for string in strings]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     if offsets[-1] > np.iinfo(np.int32).max:
         raise ValueError(f"expected less than 2 GiB of text, got {offsets[-1]:,} bytes")
-    content = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), content)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
 def from_values(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
-    """Convert text, or numbers of a type."""
+    """Return an Arrow array of strings, or of numbers of type `dtype`."""
     return from_strings(values) if dtype == pa.string() else from_numpy(np.array(values, dtype.to_pandas_dtype()))
 
 
-def from_bytes(values: NDArray[np.bytes_]) -> pa.Array:
-    """Convert binary values; trailing zero bytes are lost, as in NumPy."""
-    width = values.dtype.itemsize
-    if (np.strings.str_len(values) != width).any():
-        return pa.array(values, pa.binary())
-    content = pa.py_buffer(np.ascontiguousarray(values).view(np.uint8))
-    return pa.Array.from_buffers(pa.binary(width), len(values), [None, content]).cast(pa.binary())
+def from_bytes(byte_strings: NDArray[np.bytes_]) -> pa.Array:
+    """Return an Arrow array of byte strings; trailing zero bytes are lost, as in NumPy."""
+    width = byte_strings.dtype.itemsize
+    if (np.strings.str_len(byte_strings) != width).any():
+        return pa.array(byte_strings, pa.binary())
+    buffer = pa.py_buffer(np.ascontiguousarray(byte_strings).view(np.uint8))
+    return pa.Array.from_buffers(pa.binary(width), len(byte_strings), [None, buffer]).cast(pa.binary())
 
 
 def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
@@ -54,13 +57,13 @@ def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
         raise ValueError("expected numbers, got booleans")
     if array.null_count and fill is None:
         raise ValueError(f"expected no nulls, got {array.null_count}")
-    dtype, (validity, content) = np.dtype(array.type.to_pandas_dtype()), array.buffers()
-    if content is None:
+    dtype, (validity, data_buffer) = np.dtype(array.type.to_pandas_dtype()), array.buffers()
+    if data_buffer is None:
         return np.zeros(0, dtype)
-    numbers = np.frombuffer(content, dtype, len(array), array.offset * dtype.itemsize)
+    numbers = np.frombuffer(data_buffer, dtype, len(array), array.offset * dtype.itemsize)
     if array.null_count:
-        bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-        numbers = np.where(bits[array.offset : array.offset + len(array)], numbers, dtype.type(fill))
+        is_valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+        numbers = np.where(is_valid[array.offset : array.offset + len(array)], numbers, dtype.type(fill))
     numbers.flags.writeable = False
     return numbers
 
@@ -71,12 +74,12 @@ def join_chunks(column: pa.ChunkedArray) -> pa.Array:
 
 
 def numbers_of(column: pa.ChunkedArray) -> NDArray[Any]:
-    """Return the numbers of a column without nulls (see `to_numpy`)."""
+    """Return a column's numbers as one array; the column must not have nulls (see `to_numpy`)."""
     return to_numpy(join_chunks(column))
 
 
 def true_indices(mask: Sequence[bool]) -> pa.Array:
-    """Return the indices at which a mask is true, for `take`."""
+    """Return the indices of the true elements of a mask, as an argument of Arrow's `take`."""
     return from_numpy(np.flatnonzero(mask))
 
 

@@ -1,11 +1,12 @@
 """Storage backends of shards: a folder of a POSIX file system, or a URL of an object store (`shards.object_store`).
 
-A backend handles names and bytes, and does not interpret shards. Shards are named by their content and never change, so
-publishing one twice is harmless. A backend only has to ensure that a shard appears completely or not at all.
+A backend handles names and bytes, and does not interpret shards. A shard's name contains the hash of its content, and
+shards never change, so publishing a shard twice is harmless. A backend only has to ensure that a shard appears
+completely or not at all.
 
-Reading raises FileNotFoundError if there is no such shard, ShardDamagedError if the disk has lost its bytes, and
-StorageError if it cannot be read at the moment. Writing raises StorageError (StorageFullError if the disk is full) if a
-shard cannot be written; then no part of it is visible.
+Reading raises FileNotFoundError if the shard does not exist, ShardDamagedError if the disk has lost its bytes, and
+StorageError if the shard cannot be read at the moment. Writing raises StorageError (StorageFullError if the disk is
+full) if the shard cannot be written. No part of the shard is visible in that case.
 """
 
 import errno
@@ -45,62 +46,66 @@ SHA_DIGITS = 16
 
 
 def sha_of_name(shard: str) -> str:
-    """Return the first hex digits of the SHA-256, from a shard's name."""
+    """Return the first `SHA_DIGITS` hex digits of a shard's SHA-256, which its name contains."""
     return shard.removesuffix(".parquet")[-SHA_DIGITS:]
 
 
 def is_compacted(shard: str) -> bool:
-    """Return whether a shard is compacted, from its name."""
+    """Return whether a shard's name is that of a compacted shard."""
     return shard.rpartition("/")[2].startswith("compact-")
 
 
 MAX_SHARD_BYTES = 1 << 30
-"""Maximum size of a shard that is read whole. Shards that are not compacted usually have a few megabytes."""
+"""Maximum size of a shard that is read into memory in one piece. Uncompacted shards usually have a few megabytes."""
 
 SETTLING_SECONDS = 5.0
-"""Age of a file after which any further change also changes its modification time. File systems count in ticks of up to
-two seconds (FAT), and a second change within a tick is invisible."""
+"""Minimum age of a file, in seconds, at which any further change also changes its modification time. Modification times
+have a resolution of up to two seconds (FAT), so a second change within this time can be invisible."""
 
 
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-def unreadable(label: str, error: OSError) -> StorageError:
-    """Return the error of a shard that cannot be read now, because of permissions, open files or a server."""
+def unreadable_error(label: str, error: OSError) -> StorageError:
+    """Return an error for a shard that cannot be read at the moment.
+
+    Common causes are missing permissions, too many open files, and a file server that does not respond.
+    """
     fix = "Check its permissions and the file server"
     if isinstance(error, IsADirectoryError | IrregularFileError):
         fix = "Move it away: a result file belongs there"
     return StorageError(
-        f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. {fix}, and run "
-        "the same command again; finished work is kept."
+        f"Reading failed for result file {label}: {error.strerror or error}. {fix}, and run the same command again; "
+        "finished work is kept."
     )
 
 
-def damaged(label: str, expected: str, got: object, doing: str = "Reading") -> ShardDamagedError:
-    """Return the error of a shard whose bytes differ from those that were written."""
+def damage_error(label: str, expected: str, got: object, action: str = "Reading") -> ShardDamagedError:
+    """Return an error for a shard whose bytes have changed since they were written."""
     return ShardDamagedError(
-        f"{doing} failed for result file {label}: expected {expected}, got {got}. Run the sweep again: it sets the "
+        f"{action} failed for result file {label}: expected {expected}, got {got}. Run the sweep again: it sets the "
         "file aside and recomputes its evaluations."
     )
 
 
-def oversized(label: str) -> ShardDamagedError:
-    """Return the error of a shard above `MAX_SHARD_BYTES`."""
-    return damaged(label, f"at most {show_bytes(MAX_SHARD_BYTES)}", "more")
+def size_error(label: str) -> ShardDamagedError:
+    """Return an error for a shard with more than `MAX_SHARD_BYTES`."""
+    return damage_error(label, f"at most {show_bytes(MAX_SHARD_BYTES)}", "more")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A shard in a listing.
+class ShardEntry:
+    """A shard in a listing of a backend.
 
-    `mark` changes whenever the bytes change (modification time, or an object's ETag); it is ``""`` if the backend has
-    none. `modified` is in seconds since the epoch, or infinity if the backend does not report it.
+    `change_marker` is a value that changes whenever the bytes change (the modification time, or an object's ETag), or
+    ``""`` if the backend has no such value. `modified` is the modification time in seconds since the epoch, or infinity
+    if the backend does not report it.
     """
 
     name: str
     n_bytes: int
-    mark: str
+    change_marker: str
     modified: float
 
 
@@ -127,80 +132,84 @@ class LocalBackend:
     def label(self, shard: str) -> str:
         return str(self.path(shard))
 
-    def entries(self) -> list[Entry]:
-        """Return all shards as they are now, sorted by name, ignoring other files."""
+    def entries(self) -> list[ShardEntry]:
+        """Return all existing shards, sorted by name; other files are ignored."""
         if not self.root.is_dir():
             return []
         entries = []
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
-                with os.scandir(folder) as items:
-                    shards = sorted((item for item in items if SHARD_NAME.fullmatch(item.name)), key=attrgetter("name"))
-                for item in shards:
+                with os.scandir(folder) as files:
+                    shards = sorted((file for file in files if SHARD_NAME.fullmatch(file.name)), key=attrgetter("name"))
+                for shard in shards:
                     try:
-                        state = item.stat()
+                        status = shard.stat()
                     except FileNotFoundError:
                         continue  # deleted by a compaction, or set aside, after the folder was listed
-                    name, mark = f"{folder.name}/{item.name}", str(state.st_mtime_ns)
-                    entries.append(Entry(name, state.st_size, mark, state.st_mtime))
+                    name, change_marker = f"{folder.name}/{shard.name}", str(status.st_mtime_ns)
+                    entries.append(ShardEntry(name, status.st_size, change_marker, status.st_mtime))
         return entries
 
-    def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Return the shards of a new listing whose mark is certain to change if their bytes change from now on.
+    def find_settled(self, entries: Iterable[ShardEntry]) -> set[str]:
+        """Return the names of shards whose change marker is certain to change if their bytes change from now on.
 
-        These were last changed some seconds ago, according to the file system's clock.
+        These shards were last changed at least `SETTLING_SECONDS` ago by the file system's clock. `entries` must be a
+        new listing.
         """
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has its own clock
-                now = os.fstat(probe.fileno()).st_mtime
+                server_time = os.fstat(probe.fileno()).st_mtime
         except OSError:
             return set()
-        return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
+        return {entry.name for entry in entries if entry.modified <= server_time - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or fewer if it ends before; without `stop`, up to its end.
+        """Return the bytes [start, stop) of a shard, or fewer if the shard is shorter; without `stop`, up to its end.
 
-        Raises ShardDamagedError if a read up to the end exceeds `MAX_SHARD_BYTES`.
+        Raises ShardDamagedError if a read without `stop` exceeds `MAX_SHARD_BYTES`.
         """
 
-        def read() -> bytes:
+        def read_range() -> bytes:
             with open_file(self.path(shard), None) as stream:
                 n_bytes = os.fstat(stream.fileno()).st_size
                 if stop is None and n_bytes - start > MAX_SHARD_BYTES:
-                    raise oversized(self.label(shard))
+                    raise size_error(self.label(shard))
                 stream.seek(start)
                 return stream.read(max(0, (n_bytes if stop is None else min(stop, n_bytes)) - start))
 
-        return self._try_reading(shard, read)
+        return self._try_reading(shard, read_range)
 
     def source(self, shard: str) -> Path:
-        """Return the path of a shard, for Parquet readers. Callers must have read its footer."""
+        """Return the path of a shard, for Parquet readers; the caller must already have read the shard's footer."""
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Return the hash of a shard's bytes as 64 hex digits."""
+        """Return the SHA-256 of a shard's bytes as 64 hex digits."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
-    def _try_reading(self, shard: str, read: Callable[[], _Out], attempts: int = 2) -> _Out:
-        """Read, and retry once after an input/output error, the only error that may mean lost bytes."""
+    def _try_reading(self, shard: str, read: Callable[[], _Result], attempts: int = 2) -> _Result:
+        """Return the result of `read`, retrying once after EIO, which is the only error that may mean lost bytes."""
         try:
             return read()
         except FileNotFoundError:
             raise
         except OSError as error:
             if error.errno != errno.EIO:
-                raise unreadable(self.label(shard), error) from error
+                raise unreadable_error(self.label(shard), error) from error
             if attempts == 1:
-                raise damaged(self.label(shard), "its bytes", f"{error.strerror}, twice") from error
+                raise damage_error(self.label(shard), "its bytes", f"{error.strerror}, twice") from error
         return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Publish a shard completely and durably; a shard of the same name may exist."""
+        """Write a shard so that it appears completely and survives a crash; a shard of the same name may exist."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 
-    def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a new shard, whose name is set in the block; it appears when the block ends without an error."""
+    def open_new_shard(self, dataset: str) -> AbstractContextManager[NewFile]:
+        """Return a context manager that opens a new shard for writing.
+
+        The caller sets the shard's name in the block. The shard appears when the block ends without an error.
+        """
         return new_file(self.root / dataset, on_step=self._on_step)
 
     def set_aside(self, shard: str) -> str:
@@ -221,7 +230,7 @@ class LocalBackend:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove files that killed writers left (see `core.files.remove_leftovers`), and return their number."""
+        """Remove temporary files of killed writers (see `core.files.remove_leftovers`), and return their number."""
         return remove_leftovers(self.root, clock=clock)
 
 
@@ -245,11 +254,11 @@ class HashingStream(io.RawIOBase):
         return True
 
 
-def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:
-    """Apply a function that waits for a disk or a network to several items at once, in threads.
+def map_ahead(function: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> Iterator[_Result]:
+    """Yield the results of a function for several items, computed in parallel by threads.
 
-    Up to four results per thread are computed ahead. Results have the order of the items; an exception is raised in
-    place of its result.
+    The function should spend its time waiting for a disk or a network. Up to four results per thread are computed in
+    advance. Results have the order of the items. An exception of the function is raised where its result would be.
     """
     if threads <= 1:
         yield from map(function, items)

@@ -1,4 +1,7 @@
-"""Identities of the rows of shards, as a table with one row per shard: a scan's result, and the index's content."""
+"""Catalogues: tables with one row per shard, which contain the identities of the shard's rows.
+
+A scan builds catalogues, and the index stores them.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -9,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from robust201.shards.arrow_arrays import empty_table, from_numpy, from_strings, from_values, to_numpy, true_indices
-from robust201.shards.backends import Entry
+from robust201.shards.backends import ShardEntry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
 from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
@@ -37,64 +40,67 @@ SCHEMA = pa.schema(
     | {"inputs": pa.list_(pa.string())}
     | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
-"""Columns: name, size and mark of a shard (see `shards.backends.Entry`), whether it is verified (see `ScannedShard`),
-its footer, its units, and its rows. A row's `unit` is an index into the shard's units."""
+"""Columns of a catalogue: name, size and change marker of the shard (see `shards.backends.ShardEntry`), whether it is
+verified (see `ScannedShard`), its footer, units and rows. A row's `unit` is an index into the shard's units."""
 
 
 class ScannedShard(NamedTuple):
-    """The data read from one shard; if `verified`, its bytes were hashed, and any later change changes its mark."""
+    """The data read from one shard.
 
-    entry: Entry
+    `verified` is whether its bytes were hashed, and any later change is certain to change its change marker.
+    """
+
+    entry: ShardEntry
     footer: Footer
     rows: ShardRows
     verified: bool
 
 
 def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
-    """Return the table of scanned shards, in their order."""
+    """Return a catalogue of scanned shards, in the given order."""
     arrays: dict[str, Any] = {
         "name": from_strings(shard.entry.name for shard in shards),
         "n_bytes": from_numpy(np.array([shard.entry.n_bytes for shard in shards], np.int64)),
-        "mark": from_strings(shard.entry.mark for shard in shards),
+        "mark": from_strings(shard.entry.change_marker for shard in shards),
         "verified": from_numpy(np.array([shard.verified for shard in shards], bool)),
         "columns": from_strings(",".join(shard.footer.columns) for shard in shards),
-        "inputs": _lists(
+        "inputs": _list_array(
             from_strings(name for shard in shards for name in shard.footer.inputs),
             [len(shard.footer.inputs) for shard in shards],
         ),
     }
     unit_lengths = [len(shard.rows.units) for shard in shards]
     for name, column in _unit_columns(shard.rows.units for shard in shards).items():
-        arrays[name] = _lists(column, unit_lengths)
+        arrays[name] = _list_array(column, unit_lengths)
     row_lengths = [len(shard.rows.unit) for shard in shards]
-    for name, kind in _ROW_TYPES.items():
-        pieces = [getattr(shard.rows, name) for shard in shards]
-        flat = np.concatenate(pieces) if pieces else np.zeros(0)
-        arrays[name] = _lists(from_numpy(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
+    for name, dtype in _ROW_TYPES.items():
+        arrays_of_shards = [getattr(shard.rows, name) for shard in shards]
+        flat = np.concatenate(arrays_of_shards) if arrays_of_shards else np.zeros(0)
+        arrays[name] = _list_array(from_numpy(flat.astype(dtype.to_pandas_dtype(), copy=False)), row_lengths)
     return pa.table(arrays, schema=SCHEMA)
 
 
 def _unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
-    pieces: dict[str, list[pa.Array]] = {name: [pa.nulls(0, kind)] for name, kind in _UNIT_TYPES.items()}
+    chunks_by_column: dict[str, list[pa.Array]] = {name: [pa.nulls(0, dtype)] for name, dtype in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 
     def add_pending() -> None:
-        for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
-            pieces[name].append(from_values(column, kind))
+        for (name, dtype), unit_values in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
+            chunks_by_column[name].append(from_values(unit_values, dtype))
         pending.clear()
 
     for units in shard_units:
         if isinstance(units, UnitColumns):
             add_pending()
-            for name, piece in units.columns.items():
-                pieces[name].append(piece.cast(_UNIT_TYPES[name]))
+            for name, chunk in units.columns.items():
+                chunks_by_column[name].append(chunk.cast(_UNIT_TYPES[name]))
         else:
             pending.extend(unit._replace(architecture=str(unit.architecture)) for unit in units)
     add_pending()
-    return {name: pa.concat_arrays(arrays) for name, arrays in pieces.items()}
+    return {name: pa.concat_arrays(arrays) for name, arrays in chunks_by_column.items()}
 
 
-def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
+def _list_array(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
     offsets = np.cumsum([0, *lengths], dtype=np.int32)
     return pa.ListArray.from_arrays(from_numpy(offsets), flat)
 
@@ -107,71 +113,76 @@ def _column(catalogue: Catalogue, name: str) -> pa.Array:
 
 
 def shard_names(catalogue: Catalogue) -> list[str]:
-    """Return the names of the shards."""
+    """Return the names of a catalogue's shards."""
     names: list[str] = _column(catalogue, "name").to_pylist()
     return names
 
 
 def count_rows(catalogue: Catalogue) -> int:
-    """Return the total number of rows of the shards."""
+    """Return the total number of rows in a catalogue's shards."""
     return int(pc.sum(pc.list_value_length(catalogue["unit"])).as_py() or 0)
 
 
-def replaced_names(catalogue: Catalogue, among: Iterable[str]) -> set[str]:
-    """Return those of some names that other shards in the table replace."""
-    # The table mostly names replaced shards that were deleted long ago, so `among` filters them before the conversion.
+def replaced_names(catalogue: Catalogue, candidates: Iterable[str]) -> set[str]:
+    """Return the names in `candidates` that belong to shards which other shards of the catalogue replace."""
+    # Most replaced shards were deleted long ago, so names are filtered before they are converted to Python objects.
     inputs = _column(catalogue, "inputs").flatten()
-    return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(among))).to_pylist())
+    return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(candidates))).to_pylist())
 
 
-def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
-    """Yield name, size and mark of each shard, and whether it is verified."""
+def _iter_states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
+    """Yield the name, size and change marker of each shard, and whether it is verified."""
     yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
 
 
-def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
-    """Return the names of verified shards that are unchanged in a listing."""
-    listed = _states_of(entries)
-    return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in listed}
+def verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
+    """Return the names of verified shards that are in a listing with the same size and change marker."""
+    listed = _listed_states(entries)
+    return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed}
 
 
-def _states_of(entries: Iterable[Entry]) -> set[tuple[Any, ...]]:
-    return {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
+def _listed_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
+    return {(entry.name, entry.n_bytes, entry.change_marker) for entry in entries if entry.change_marker}
 
 
-def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
-    """Return the rows of shards that are unchanged in a listing.
+def select_unchanged(
+    catalogue: Catalogue, entries: Iterable[ShardEntry], verified: Collection[str], used_names: set[str]
+) -> Catalogue:
+    """Return a catalogue of the shards that are in a listing with the same size and change marker.
 
-    For names in `verified`, only verified rows are returned. Names in `taken` are left out, and the returned names are
-    added to it.
+    A shard named in `verified` is returned only if the catalogue has it as verified. Shards named in `used_names` are
+    left out, and the names of the returned shards are added to `used_names`.
     """
-    listed = _states_of(entries)
-    mask = []
-    for name, *state, is_verified in _states(catalogue):
-        matches = (name, *state) in listed and name not in taken and (is_verified or name not in verified)
-        mask.append(matches)
+    listed = _listed_states(entries)
+    is_selected = []
+    for shard, *state, is_verified in _iter_states(catalogue):
+        matches = (shard, *state) in listed and shard not in used_names and (is_verified or shard not in verified)
+        is_selected.append(matches)
         if matches:
-            taken.add(name)
-    return _filter(catalogue, mask)
+            used_names.add(shard)
+    return _select_shards(catalogue, is_selected)
 
 
-def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
-    """Return the table without some shards."""
-    unwanted = set(names)
-    return _filter(catalogue, [name not in unwanted for name in shard_names(catalogue)])
+def drop_shards(catalogue: Catalogue, shards: Iterable[str]) -> Catalogue:
+    """Return a catalogue without the given shards."""
+    dropped_names = set(shards)
+    return _select_shards(catalogue, [name not in dropped_names for name in shard_names(catalogue)])
 
 
-def _filter(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
+def _select_shards(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
     return catalogue if all(mask) else catalogue.take(true_indices(mask))
 
 
-def join(catalogues: Iterable[Catalogue]) -> Catalogue:
+def concat_catalogues(catalogues: Iterable[Catalogue]) -> Catalogue:
     """Concatenate catalogues."""
     return pa.concat_tables([empty_table(SCHEMA), *catalogues])
 
 
 class _Columns:
-    """The columns of a catalogue. Each can be taken once, which frees its memory afterwards."""
+    """The columns of a catalogue, each of which can be taken once.
+
+    A taken column is no longer referenced here, so its memory is freed after its use.
+    """
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -186,42 +197,46 @@ class _Columns:
 
 
 def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
-    """Number shards and units, and convert rows to the columns of an inventory, leaving hidden shards out.
+    """Return the contents of an inventory, with all shards of some catalogues except `hidden` shards.
 
-    The result does not depend on the order of shards: shards are sorted by name, units by first appearance. The list of
-    catalogues is emptied, so that their memory can be freed during the conversion.
+    Shards are sorted by name, and units by their first appearance, so the result does not depend on the order of the
+    catalogues. The list of catalogues is emptied, so that their memory can be freed during the conversion.
     """
-    catalogue = join(catalogues)
+    catalogue = concat_catalogues(catalogues)
     catalogues.clear()
     names = shard_names(catalogue)
-    order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)
-    if order != list(range(len(names))):
-        catalogue = catalogue.take(from_numpy(np.array(order, np.int64)))
+    shard_order = sorted((index for index, name in enumerate(names) if name not in hidden), key=names.__getitem__)
+    if shard_order != list(range(len(names))):
+        catalogue = catalogue.take(from_numpy(np.array(shard_order, np.int64)))
     unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
     columns = _Columns(catalogue)
     del catalogue
     columns.drop("inputs")
     ids = columns.take("unit_id").flatten().dictionary_encode()
-    numbers = to_numpy(ids.indices)
-    _, first = np.unique(numbers, return_index=True)  # ids are numbered in order of first appearance
-    shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
+    unit_numbers = to_numpy(ids.indices)
+    _, first_positions = np.unique(unit_numbers, return_index=True)  # ids are numbered in order of first appearance
+    shard = np.repeat(np.arange(len(shard_order), dtype=np.int32), row_lengths)
     row_starts, unit_starts = (
         (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
     )
     rows = {name: to_numpy(columns.take(name).flatten()) for name in _ROW_TYPES}
-    rows["unit"] = numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
+    rows["unit"] = unit_numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
     rows["shard"] = shard
     rows["position"] = np.arange(len(shard), dtype=np.int32) - row_starts[shard]
     column_sets: dict[str, frozenset[str]] = {}
     shard_columns = [
-        column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
-        for text in columns.take("columns").to_pylist()
+        column_sets.setdefault(column_names, frozenset(column_names.split(",")) if column_names else frozenset())
+        for column_names in columns.take("columns").to_pylist()
     ]
-    fields = {name: columns.take(name).flatten().take(from_numpy(first)) for name in list(_UNIT_TYPES)[1:]}
-    for name in ("dataset", "key", "protocol"):  # few distinct values: codes reduce the memory of units to a third
+    fields = {name: columns.take(name).flatten().take(from_numpy(first_positions)) for name in list(_UNIT_TYPES)[1:]}
+    for name in (
+        "dataset",
+        "key",
+        "protocol",
+    ):  # few distinct values: a dictionary encoding reduces the memory of units to a third
         fields[name] = fields[name].dictionary_encode()
     units = UnitColumns({"unit_id": ids.dictionary} | fields)
-    return Contents(tuple(names[number] for number in order), shard_columns, units, rows)
+    return Contents(tuple(names[index] for index in shard_order), shard_columns, units, rows)
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:

@@ -1,9 +1,9 @@
-"""Compaction of many small shards into few large ones, possible while a run continues.
+"""Compaction of many small shards into a few large ones, which is possible during a run.
 
-A compacted shard names its inputs in its footer. As soon as it appears, readers ignore its inputs. So no intermediate
-state is ever visible: before the rename the inputs count, and after it the compacted shard. A later compaction deletes
-the inputs, after a grace period for readers that still use them, and only after re-reading the compacted shard and
-verifying that its bytes match its name.
+The footer of a compacted shard contains the names of its inputs. As soon as the compacted shard appears, readers ignore
+these inputs. So readers never see an intermediate state: they use the inputs before the rename, and the compacted shard
+after it. A later compaction deletes the inputs after a grace period, because readers may still use them. Before that,
+it verifies that the bytes of the compacted shard match its name.
 """
 
 import time
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ShardDamagedError
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, LocalBackend, is_compacted, map_ahead
+from robust201.shards.backends import LocalBackend, ShardEntry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
@@ -27,21 +27,22 @@ from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""Time for which replaced shards are kept: longer than any export or status that may still read them."""
+"""Time before replaced shards are deleted, in seconds: longer than any command that may still read them."""
 
-_RATIO = 0.8
-"""Expected output bytes per byte of small inputs: footers are removed, and values compress slightly better. Outputs
-stay within the bounds for any actual ratio between 0.54 and 1.06."""
+_OUTPUT_RATIO = 0.8
+"""Expected output bytes per byte of small inputs. The ratio is below 1 because footers are removed, and values compress
+slightly better. Sizes of outputs stay within the limits of `Compaction` for any actual ratio between 0.54 and 1.06."""
 
 MAX_COMPACTED_INPUTS = 8
-"""Maximum number of compacted shards merged at once, since each keeps a row group in memory."""
+"""Maximum number of compacted shards that are merged at once. Each needs memory for a row group."""
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """The result of a compaction: numbers of shards, rows and files, and names of damaged shards, left unchanged.
+    """The result of a compaction: numbers of merged shards, new shards and rows, and names of damaged shards.
 
-    `deleted` counts shards merged by earlier compactions, `removed_temporaries` files that killed writers left.
+    `deleted` is the number of deleted shards, which earlier compactions merged. `removed_temporaries` is the number of
+    removed temporary files of killed writers. Damaged shards are not changed.
     """
 
     inputs: int
@@ -56,8 +57,8 @@ class CompactReport:
 class _Candidate:
     """A shard that may be merged.
 
-    `order` consists of key, kind of id, architecture and first image of its first row; `number` is its position in the
-    inventory.
+    `order` consists of the key, whether the architecture's id is text, the id, and the start of the shard's first row.
+    `number` is the shard's index in the inventory.
     """
 
     order: tuple[str, bool, ArchitectureId, int]
@@ -69,11 +70,11 @@ class _Candidate:
 
 @dataclass
 class Compaction:
-    """One pass over a results folder; safe while other processes commit.
+    """One pass over a results folder; other processes may commit results at the same time.
 
-    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller; a later pass merges
-    it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before compression. Inputs of a
-    compacted shard are deleted when its age exceeds `grace_seconds`, measured by `clock`.
+    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller, and a later pass
+    merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before compression. The
+    inputs of a compacted shard are deleted when the compacted shard is older than `grace_seconds` by `clock`.
     """
 
     folder: ResultsFolder
@@ -81,11 +82,11 @@ class Compaction:
     row_group_bytes: int = ROW_GROUP_BYTES
     grace_seconds: float = GRACE_SECONDS
     clock: Callable[[], float] = time.time
-    _entries: dict[str, Entry] = field(default_factory=dict, init=False)
+    _entries: dict[str, ShardEntry] = field(default_factory=dict, init=False)
     _damaged: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> CompactReport:
-        """Delete the inputs of earlier passes, then merge small shards; if the disk is full, no data is lost."""
+        """Delete the inputs of earlier passes, then merge small shards; no data is lost if the disk is full."""
         deleted = self._delete_inputs()
         removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")
@@ -125,10 +126,10 @@ class Compaction:
         return deleted
 
     def _candidates(self, inventory: Inventory) -> list[_Candidate]:
-        numbers, first = np.unique(inventory.row_column("shard"), return_index=True)
+        shard_numbers, first_rows = np.unique(inventory.row_column("shard"), return_index=True)
         candidates = []
-        for number, row in zip(numbers.tolist(), first.tolist(), strict=True):
-            shard = inventory.shards[number]
+        for shard_number, row in zip(shard_numbers.tolist(), first_rows.tolist(), strict=True):
+            shard = inventory.shards[shard_number]
             unit = inventory.units[inventory.row_column("unit")[row]]
             if shard not in self._entries:
                 continue  # another compaction deleted it
@@ -136,55 +137,60 @@ class Compaction:
                 _Candidate(
                     order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),
                     shard=shard,
-                    columns=inventory.shard_columns(number),
+                    columns=inventory.shard_columns(shard_number),
                     n_bytes=self._entries[shard].n_bytes,
-                    number=number,
+                    number=shard_number,
                 )
             )
         return sorted(candidates, key=lambda candidate: (candidate.order, candidate.shard))
 
     def _groups(self, inventory: Inventory) -> Iterator[list[_Candidate]]:
-        """Yield groups of inputs, each of which becomes one compacted shard of about the target size.
+        """Yield groups of inputs; each group becomes one compacted shard of about the target size.
 
-        All rows of an input go into the same output, so no output depends on another.
+        All rows of an input are written to the same compacted shard, so compacted shards do not depend on each other.
         """
-        by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
+        candidates_by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
             layout = (dataset, candidate.order[1], tuple(sorted(candidate.columns)))
-            by_layout.setdefault(layout, []).append(candidate)
-        for candidates in by_layout.values():
+            candidates_by_layout.setdefault(layout, []).append(candidate)
+        for candidates in candidates_by_layout.values():
             yield from self._groups_of_layout(candidates)
 
     def _groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
         min_bytes = 2 * self.target_bytes // 3
-        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < min_bytes]
-        small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
+        small_compacted = [
+            candidate for candidate in candidates if is_compacted(candidate.shard) and candidate.n_bytes < min_bytes
+        ]
+        small_compacted = sorted(small_compacted, key=lambda candidate: candidate.n_bytes)[:MAX_COMPACTED_INPUTS]
         group: list[_Candidate] = []
-        total = 0.0
-        for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
-            expected = item.n_bytes * (1.0 if is_compacted(item.shard) else _RATIO)
-            bound = self.target_bytes if total >= min_bytes else 2 * min_bytes
-            if group and total + expected > bound:
+        total_bytes = 0.0
+        for candidate in [
+            *small_compacted,
+            *(candidate for candidate in candidates if not is_compacted(candidate.shard)),
+        ]:
+            expected_bytes = candidate.n_bytes * (1.0 if is_compacted(candidate.shard) else _OUTPUT_RATIO)
+            max_bytes = self.target_bytes if total_bytes >= min_bytes else 2 * min_bytes
+            if group and total_bytes + expected_bytes > max_bytes:
                 yield group
-                group, total = [], 0.0
-            group.append(item)
-            total += expected
+                group, total_bytes = [], 0.0
+            group.append(candidate)
+            total_bytes += expected_bytes
         yield group
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
         contents = self._verified_contents(group)
-        intact = [item for item in group if item.shard in contents]
+        intact = [candidate for candidate in group if candidate.shard in contents]
         if len(intact) < 2:
             return 0, 0
-        inputs = {item.shard for item in intact}
+        inputs = {candidate.shard for candidate in intact}
         for shard in filter(is_compacted, tuple(inputs)):
-            # Shards that an input replaces may still exist, and must stay hidden.
+            # If an input is itself compacted, the shards that it replaced may still exist, and must stay hidden.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
         columns = stored_order(intact[0].columns)
-        rows = _sorted_rows(inventory, [item.number for item in intact])
-        loaded = {name: content for name, content in contents.items() if content is not None}
-        reader = RowReader(self.folder, contents=loaded)
+        rows = _sorted_rows(inventory, [candidate.number for candidate in intact])
+        contents_in_memory = {name: content for name, content in contents.items() if content is not None}
+        reader = RowReader(self.folder, contents=contents_in_memory)
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.open_compacted_shard(dataset) as stream:
@@ -193,10 +199,10 @@ class Compaction:
         return len(intact), n_rows
 
     def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
-        """Hash inputs, several at once, leaving damaged and deleted ones out.
+        """Hash the inputs, several at once, and return their contents by name, without damaged and deleted inputs.
 
-        Contents of small shards in an object store are kept in memory, because reading one again takes another round
-        trip.
+        The content is None except for small shards in an object store. These are kept in memory, because reading one
+        again takes another round trip.
         """
 
         def verify(shard: str) -> bytes | ShardDamagedError | FileNotFoundError | None:
@@ -209,25 +215,28 @@ class Compaction:
             return None
 
         contents: dict[str, bytes | None] = {}
-        shards = [item.shard for item in group]
-        for shard, result in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
-            if isinstance(result, ShardDamagedError):
+        shards = [candidate.shard for candidate in group]
+        for shard, content in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
+            if isinstance(content, ShardDamagedError):
                 self._damaged.add(shard)
-            elif not isinstance(result, FileNotFoundError):  # otherwise another compaction deleted it
-                contents[shard] = result
+            elif not isinstance(content, FileNotFoundError):  # otherwise another compaction deleted it
+                contents[shard] = content
         return contents
 
 
 def _rank(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
-    """Return a sort key for ids, integers first. The two kinds have different column types, and never share a shard."""
+    """Return a sort key for ids of architectures: integers first, then text.
+
+    A shard has ids of one type only, because its column has one type.
+    """
     return isinstance(architecture, str), architecture
 
 
 def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
-    """Return the rows of some shards, in the order in which an export reads them."""
-    rows = np.concatenate([inventory.rows_of_shard(number) for number in shard_numbers])
-    units = [inventory.units[number] for number in inventory.row_column("unit")[rows].tolist()]
-    names = [(unit.key, *_rank(unit.architecture)) for unit in units]
-    rank = {name: number for number, name in enumerate(sorted(set(names)))}
-    numbers = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
-    return rows[np.lexsort([*numbers, np.array([rank[name] for name in names])])]
+    """Return the rows of some shards in the order in which an export reads them."""
+    rows = np.concatenate([inventory.rows_of_shard(shard_number) for shard_number in shard_numbers])
+    units = [inventory.units[unit_number] for unit_number in inventory.row_column("unit")[rows].tolist()]
+    unit_keys = [(unit.key, *_rank(unit.architecture)) for unit in units]
+    rank = {unit_key: index for index, unit_key in enumerate(sorted(set(unit_keys)))}
+    location_columns = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
+    return rows[np.lexsort([*location_columns, np.array([rank[unit_key] for unit_key in unit_keys])])]

@@ -1,13 +1,17 @@
-"""A cache of the shards' contents. A scan reads, and a resume hashes, only shards that are not in the cache.
+"""A cache of the identities of the shards' rows.
+
+A scan only reads shards that are not in the index, and a resume only hashes shards that the index does not list as
+verified.
 
 The shards are the source of truth, so the index can be deleted at any time. It consists of a few files in the results
-folder. Each is self-contained and ends with its own hash; damaged, partial and foreign files are ignored. An entry is
-valid only for a shard of the same name, size and mark (see `shards.backends.Entry`). Processes add files and never
-change one. Whoever adds a file also merges smaller ones into it, so a file is rewritten only when the index has
-doubled.
+folder. Each file is self-contained and ends with its own hash. Damaged, incomplete and foreign files are ignored. An
+entry is valid only for a shard with the same name, size and change marker (see `shards.backends.ShardEntry`). Processes
+add files and never change one. A process that adds a file also merges smaller files into it, so an entry is rewritten
+only when the number of entries has doubled.
 
-An entry also records whether the shard's bytes were hashed and matched its name. If a file was changed within seconds
-before it was hashed, a further change may leave its modification time unchanged, so it does not count as verified.
+An entry also records whether the shard is verified, which means that its bytes were hashed and the hash matched its
+name. A file that changed within seconds before it was hashed does not count as verified, because a further change may
+leave its modification time unchanged.
 """
 
 import hashlib
@@ -22,100 +26,113 @@ import pyarrow as pa
 from robust201.core.errors import StorageError
 from robust201.core.files import atomic_write, open_file
 from robust201.shards.arrow_arrays import empty_table
-from robust201.shards.backends import Entry
-from robust201.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
+from robust201.shards.backends import ShardEntry
+from robust201.shards.catalogue import (
+    SCHEMA,
+    Catalogue,
+    concat_catalogues,
+    count_rows,
+    drop_shards,
+    select_unchanged,
+    verified_names,
+)
 
 _MAGIC = b"robust201 index 1\n"
 _DIGEST_BYTES = 32
 MAX_INDEX_BYTES = 4 << 30
-"""Maximum size of an index file that is read: millions of rows take a few hundred megabytes."""
+"""Maximum size of an index file. Millions of rows take a few hundred megabytes."""
 
 MIN_ROWS = 1000
-"""Minimum number of rows that are worth an index file; fewer are read again."""
+"""Minimum number of rows in an index file. Reading fewer rows again is cheap."""
 
 
 @dataclass(frozen=True)
 class _Segment:
     path: Path
-    known: Catalogue
+    catalogue: Catalogue
     is_mostly_stale: bool
 
 
 class Index:
-    """The index of one results folder, whose own folder need not exist."""
+    """The index of one results folder; the folder `index` need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._segments: list[_Segment] = []
 
-    def load(self, entries: Sequence[Entry], must_be_verified: Collection[str] = ()) -> Catalogue:
-        """Return the known contents of the shards in a listing, each once, in any order.
+    def load(self, entries: Sequence[ShardEntry], must_be_verified: Collection[str] = ()) -> Catalogue:
+        """Return a catalogue of the listed shards that are in the index, without duplicates, in any order.
 
-        Names in `must_be_verified` are known only if their bytes were verified.
+        Shards named in `must_be_verified` are returned only if they are verified.
         """
         if not entries:  # then the next `add` replaces all files
             paths = self._folder.glob("*.index")
             self._segments = [_Segment(path, empty_table(SCHEMA), is_mostly_stale=True) for path in paths]
             return empty_table(SCHEMA)
         self._segments = []
-        taken: set[str] = set()
-        stored_by_path = {path: _read(path) for path in sorted(self._folder.glob("*.index"))}
+        used_names: set[str] = set()
+        catalogues_by_path = {path: _read_catalogue(path) for path in sorted(self._folder.glob("*.index"))}
         # If one file has an unverified entry of a shard and another has a verified one, the verified one is used.
-        verified = set(must_be_verified).union(*(verified_names(stored, entries) for stored in stored_by_path.values()))
-        for path, stored in stored_by_path.items():
-            known = matching(stored, entries, verified, taken)
-            self._segments.append(_Segment(path, known, 2 * len(known) <= len(stored)))
-        return join(segment.known for segment in self._segments)
+        verified = set(must_be_verified).union(
+            *(verified_names(file_catalogue, entries) for file_catalogue in catalogues_by_path.values())
+        )
+        for path, file_catalogue in catalogues_by_path.items():
+            catalogue = select_unchanged(file_catalogue, entries, verified, used_names)
+            self._segments.append(_Segment(path, catalogue, 2 * len(catalogue) <= len(file_catalogue)))
+        return concat_catalogues(segment.catalogue for segment in self._segments)
 
-    def add(self, new: Catalogue) -> None:
-        """Store the contents of shards that `load` did not return, unless they are few or the folder is read-only."""
-        n_rows = count_rows(new)
+    def add(self, new_catalogue: Catalogue) -> None:
+        """Store a catalogue of shards that `load` did not return.
+
+        Do nothing if they have fewer than `MIN_ROWS` rows, or if the folder is read-only.
+        """
+        n_rows = count_rows(new_catalogue)
         if n_rows < MIN_ROWS:
             return
-        absorbed, parts = [], [new]
-        for segment in sorted(self._segments, key=lambda segment: count_rows(segment.known)):
-            size = count_rows(segment.known)
-            if segment.is_mostly_stale or size <= n_rows:
-                absorbed.append(segment.path)
-                parts.append(segment.known)
-                n_rows += size
+        absorbed_paths, catalogues = [], [new_catalogue]
+        for segment in sorted(self._segments, key=lambda segment: count_rows(segment.catalogue)):
+            n_segment_rows = count_rows(segment.catalogue)
+            if segment.is_mostly_stale or n_segment_rows <= n_rows:
+                absorbed_paths.append(segment.path)
+                catalogues.append(segment.catalogue)
+                n_rows += n_segment_rows
         # The shards are the source of truth: if the index cannot be written, only time is lost.
         with suppress(StorageError):
-            path = _write(self._folder, join(parts))
-            for old in absorbed:
-                if old != path:
+            path = _write_catalogue(self._folder, concat_catalogues(catalogues))
+            for absorbed_path in absorbed_paths:
+                if absorbed_path != path:
                     with suppress(OSError):
-                        old.unlink()
+                        absorbed_path.unlink()
 
     def forget(self, shards: Collection[str]) -> None:
-        """Drop the entries of damaged shards, so that the next resume hashes them."""
+        """Remove the entries of some shards, so that the next resume reads and hashes these shards."""
         for path in sorted(self._folder.glob("*.index")) if shards else ():
-            stored = _read(path)
-            remaining = without(stored, shards)
-            if len(remaining) < len(stored):
-                # Dropping these entries is more important than keeping the others: if writing fails, delete the file.
+            catalogue = _read_catalogue(path)
+            remaining = drop_shards(catalogue, shards)
+            if len(remaining) < len(catalogue):
+                # If writing fails, the file is deleted: removing these entries matters more than keeping the others.
                 with suppress(StorageError):
-                    _write(self._folder, remaining)
+                    _write_catalogue(self._folder, remaining)
                 with suppress(OSError):
                     path.unlink()
 
 
-def _write(folder: Path, catalogue: Catalogue) -> Path:
+def _write_catalogue(folder: Path, catalogue: Catalogue) -> Path:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_table(catalogue)  # chunk by chunk: joining the chunks would double the memory
-    body = sink.getvalue()
+    stream_bytes = sink.getvalue()
     digest = hashlib.sha256(_MAGIC)
-    digest.update(body)
+    digest.update(stream_bytes)
     path = folder / f"{digest.hexdigest()[:16]}.index"
     with atomic_write(path) as stream:
         stream.write(_MAGIC)
-        stream.write(body)
+        stream.write(stream_bytes)
         stream.write(digest.digest())
     return path
 
 
-def _read(path: Path) -> Catalogue:
+def _read_catalogue(path: Path) -> Catalogue:
     """Read an index file; return an empty catalogue if it is incomplete, foreign or deleted."""
     try:
         with open_file(path, MAX_INDEX_BYTES) as stream:
@@ -125,9 +142,9 @@ def _read(path: Path) -> Catalogue:
             content = stream.read(os.fstat(stream.fileno()).st_size)
     except OSError:
         return empty_table(SCHEMA)  # another process has merged it
-    body = memoryview(content)[:-_DIGEST_BYTES]
-    if hashlib.sha256(body).digest() != content[-_DIGEST_BYTES:]:
+    stream_bytes = memoryview(content)[:-_DIGEST_BYTES]
+    if hashlib.sha256(stream_bytes).digest() != content[-_DIGEST_BYTES:]:
         return empty_table(SCHEMA)
-    with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(body)[len(_MAGIC) :])) as reader:
+    with pa.ipc.open_stream(pa.BufferReader(pa.py_buffer(stream_bytes)[len(_MAGIC) :])) as reader:
         table = reader.read_all()
     return table if table.schema.equals(SCHEMA) else empty_table(SCHEMA)

@@ -1,6 +1,6 @@
-"""The evaluations in a results folder: a few NumPy columns and a dictionary of unit ids.
+"""The inventory: all evaluations in a results folder, as NumPy columns and a dictionary of unit ids.
 
-1.6 million evaluations take less than 200 MB: 33 bytes per row, and about 400 per unit.
+An inventory takes 33 bytes per row and about 400 bytes per unit, so 1.6 million evaluations take less than 200 MB.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ from robust201.tasks.columns import requested_columns
 
 
 class Slice(NamedTuple):
-    """One row of the inventory: image positions [start, stop), and the row's number."""
+    """One row of the inventory: the image positions [start, stop), and the row's index."""
 
     start: int
     stop: int
@@ -35,40 +35,45 @@ class Slice(NamedTuple):
 
 
 def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Choose disjoint slices that cover the most images, and among those the fewest slices; sorted by start.
+    """Return the disjoint slices that cover the most images, sorted by start.
 
-    They must be disjoint, because sums over overlapping parts would count images twice. The input is sorted by start,
-    stop and shard name; of equal slices the first is chosen.
+    Slices must be disjoint, because sums over overlapping slices would count images twice. If several choices cover
+    equally many images, the one with the fewest slices is returned. The input must be sorted by start, stop and shard
+    name. Of slices with equal ranges, the first is chosen.
     """
     if len(slices) <= 1:
         return tuple(slices)
     # Weighted interval scheduling: best[i] is the best choice among the slices that start at or after slices[i].
     best: list[tuple[int, int, tuple[Slice, ...]]] = [(0, 0, ())] * (len(slices) + 1)
-    starts = [item.start for item in slices]
+    starts = [image_slice.start for image_slice in slices]
     for i in range(len(slices) - 1, -1, -1):
-        item = slices[i]
-        following = bisect_left(starts, item.stop)
-        images, negative_count, rest = best[following]
-        taken = images + item.stop - item.start, negative_count - 1, (item, *rest)
-        best[i] = taken if taken[:2] >= best[i + 1][:2] else best[i + 1]
+        image_slice = slices[i]
+        next_index = bisect_left(starts, image_slice.stop)
+        n_images, negative_count, following_slices = best[next_index]
+        with_slice = (
+            n_images + image_slice.stop - image_slice.start,
+            negative_count - 1,
+            (image_slice, *following_slices),
+        )
+        best[i] = with_slice if with_slice[:2] >= best[i + 1][:2] else best[i + 1]
     return best[0][2]
 
 
 def gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
-    """Return the ranges of [0, n_images) that disjoint slices do not cover, sorted."""
-    open_ranges, position = [], 0
-    for item in slices:
-        if item.start > position:
-            open_ranges.append((position, item.start))
-        position = item.stop
+    """Return the sorted ranges of image positions in [0, n_images) that disjoint slices do not cover."""
+    uncovered, position = [], 0
+    for image_slice in slices:
+        if image_slice.start > position:
+            uncovered.append((position, image_slice.start))
+        position = image_slice.stop
     if position < n_images:
-        open_ranges.append((position, n_images))
-    return open_ranges
+        uncovered.append((position, n_images))
+    return uncovered
 
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """All rows of one evaluation, which is a unit at a strength."""
+    """All rows of one evaluation, that is, of one unit at one strength."""
 
     unit: StoredUnit
     strength: float
@@ -77,7 +82,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of an inventory: shards by name, their measurement columns, units, and columns over all rows."""
+    """Contents of an inventory: names of shards, measurement columns of each shard, units, and columns of all rows."""
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
@@ -86,11 +91,11 @@ class Contents:
 
 
 class Inventory:
-    """Finished evaluations and parts of a results folder, at the time of its scan.
+    """Finished evaluations and parts in a results folder, at the time of its scan.
 
-    `damage` describes the fault of each of the `damaged` shards in one line; the inventory does not contain their rows.
-    `superseded` shards still exist, but are replaced by a compacted one. `hashed` is whether the scan hashed every
-    shard of the inventory and each hash matched its shard's name.
+    `damage` maps the name of each damaged shard to a line that describes the fault. The inventory does not contain rows
+    of damaged shards. `superseded` are names of shards that still exist but are replaced by a compacted shard. `hashed`
+    is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
     """
 
     def __init__(
@@ -113,8 +118,8 @@ class Inventory:
         self._rows = _sorted(contents.rows)
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
         self._n_images = to_numpy(self._units.columns["n_images"])
-        self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
-        self._complete: dict[frozenset[str], tuple[tuple[float, ...], list[int]]] = {}
+        self._cached_slices: tuple[str, dict[float, list[Slice]]] = ("", {})
+        self._complete_strengths_cache: dict[frozenset[str], tuple[tuple[float, ...], list[int]]] = {}
         self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
 
     def __len__(self) -> int:
@@ -122,15 +127,15 @@ class Inventory:
 
     @cached_property
     def units(self) -> list[StoredUnit]:
-        """Units of the rows, one object each, indexed by the column ``unit``."""
+        """Units of the rows as objects; the row column ``unit`` contains indices into this list."""
         return list(self._units)
 
-    def unit_columns(self, numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
-        """Return fields of some `units` as columns, architectures as text, without creating an object per unit."""
-        taken = {name: column.take(from_numpy(numbers)) for name, column in self._units.columns.items()}
+    def unit_columns(self, unit_numbers: NDArray[np.int64]) -> dict[str, pa.Array]:
+        """Return the fields of some units as columns, without creating an object per unit; architectures are text."""
+        columns = {name: column.take(from_numpy(unit_numbers)) for name, column in self._units.columns.items()}
         return {
             name: column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            for name, column in taken.items()
+            for name, column in columns.items()
         }
 
     @cached_property
@@ -138,23 +143,23 @@ class Inventory:
         """Distinct (dataset, protocol) pairs of units, and the index of each unit's pair."""
         dataset, protocol = (self._units.columns[name].dictionary_encode() for name in ("dataset", "protocol"))
         codes = to_numpy(dataset.indices).astype(np.int64) * len(protocol.dictionary) + to_numpy(protocol.indices)
-        _, first, pair = np.unique(codes, return_index=True, return_inverse=True)
-        names = (column.take(from_numpy(first)).to_pylist() for column in (dataset, protocol))
-        return list(zip(*names, strict=True)), pair.astype(np.int64)
+        _, first_units, pair_of_unit = np.unique(codes, return_index=True, return_inverse=True)
+        pair_columns = (column.take(from_numpy(first_units)).to_pylist() for column in (dataset, protocol))
+        return list(zip(*pair_columns, strict=True)), pair_of_unit.astype(np.int64)
 
     @cached_property
-    def _numbers(self) -> dict[str, int]:
+    def _unit_numbers(self) -> dict[str, int]:
         return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
 
     def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """Return the indices of units in `units`; -1 for units without a row."""
+        """Return the indices in `units` of some unit ids; -1 for units without a row."""
         stored = self._units.columns["unit_id"].cast(pa.binary())
         indices = pc.index_in(from_bytes(unit_ids), value_set=stored)
         return to_numpy(indices, fill=-1).astype(np.int64)
 
     @cached_property
     def n_evaluations(self) -> int:
-        """Number of complete evaluations, whatever they measured."""
+        """Number of complete evaluations, with any measurements."""
         return len(self._complete_evaluations(frozenset())[0])
 
     @property
@@ -166,9 +171,9 @@ class Inventory:
     def _group_starts(self) -> NDArray[np.int32]:
         """Index of the first row of each evaluation, followed by the number of rows."""
         unit, strength = self._rows["unit"], self._rows["strength"]
-        new = np.ones(len(unit) + 1, dtype=bool)
-        new[1:-1] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
-        return np.flatnonzero(new).astype(np.int32)
+        starts_evaluation = np.ones(len(unit) + 1, dtype=bool)
+        starts_evaluation[1:-1] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
+        return np.flatnonzero(starts_evaluation).astype(np.int32)
 
     @property
     def _has_single_rows(self) -> bool:
@@ -176,72 +181,81 @@ class Inventory:
         return len(self._group_starts) - 1 == len(self)
 
     def overlapping(self) -> Iterator[UnitGroup]:
-        """Yield evaluations whose rows cover an image more than once: duplicates, or a whole next to its parts."""
+        """Yield evaluations that have some images in several rows.
+
+        The rows may be duplicates, or a row with all images next to rows with some of them.
+        """
         if self._has_single_rows:
             return
-        lengths = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
-        totals = np.add.reduceat(lengths, self._group_starts[:-1])
+        n_images_of_rows = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
+        n_covered = np.add.reduceat(n_images_of_rows, self._group_starts[:-1])
         n_images = self._n_images[self._rows["unit"][self._group_starts[:-1]]]
-        for number in np.flatnonzero(totals > n_images).tolist():
-            first, stop = self._group_starts[number : number + 2].tolist()
-            unit = self.units[int(self._rows["unit"][first])]
-            yield UnitGroup(unit, float(self._rows["strength"][first]), tuple(self._slices(first, stop)))
+        for evaluation in np.flatnonzero(n_covered > n_images).tolist():
+            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            unit = self.units[int(self._rows["unit"][first_row])]
+            yield UnitGroup(unit, float(self._rows["strength"][first_row]), tuple(self._slices(first_row, end_row)))
 
-    def _slices(self, first: int, stop: int) -> list[Slice]:
-        starts, stops = (self._rows[name][first:stop].tolist() for name in ("start", "stop"))
-        return list(map(Slice, starts, stops, range(first, stop)))
+    def _slices(self, first_row: int, end_row: int) -> list[Slice]:
+        starts, stops = (self._rows[name][first_row:end_row].tolist() for name in ("start", "stop"))
+        return list(map(Slice, starts, stops, range(first_row, end_row)))
 
-    def _by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
-        if self._last[0] != unit_id:
-            number = self._numbers.get(unit_id)
-            by_strength: dict[float, list[Slice]] = {}
-            if number is not None:
-                first, stop = self._offsets[number : number + 2].tolist()
-                strengths = self._rows["strength"][first:stop].tolist()
-                pairs = zip(strengths, self._slices(first, stop), strict=True)
-                by_strength = {s: [item for _, item in group] for s, group in groupby(pairs, itemgetter(0))}
-            self._last = unit_id, by_strength
-        return self._last[1]
+    def _slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
+        if self._cached_slices[0] != unit_id:
+            unit_number = self._unit_numbers.get(unit_id)
+            slices_by_strength: dict[float, list[Slice]] = {}
+            if unit_number is not None:
+                first_row, end_row = self._offsets[unit_number : unit_number + 2].tolist()
+                strengths = self._rows["strength"][first_row:end_row].tolist()
+                strength_slices = zip(strengths, self._slices(first_row, end_row), strict=True)
+                slices_by_strength = {
+                    strength: [row_slice for _, row_slice in group]
+                    for strength, group in groupby(strength_slices, itemgetter(0))
+                }
+            self._cached_slices = unit_id, slices_by_strength
+        return self._cached_slices[1]
 
-    def _usable(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
-        rows = self._by_strength(unit.id).get(strength, [])
-        return [item for item in rows if columns <= self._shard_columns[self._rows["shard"][item.row]]]
+    def _usable_slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
+        slices = self._slices_by_strength(unit.id).get(strength, [])
+        return [row_slice for row_slice in slices if columns <= self._shard_columns[self._rows["shard"][row_slice.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Return the rows that make up an evaluation: they have the required columns, and cover every image once.
+        """Return rows that have the required columns and together cover each image of an evaluation once.
 
-        If there is a row for the whole evaluation, it is returned; of several, the first by shard name. Raises
-        IncompleteError if images are missing.
+        If there is a row with all images, only this row is returned. If there are several, the first by shard name is
+        returned. Raises IncompleteError if images are missing.
         """
-        cover = choose_slices(self._usable(unit, strength, columns))
-        missing = gaps(cover, unit.n_images)
+        chosen = choose_slices(self._usable_slices(unit, strength, columns))
+        missing = gaps(chosen, unit.n_images)
         if missing:
             raise IncompleteError(
-                f"Reading values failed for {unit.label} at {strength:g}: expected images 0:{unit.n_images}, "
-                f"missing {', '.join(f'{start}:{stop}' for start, stop in missing)}. Run the sweep to the end."
+                f"Reading values failed for {unit.label} at {strength:g}: of images 0:{unit.n_images}, results of "
+                f"{', '.join(f'{start}:{stop}' for start, stop in missing)} are missing. Run the sweep to the end."
             )
-        return cover
+        return chosen
 
     def single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
-        """Return the rows of units by strength if each evaluation has exactly one row, with all images and columns.
+        """Return the rows of units, by unit and strength, if each evaluation is exactly one row with all images.
 
-        Return None if some evaluation has no row or several, which `slices` must choose among.
+        Return None if an evaluation has no row, several rows, or a row without all columns. In that case `slices` must
+        choose the rows.
         """
         ids = np.array([unit.id.encode() for unit in units], dtype=np.bytes_)
-        number = self.find(ids)
+        unit_numbers = self.find(ids)
         n_strengths = np.array([len(unit.strengths) for unit in units])
-        if (number < 0).any() or (self._offsets[number + 1] - self._offsets[number] != n_strengths).any():
+        if (unit_numbers < 0).any() or (
+            self._offsets[unit_numbers + 1] - self._offsets[unit_numbers] != n_strengths
+        ).any():
             return None
-        first = np.cumsum(n_strengths) - n_strengths
-        rows = np.repeat(self._offsets[number] - first, n_strengths) + np.arange(n_strengths.sum())
+        first_evaluations = np.cumsum(n_strengths) - n_strengths
+        rows = np.repeat(self._offsets[unit_numbers] - first_evaluations, n_strengths) + np.arange(n_strengths.sum())
         n_images = np.repeat([unit.n_images for unit in units], n_strengths)
         has_columns = self._have_columns(columns)[rows]
         strengths = np.array([strength for unit in units for strength in unit.strengths])
-        is_whole = (self._rows["start"][rows] == 0) & (self._rows["stop"][rows] == n_images) & has_columns
-        return rows if (is_whole & (self._rows["strength"][rows] == strengths)).all() else None
+        is_complete = (self._rows["start"][rows] == 0) & (self._rows["stop"][rows] == n_images) & has_columns
+        return rows if (is_complete & (self._rows["strength"][rows] == strengths)).all() else None
 
     def _have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
-        """Return whether each row has some columns."""
+        """Return for each row whether it has all of `columns`."""
         shard_has_columns = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
         row_has_columns: NDArray[np.bool_] = shard_has_columns[self._rows["shard"]]
         return row_has_columns
@@ -256,88 +270,98 @@ class Inventory:
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
     def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
-        """Return whether units of one key are complete at a strength, without an object for each known unit."""
+        """Return for units of one key whether they are complete at a strength, without creating an object per unit."""
         if not units:
             return []
-        numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
-        counts = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
-        complete: list[bool] = (np.append(counts, 0)[numbers] > 0).tolist()  # index -1 is for units without a row
-        return complete
+        unit_numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
+        n_complete = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
+        are_complete: list[bool] = (
+            np.append(n_complete, 0)[unit_numbers] > 0
+        ).tolist()  # index -1 is for units without a row
+        return are_complete
 
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
-        """Return for each of `units` the number of some strengths that are complete, with all of some columns."""
+        """Return for each of `units` the number of `strengths` that are complete with all of `columns`."""
         unit, strength = self._complete_evaluations(columns)
         return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
-        """Return a unit's strengths at which rows with all columns cover every image, ascending."""
-        number = self._numbers.get(unit.id)
-        if number is None:
+        """Return the strengths, ascending, at which a unit's rows with all of `columns` cover every image."""
+        unit_number = self._unit_numbers.get(unit.id)
+        if unit_number is None:
             return ()
-        if columns not in self._complete:
-            numbers, strength = self._complete_evaluations(columns)
-            firsts = np.searchsorted(numbers, np.arange(len(self._units) + 1))
-            # There are many rows, but few distinct strengths: sharing the objects reduces the memory to a quarter.
-            values, indices = np.unique(strength, return_inverse=True)
-            strengths = tuple(map(values.tolist().__getitem__, indices.tolist()))
-            self._complete[columns] = strengths, firsts.tolist()
-        strengths, offsets = self._complete[columns]
-        return strengths[offsets[number] : offsets[number + 1]]
+        if columns not in self._complete_strengths_cache:
+            unit_of_evaluation, strength_of_evaluation = self._complete_evaluations(columns)
+            offsets_of_units = np.searchsorted(unit_of_evaluation, np.arange(len(self._units) + 1))
+            # There are many rows but few distinct strengths, so sharing float objects reduces memory to a quarter.
+            distinct_strengths, indices = np.unique(strength_of_evaluation, return_inverse=True)
+            strengths = tuple(map(distinct_strengths.tolist().__getitem__, indices.tolist()))
+            self._complete_strengths_cache[columns] = strengths, offsets_of_units.tolist()
+        strengths, offsets = self._complete_strengths_cache[columns]
+        return strengths[offsets[unit_number] : offsets[unit_number + 1]]
 
     def _complete_evaluations(self, columns: frozenset[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Return unit and strength of the complete evaluations; only evaluations in parts are checked one by one."""
+        """Return the unit indices and strengths of the evaluations that are complete with all of `columns`.
+
+        Only evaluations that consist of parts are checked one by one.
+        """
         if columns in self._evaluations:
             return self._evaluations[columns]
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
         has_columns = self._have_columns(columns)
-        firsts = self._group_starts[:-1]
-        whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
-        complete = whole & has_columns
-        if self._has_single_rows and complete.all():  # not copied
+        first_rows = self._group_starts[:-1]
+        has_all_images = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
+        is_complete = has_all_images & has_columns
+        if self._has_single_rows and is_complete.all():  # avoids a copy of the columns
             self._evaluations[columns] = self._rows["unit"], self._rows["strength"]
             return self._evaluations[columns]
-        complete = np.logical_or.reduceat(complete, firsts)
-        for number in np.flatnonzero(~complete).tolist():
-            first, stop = self._group_starts[number : number + 2].tolist()
-            usable = [item for item in self._slices(first, stop) if has_columns[item.row]]
-            n_images = int(self._n_images[self._rows["unit"][first]])
-            complete[number] = not gaps(choose_slices(usable), n_images)
-        complete_firsts = firsts[complete]
-        self._evaluations[columns] = self._rows["unit"][complete_firsts], self._rows["strength"][complete_firsts]
+        is_complete = np.logical_or.reduceat(is_complete, first_rows)
+        for evaluation in np.flatnonzero(~is_complete).tolist():
+            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            usable_slices = [row_slice for row_slice in self._slices(first_row, end_row) if has_columns[row_slice.row]]
+            n_images = int(self._n_images[self._rows["unit"][first_row]])
+            is_complete[evaluation] = not gaps(choose_slices(usable_slices), n_images)
+        complete_rows = first_rows[is_complete]
+        self._evaluations[columns] = self._rows["unit"][complete_rows], self._rows["strength"][complete_rows]
         return self._evaluations[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """Return the parts that complete a unit; strengths with the same missing images share parts."""
+        """Return the parts that a unit still needs; strengths that lack the same images are in one part."""
         columns = required_unit_columns(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
-        if unit.id not in self._numbers:
+        if unit.id not in self._unit_numbers:
             return (Part(unit, unit.strengths, 0, unit.n_images),)
-        strengths_of: dict[tuple[int, int], list[float]] = {}
+        strengths_by_range: dict[tuple[int, int], list[float]] = {}
         for strength in unit.strengths:
-            for gap in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
-                strengths_of.setdefault(gap, []).append(strength)
-        return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
+            for image_range in gaps(choose_slices(self._usable_slices(unit, strength, columns)), unit.n_images):
+                strengths_by_range.setdefault(image_range, []).append(strength)
+        return tuple(
+            Part(unit, tuple(strengths), *image_range) for image_range, strengths in sorted(strengths_by_range.items())
+        )
 
     def foreign(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:
-        """Return the number of evaluations outside of a plan's units, by protocol digest."""
-        counts: Counter[str] = Counter()
+        """Return the number of evaluations whose units are not in a plan, by protocol digest."""
+        n_evaluations: Counter[str] = Counter()
         if len(self):
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
             is_foreign[self.find(plan_unit_ids)] = False  # index -1 is for units without a row
-            per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
+            n_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
             foreign = np.flatnonzero(is_foreign[:-1])
             protocols = self._units.columns["protocol"].take(from_numpy(foreign)).to_pylist()
-            for protocol, count in zip(protocols, per_unit[foreign].tolist(), strict=True):
-                counts[protocol] += count
-        return dict(counts)
+            for protocol, n in zip(protocols, n_of_unit[foreign].tolist(), strict=True):
+                n_evaluations[protocol] += n
+        return dict(n_evaluations)
 
     def protocol_digests(self) -> frozenset[str]:
         return frozenset(self._units.columns["protocol"].unique().to_pylist())
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Return a protocol's payload, empty if the folder lacks it. Raises StorageError if its file is damaged."""
+        """Return a protocol's payload, or an empty mapping if the folder does not have it.
+
+        Raises StorageError if the protocol's file is damaged.
+        """
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
         if path is None or not path.is_file():
             return {}
@@ -349,7 +373,7 @@ class Inventory:
         if not is_valid:
             raise StorageError(
                 f"Reading a protocol failed for {path}: its content does not match the digest in its name. "
-                "Delete the file, and run the sweep again: that rewrites it."
+                "Delete the file, and run the sweep again, which writes the file again."
             )
         return dict(payload)
 
@@ -358,9 +382,9 @@ class Inventory:
         return self.shards[self._rows["shard"][row]], int(self._rows["position"][row])
 
     def locate_rows(self, rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int32]]:
-        """Return names of shards, and for each row the index of its shard's name and its position in the shard."""
-        numbers, shard = np.unique(self._rows["shard"][rows], return_inverse=True)
-        names = tuple(self.shards[number] for number in numbers.tolist())
+        """Return names of shards, and for each row the index of its shard's name, and its position in the shard."""
+        shard_numbers, shard = np.unique(self._rows["shard"][rows], return_inverse=True)
+        names = tuple(self.shards[number] for number in shard_numbers.tolist())
         return names, shard.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
@@ -371,7 +395,7 @@ class Inventory:
         return self._shard_columns[shard_number]
 
     def rows_of_shard(self, shard_number: int) -> NDArray[np.int32]:
-        """Return the inventory's rows of a shard, in file order, by the shard's index in `shards`."""
+        """Return the inventory's row indices of a shard, in file order; `shard_number` is an index in `shards`."""
         order, offsets = self._shard_index
         return order[offsets[shard_number] : offsets[shard_number + 1]]
 
@@ -382,7 +406,7 @@ class Inventory:
         return order, np.searchsorted(shard[order], np.arange(len(self.shards) + 1))
 
     def row_column(self, name: str) -> NDArray[Any]:
-        """Return one column over all rows, sorted by unit, strength, start, stop and shard.
+        """Return one column of all rows, which are sorted by unit, strength, start, stop and shard.
 
         ``unit`` and ``shard`` are indices into `units` and `shards`, and ``position`` is the row's position in its
         shard. The other columns are ``strength``, ``start``, ``stop`` and ``seconds``.
@@ -394,20 +418,23 @@ _ORDER = ("unit", "strength", "start", "stop", "shard", "position")
 
 
 def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Sort rows, unless they are sorted already, as in compacted shards; the input dictionary is emptied."""
+    """Return rows in sorted order, without a copy if they are sorted already, as in compacted shards.
+
+    If they are not, the input dictionary is emptied.
+    """
     is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
     for name in _ORDER:
         column = rows[name]
         if (is_tied & (column[1:] < column[:-1])).any():
             order = np.lexsort([rows[name] for name in reversed(_ORDER)])
-            # One column at a time, since all columns together may have a hundred megabytes.
+            # Columns are sorted one at a time, because all columns together may have a hundred megabytes.
             return {name: rows.pop(name)[order] for name in list(rows)}
         is_tied &= column[1:] == column[:-1]
     return rows
 
 
 def required_unit_columns(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
-    """Return the columns that a row of a unit must have: a measure's own, or those of the measurements."""
+    """Return the columns that a row of a unit must have: the unit's own if it is of a measure, or `measurements`'."""
     return frozenset(unit.columns) if unit.columns else required_columns(tuple(measurements))
 
 

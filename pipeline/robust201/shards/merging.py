@@ -17,9 +17,11 @@ _COPY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class MergeReport:
-    """The result of merging results folders: shards and protocols added to the target, and shards already present.
+    """The result of merging results folders.
 
-    Conflicts are damaged shards of the sources, which were not copied, and unequal duplicates in the target.
+    `added` is the number of shards that were copied, `present` the number of shards that the target already had, and
+    `protocols` the number of protocols that were copied. `conflicts` are damaged shards, which are not copied from a
+    source, and duplicates with different values in the target.
     """
 
     added: int
@@ -29,42 +31,46 @@ class MergeReport:
 
 
 def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
-    """Merge results folders into one, which is created if absent. Sources may overlap, and are not changed.
+    """Merge results folders into one target, which is created if it does not exist.
 
-    Names of shards are hashes of their content, so shards of the same name are equal. Each is verified before it is
-    linked (within a file system) or copied. The folders may have different storage backends. Raises InputError if a
-    source is not a results folder. If the disk is full, every shard copied so far is complete.
+    The sources may have shards in common, and are not changed. Names of shards contain the hash of their content, so
+    shards with the same name are equal. Each shard is verified before it is copied, or linked if both folders are on
+    the same file system. The folders may have different storage backends. If the disk becomes full, all shards copied
+    before are complete.
+
+    Raises:
+        InputError: a source is not a results folder.
     """
     folders = [ResultsFolder(source) for source in sources]
     for folder in folders:
         folder.check_format()
-    receiver = ResultsFolder(target)
-    receiver.create()
-    added = present = protocols = 0
+    target_folder = ResultsFolder(target)
+    target_folder.create()
+    n_added = n_present = n_protocols = 0
     conflicts: list[ShardFinding] = []
     for folder in folders:
-        if folder.root.resolve() == receiver.root.resolve():
+        if folder.root.resolve() == target_folder.root.resolve():
             continue
         inventory = scan(folder, verify="all", on_damage="report")
         conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
-        protocols += _receive_protocols(folder, receiver)
-        present_names = {entry.name for entry in receiver.backend.entries()}
+        n_protocols += _copy_protocols(folder, target_folder)
+        present_names = {entry.name for entry in target_folder.backend.entries()}
         for shard in inventory.shards:
             if shard in present_names:
-                present += 1
+                n_present += 1
             else:
-                _receive_shard(folder, receiver, shard)
-                added += 1
-        if isinstance(receiver.backend, LocalBackend):
+                _copy_shard(folder, target_folder, shard)
+                n_added += 1
+        if isinstance(target_folder.backend, LocalBackend):
             for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
-                fsync_folder(receiver.backend.path(dataset))  # links are durable only now
-    inventory = scan(receiver, verify="none", on_damage="report")
+                fsync_folder(target_folder.backend.path(dataset))  # new links survive a crash only after this
+    inventory = scan(target_folder, verify="none", on_damage="report")
     conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
-    conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
-    return MergeReport(added=added, present=present, protocols=protocols, conflicts=tuple(conflicts))
+    conflicts += find_unequal_duplicates(RowReader(target_folder), inventory)
+    return MergeReport(added=n_added, present=n_present, protocols=n_protocols, conflicts=tuple(conflicts))
 
 
-def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
+def _copy_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
     if isinstance(source.backend, LocalBackend) and isinstance(target.backend, LocalBackend):
         path = target.backend.path(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,20 +83,20 @@ def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> 
         else:
             return
     dataset, _, name = shard.partition("/")
-    with target.backend.writing(dataset) as new:
-        stream, start = HashingStream(new.stream), 0
-        while piece := source.backend.read(shard, start, start + _COPY_BYTES):
-            stream.write(piece)
-            start += len(piece)
+    with target.backend.open_new_shard(dataset) as new_file:
+        stream, start = HashingStream(new_file.stream), 0
+        while chunk := source.backend.read(shard, start, start + _COPY_BYTES):
+            stream.write(chunk)
+            start += len(chunk)
         source.check_hash(shard, stream.digest.hexdigest())
-        new.name = name
+        new_file.name = name
 
 
-def _receive_protocols(source: ResultsFolder, target: ResultsFolder) -> int:
-    received = 0
+def _copy_protocols(source: ResultsFolder, target: ResultsFolder) -> int:
+    n_copied = 0
     for path in sorted(source.protocols.glob("*.json")):
         if not (target.protocols / path.name).exists():
             with atomic_write(target.protocols / path.name) as stream:
                 stream.write(read_file(path, MAX_JSON_BYTES))
-            received += 1
-    return received
+            n_copied += 1
+    return n_copied

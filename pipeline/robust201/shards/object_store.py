@@ -1,11 +1,12 @@
 """Shards below a URL that fsspec supports, such as ``s3://bucket/prefix``; the only module that imports fsspec.
 
-A shard appears through one conditional PUT (``If-None-Match: *``), or for a large shard through a multipart upload
-whose completion has the same condition. So the object is there completely or not at all, and the first of several equal
-writers wins. If a store does not support the condition, an overwrite is harmless, since names contain the content's
-hash.
+A shard is written with one conditional PUT (``If-None-Match: *``), or, if it is large, with a multipart upload whose
+completion has the same condition. So an object exists completely or not at all, and the first of several writers of the
+same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name contains
+the hash of its content.
 
-The scheme's library finds credentials in the environment or in its own files; URLs must not contain any.
+The library of the URL's scheme finds credentials in the environment or in its own files. URLs must not contain
+credentials.
 """
 
 import errno
@@ -32,74 +33,74 @@ from robust201.shards.backends import (
     MAX_SHARD_BYTES,
     SHA_DIGITS,
     SHARD_NAME,
-    Entry,
     LocalBackend,
+    ShardEntry,
     is_compacted,
-    oversized,
     sha_of_name,
+    size_error,
 )
 
 PUT_STEPS = ("ready", "put")
 """Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
 
-_SETTLED_MARKS = ("ETag", "etag", "md5Hash", "generation")
-"""Properties that change with every change of an object; modification times are too coarse for that."""
-_MARKS = (*_SETTLED_MARKS, "mtime", "LastModified", "last_modified", "created")
-_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+_CHANGE_FIELDS = ("ETag", "etag", "md5Hash", "generation")
+"""Properties that change whenever an object changes. Modification times are too coarse for this."""
+_MARKER_FIELDS = (*_CHANGE_FIELDS, "mtime", "LastModified", "last_modified", "created")
+_TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 _RANGE_BYTES = 32 << 20
 _CONFLICT_ATTEMPTS = 6
-_EXTRAS = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
-_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
+_EXTRA_OF_SCHEME = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
+_SCHEMES_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
 """Schemes for which creating a folder would create a bucket."""
 _COMMON_SCHEMES = ("s3", "gs", "abfs", "file", "hdfs", "sftp")
 _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Check that shards may be stored below a URL, and return the URL in normalised form, for comparisons.
+    """Check that shards may be stored below a URL, and return the URL in a normalised form that can be compared.
 
     Raises:
-        ValueError: the URL is not suitable; the message explains why, without repeating a password.
+        ValueError: the URL is not suitable. The message explains why, without repeating a password.
     """
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, location = url.partition("://")
     if "::" in url:
         raise ValueError(
-            "expected a plain URL such as s3://bucket/prefix, got one of several joined by '::'. A cache in between "
-            "would hide the result files of other writers; name the store itself."
+            "expected one URL such as s3://bucket/prefix, got several URLs joined by '::'. A cache would hide the "
+            "result files of other writers. Use the URL of the store itself."
         )
-    authority = rest.partition("/")[0]
+    authority = location.partition("/")[0]
     # In Azure's URLs, `@` separates container and account.
     is_azure = re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url)
-    if re.search(":.*@", rest or url) or (scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure):
+    if re.search(":.*@", location or url) or (
+        scheme in _SCHEMES_WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure
+    ):
         raise ValueError(
-            "expected a URL without a user or password, got one with. Let the library find them in the environment or "
-            "in its own files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            "expected a URL without a user or password. Remove them: the library finds credentials in the environment, "
+            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its own files."
         )
     if re.search("[?#]", url) or not url.isprintable():
         raise ValueError(
-            "expected a URL of printable characters such as s3://bucket/prefix, got one with a query, a fragment or "
-            "an unprintable character. Leave out what begins with '?' or '#': options are set in the library's own "
-            "files."
+            "expected a URL such as s3://bucket/prefix, got a URL with a query ('?'), a fragment ('#') or an "
+            "unprintable character. Remove it, and set options in the library's own files."
         )
-    if not separator or not rest.strip("/"):
-        raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. A folder is file:///FOLDER.")
+    if not separator or not location.strip("/"):
+        raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. For a folder, write file:///FOLDER.")
     if scheme == "memory":
         raise ValueError(
-            "expected a store that all processes share, got memory://, which is separate in each process, so results "
-            "of workers would be lost. Name a store such as s3://bucket/prefix, or leave `shards` out to use the "
-            "results folder."
+            "expected a store that all processes share, but memory:// is separate in each process, so results of "
+            "workers would be lost. Use a store such as s3://bucket/prefix, or omit `shards` to use the results folder."
         )
     if scheme not in fsspec.available_protocols():
         raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _COMMON_SCHEMES)}")
-    if scheme in {"file", "local"} and not rest.startswith("/"):
-        raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
-    return f"{scheme}://{rest.rstrip('/')}"
+    if scheme in {"file", "local"} and not location.startswith("/"):
+        raise ValueError(f"expected an absolute path after file://, got {location!r}. Write file:///FOLDER.")
+    return f"{scheme}://{location.rstrip('/')}"
 
 
 def folder_of(url: str) -> Path | None:
-    """Return the folder of a ``file://`` URL; None for other URLs."""
-    scheme, _, rest = url.partition("://")
-    return Path(rest) if scheme in {"file", "local"} else None
+    """Return the folder that a ``file://`` URL refers to; None for other URLs."""
+    scheme, _, path = url.partition("://")
+    return Path(path) if scheme in {"file", "local"} else None
 
 
 class ObjectBackend:
@@ -126,18 +127,22 @@ class ObjectBackend:
                     filesystem, root = url_to_fs(self.url, use_listings_cache=False)
                 except ImportError as error:
                     scheme = self.url.partition("://")[0]
-                    extra = _EXTRAS.get(scheme)
-                    advice = f"it with pip install '{extra}'." if extra else f"what fsspec names: {error}"
+                    extra_requirement = _EXTRA_OF_SCHEME.get(scheme)
+                    advice = (
+                        f"Install it with pip install '{extra_requirement}'."
+                        if extra_requirement
+                        else f"Install the package that fsspec names: {error}"
+                    )
                     raise StorageLibraryError(
-                        f"Opening the results failed for {self.url}: expected the library for {scheme}://, got none "
-                        f"installed. Install {advice}"
+                        f"Opening the results failed for {self.url}: the library for {scheme}:// is not "
+                        f"installed. {advice}"
                     ) from error
                 except Exception as error:
-                    raise self._failed("Opening the results", self.url, error) from error
+                    raise self._storage_error("Opening the results", self.url, error) from error
                 self._opened = os.getpid(), filesystem, root.rstrip("/")
             return self._opened[1], self._opened[2]
 
-    def _call(self, doing: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
+    def _call(self, action: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
         """Call a function with the file system and the path of a shard, and convert its exceptions.
 
         The library has already retried transient errors.
@@ -146,26 +151,26 @@ class ObjectBackend:
         try:
             return function(filesystem, f"{root}/{shard}" if shard else root)
         except FileNotFoundError as error:
-            if _code(error) == "NoSuchBucket":
-                raise self._failed(doing, self.label(shard), error) from error
+            if _s3_error_code(error) == "NoSuchBucket":
+                raise self._storage_error(action, self.label(shard), error) from error
             raise
         except (FileExistsError, StorageError):
             raise
         except Exception as error:
-            raise self._failed(doing, self.label(shard), error) from error
+            raise self._storage_error(action, self.label(shard), error) from error
 
     @staticmethod
-    def _failed(doing: str, label: str, error: Exception) -> StorageError:
-        text = " ".join(str(error).split()).rstrip(".")
+    def _storage_error(action: str, label: str, error: Exception) -> StorageError:
+        details = " ".join(str(error).split()).rstrip(".")
         return StorageError(
-            f"{doing} failed for {label}: expected the store to answer, got {type(error).__name__}"
-            f"{': ' + text if text else ''}. {_advice(error)} Then run the same command again; finished work is kept."
+            f"{action} failed for {label}: {type(error).__name__}{': ' + details if details else ''}. "
+            f"{_advice(error)} Then run the same command again; finished work is kept."
         )
 
     def label(self, shard: str) -> str:
         return f"{self.url}/{shard}" if shard else self.url
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ShardEntry]:
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
             files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
@@ -177,49 +182,55 @@ class ObjectBackend:
             return []  # nothing was written yet
         _, root = self._filesystem()
         entries = []
-        for path, info in files.items():
+        for path, properties in files.items():
             dataset, _, name = path.removeprefix(f"{root}/").rpartition("/")
             if "/" not in dataset and dataset and SHARD_NAME.fullmatch(name):
-                mark = next((f"{field} {info[field]}" for field in _MARKS if info.get(field)), "")
-                entries.append(Entry(f"{dataset}/{name}", int(info["size"]), mark, _modified(info)))
+                change_marker = next(
+                    (f"{field} {properties[field]}" for field in _MARKER_FIELDS if properties.get(field)), ""
+                )
+                entries.append(
+                    ShardEntry(
+                        f"{dataset}/{name}", int(properties["size"]), change_marker, _modification_time(properties)
+                    )
+                )
         return sorted(entries, key=lambda entry: entry.name)
 
-    def settled(self, entries: Iterable[Entry]) -> set[str]:
-        return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
+    def find_settled(self, entries: Iterable[ShardEntry]) -> set[str]:
+        return {entry.name for entry in entries if entry.change_marker.partition(" ")[0] in _CHANGE_FIELDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         if stop is not None:
             return self._read_range(shard, start, stop)
-        pieces, n_bytes = [], 0
-        for piece in self._pieces(shard, start):
-            pieces.append(piece)
-            n_bytes += len(piece)
+        chunks, n_bytes = [], 0
+        for chunk in self._iter_chunks(shard, start):
+            chunks.append(chunk)
+            n_bytes += len(chunk)
             if n_bytes > MAX_SHARD_BYTES:
-                raise oversized(self.label(shard))
-        return b"".join(pieces)
+                raise size_error(self.label(shard))
+        return b"".join(chunks)
 
     def _read_range(self, shard: str, start: int, stop: int) -> bytes:
         def cat(filesystem: Any, path: str) -> bytes:
             try:
                 return bytes(filesystem.cat_file(path, start=start, end=stop))
             except OSError as error:
-                if _code(error) == "InvalidRange":
+                if _s3_error_code(error) == "InvalidRange":
                     return b""
                 raise
 
         return self._call("Reading", shard, cat) if stop > start else b""
 
-    def _pieces(self, shard: str, start: int = 0) -> Iterator[bytes]:
-        """Yield a shard's bytes from a position to its end, in ranges, without requesting its size."""
+    def _iter_chunks(self, shard: str, start: int = 0) -> Iterator[bytes]:
+        """Yield a shard's bytes from `start` to the end in chunks of `_RANGE_BYTES`, without requesting the size."""
         while True:
-            piece = self._read_range(shard, start, start + _RANGE_BYTES)
-            yield piece
-            start += len(piece)
-            if len(piece) < _RANGE_BYTES:
+            chunk = self._read_range(shard, start, start + _RANGE_BYTES)
+            yield chunk
+            start += len(chunk)
+            if len(chunk) < _RANGE_BYTES:
                 return
 
     def source(self, shard: str) -> BinaryIO:
-        """Open a shard for a Parquet reader: a small shard is read whole, a compacted one on request."""
+        """Open a shard for a Parquet reader; all of a small shard is read now, a compacted shard as needed."""
         if not is_compacted(shard):
             return io.BytesIO(self.read(shard))
         return cast(
@@ -229,8 +240,8 @@ class ObjectBackend:
 
     def sha256(self, shard: str) -> str:
         digest = hashlib.sha256()
-        for piece in self._pieces(shard):
-            digest.update(piece)
+        for chunk in self._iter_chunks(shard):
+            digest.update(chunk)
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
@@ -238,13 +249,13 @@ class ObjectBackend:
         self._put(shard, lambda filesystem, path, mode: filesystem.pipe_file(path, content, mode=mode))
 
     @contextmanager
-    def writing(self, dataset: str) -> Iterator[NewFile]:
-        """Open a new shard in a local temporary file, since its name depends on its content."""
+    def open_new_shard(self, dataset: str) -> Iterator[NewFile]:
+        """Open a new shard as a local temporary file, because its name depends on its content."""
         with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
-            new = NewFile(cast(BinaryIO, stream), "")
-            yield new
+            new_file = NewFile(cast(BinaryIO, stream), "")
+            yield new_file
             stream.flush()
-            shard = f"{dataset}/{new.name}"
+            shard = f"{dataset}/{new_file.name}"
             self._put(shard, lambda filesystem, path, mode: filesystem.put_file(stream.name, path, mode=mode))
 
     def _put(self, shard: str, put: Callable[[Any, str, str], None]) -> None:
@@ -253,8 +264,8 @@ class ObjectBackend:
         try:
             self._call("Writing", shard, lambda filesystem, path: _put_if_absent(filesystem, path, put))
         except FileExistsError:
-            # Another writer was first, or the response to our own first attempt was lost. Either way the bytes are
-            # there, unless they were damaged since.
+            # Another writer was first, or the response to the first attempt was lost. In both cases the object has the
+            # right bytes, unless it was damaged afterwards.
             if self.sha256(shard)[:SHA_DIGITS] != sha_of_name(shard):
                 self._call("Writing", shard, lambda filesystem, path: put(filesystem, path, "overwrite"))
         self._on_step("put")
@@ -280,7 +291,7 @@ class ObjectBackend:
                 continue
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Return 0: an unfinished upload is not visible as an object."""
+        """Return 0, because an unfinished upload is not visible as an object."""
         del clock
         return 0
 
@@ -289,14 +300,14 @@ StorageBackend: TypeAlias = LocalBackend | ObjectBackend
 
 
 def _make_parents(filesystem: Any, path: str) -> None:
-    """Create the parent folders of a path, if the file system has folders; object stores have none."""
+    """Create the parent folders of a path, unless the file system is an object store, which has no folders."""
     schemes = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
-    if not schemes & _WITHOUT_FOLDERS:
+    if not schemes & _SCHEMES_WITHOUT_FOLDERS:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object; raise FileExistsError if it exists."""
+    """Write an object with `put`; raise FileExistsError if it exists already."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")
@@ -305,7 +316,7 @@ def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], No
         except NotImplementedError:
             put(filesystem, path, "overwrite")
         except OSError as error:
-            code = _code(error)
+            code = _s3_error_code(error)
             if code == "PreconditionFailed":
                 raise FileExistsError(path) from error
             if code == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_ATTEMPTS:
@@ -318,22 +329,22 @@ def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], No
         return
 
 
-def _code(error: BaseException) -> str:
-    """Return the error code of an S3 server; empty for other errors."""
+def _s3_error_code(error: BaseException) -> str:
+    """Return the error code of an S3 server, or an empty string for other errors."""
     response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def _modified(info: dict[str, Any]) -> float:
-    for field in _TIMES:
-        value = info.get(field)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, str):
+def _modification_time(properties: dict[str, Any]) -> float:
+    for field in _TIME_FIELDS:
+        timestamp = properties.get(field)
+        if isinstance(timestamp, datetime):
+            return timestamp.timestamp()
+        if isinstance(timestamp, int | float) and not isinstance(timestamp, bool):
+            return float(timestamp)
+        if isinstance(timestamp, str):
             try:
-                return datetime.fromisoformat(value).timestamp()
+                return datetime.fromisoformat(timestamp).timestamp()
             except ValueError:
                 continue
     return math.inf
@@ -342,8 +353,8 @@ def _modified(info: dict[str, Any]) -> float:
 def _advice(error: Exception) -> str:
     if isinstance(error, PermissionError) or "redential" in f"{type(error).__name__} {error}":
         return (
-            "Give the environment credentials that may list, read, write and delete there (for S3: AWS_ACCESS_KEY_ID "
-            "and AWS_SECRET_ACCESS_KEY, or a profile)."
+            "Set credentials that may list, read, write and delete there (for S3: AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or a profile)."
         )
     if isinstance(error, FileNotFoundError):
         return "Create the bucket, or correct `shards` in the sweep YAML."

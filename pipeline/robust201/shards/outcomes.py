@@ -14,7 +14,7 @@ from robust201.tasks.columns import PREDICTIONS
 def read_outcomes(
     store: ShardStore, inventory: Inventory, unit: Unit, labels: NDArray[np.int64], measurements: Collection[str]
 ) -> NDArray[np.bool_]:
-    """Return whether each image was classified correctly: (S, N), by strength and position.
+    """Return whether each image is classified correctly, as booleans (S, N) for S strengths and N images.
 
     Raises IncompleteError if images are missing, and the errors of `ShardStore.values`.
     """

@@ -1,14 +1,14 @@
-"""The file format of a shard: columns and footer, writing, and reading of values.
+"""The file format of shards: their columns and footer, writing, and reading of values.
 
-A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row per evaluation or slice of one.
-Its columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` contains a JSON value:
-format version, kind (``shard`` or ``compacted``) and measurement columns. For a shard, it also contains a copy of the
-identity of its rows (`unit` and `rows`); for a compacted shard, the names of the shards that it replaces. The copy
-makes scanning cheap: one read of a few kilobytes per file.
+A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row for each evaluation or slice of an
+evaluation. `IDENTITY_TYPES` and `MEASUREMENT_TYPES` define its columns. The key `robust201` of the footer's metadata
+contains a JSON object with the format version, the kind (``shard`` or ``compacted``) and the measurement columns. For
+an uncompacted shard, it also contains a copy of the identities of the rows (`unit` and `rows`), so that a scan only
+needs to read a few kilobytes per file. For a compacted shard, it contains the names of the shards that it replaces.
 
-Measured on rows like those of trained networks: byte-stream-split makes the confidences 10% smaller under zstd, and a
-dictionary makes them 20% larger. Leaving out statistics and the Arrow schema halves the footer, which is a tenth of a
-small shard.
+The settings of the writer were chosen by measurements on rows of trained networks. The encoding byte-stream-split makes
+the confidences 10% smaller with zstd, and a dictionary makes them 20% larger. Omitting statistics and the Arrow schema
+halves the footer, which is a tenth of a small shard.
 """
 
 import errno
@@ -31,16 +31,16 @@ from robust201.core.files import open_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.arrow_arrays import from_numpy, from_values, join_chunks, numbers_of, to_numpy
-from robust201.shards.backends import damaged, unreadable
+from robust201.shards.backends import damage_error, unreadable_error
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
-"""Version of a shard's columns and footer; it does not depend on protocols."""
+"""Version of the format of columns and footer. Changes of protocols do not change it."""
 
 ROW_GROUP_BYTES = 16 << 20
-"""Maximum size of compacted shards' row groups, in memory before compression; a larger row has its own row group."""
+"""Maximum size of a compacted shard's row group in memory, before compression. A larger row has its own row group."""
 
 FOOTER_KEY = "robust201"
 
@@ -59,22 +59,22 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
     "provenance": pa.string(),
 }
-"""Columns that identify a row; `n_images` is that of the whole unit, `start` and `stop` are the row's image
-positions."""
+"""Types of the columns that identify a row. `n_images` is the number of images of the whole unit, and [`start`, `stop`)
+is the range of image positions of the row."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", kind)) if column.dimensions else kind
     for name, column in COLUMNS.items()
     for kind in (pa.from_numpy_dtype(column.dtype),)
 }
-"""Stored types of the measurement columns in `tasks.columns.COLUMNS`; matrices are flattened by row."""
+"""Stored types of the measurement columns in `tasks.columns.COLUMNS`. Matrices are flattened in row-major order."""
 
 WIDE_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", pa.from_numpy_dtype(column.wide_dtype)))
     for name, column in COLUMNS.items()
     if column.wide_dtype is not None
 }
-"""Types of columns that need more bytes beyond `tasks.columns.MAX_COUNTED_CLASSES` classes."""
+"""Types of the columns that need a wider type if there are more than `tasks.columns.MAX_COUNTED_CLASSES` classes."""
 
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that determine the shapes of a row's measurements."""
@@ -85,10 +85,10 @@ _float_list = pa.list_(pa.field("element", pa.float64()))
 
 @dataclass(frozen=True)
 class Footer:
-    """The contents of a shard's footer.
+    """The part of a shard's footer that robust201 defines.
 
-    `kind` is ``"shard"`` or ``"compacted"``. The footer of a shard contains its identity (`unit` and `rows` as JSON
-    values), that of a compacted shard its inputs, which are the names of the shards that it replaces.
+    `kind` is ``"shard"`` or ``"compacted"``. An uncompacted shard has an `identity` (`unit` and `rows` as JSON values).
+    A compacted shard has `inputs`, the names of the shards that it replaces.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class Footer:
     def from_json(cls, text: bytes, label: str) -> "Footer":
         """Parse the result of `to_json`.
 
-        Raises FormatVersionError for another version, and ValueError, KeyError or TypeError for other contents.
+        Raises FormatVersionError for another version, and ValueError, KeyError or TypeError for invalid contents.
         """
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
@@ -119,13 +119,16 @@ class Footer:
                 f"Reading failed for result file {label}: expected format version {FORMAT_VERSION}, "
                 f"got {payload['format_version']!r}. Use the version of robust201 that wrote it."
             )
-        names = [payload["kind"], *payload["columns"], *payload["inputs"]]
-        "".join(names).encode()  # raises an error if they are not text, or cannot be encoded
+        strings = [payload["kind"], *payload["columns"], *payload["inputs"]]
+        "".join(strings).encode()  # raises an error if they are not text, or cannot be encoded
         return cls(payload["kind"], tuple(payload["columns"]), tuple(payload["inputs"]), payload["identity"])
 
 
 def encode(results: Sequence[EvaluationResult]) -> bytes:
-    """Encode the results of one part, one per strength and with the same columns, as the bytes of a shard."""
+    """Return the bytes of a shard with the results of one part.
+
+    There must be one result per strength, and all results must have the same columns.
+    """
     part, unit = results[0].part, results[0].part.unit
     identity = {
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
@@ -144,8 +147,8 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
 def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     part, unit = results[0].part, results[0].part.unit
     columns = stored_order(results[0].values)
-    kinds = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
-    shared = {
+    types = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
+    shared_fields = {
         "unit_id": unit.id,
         "architecture": unit.architecture,
         "dataset": unit.dataset,
@@ -157,76 +160,86 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
         "n_images": unit.n_images,
         "n_classes": count_classes(results[0].values),
     }
-    cells: dict[str, list[Any]] = {name: [value] * len(results) for name, value in shared.items()}
+    cells: dict[str, list[Any]] = {name: [field_value] * len(results) for name, field_value in shared_fields.items()}
     cells["strength"] = [result.strength for result in results]
     cells["seconds"] = [result.seconds for result in results]
     cells["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
-    arrays = {name: from_values(values, kinds[name]) for name, values in cells.items()}
+    arrays = {name: from_values(column_cells, types[name]) for name, column_cells in cells.items()}
     for name in columns:
-        values = [np.asarray(result.values[name]) for result in results]
-        kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
-        if name in WIDE_TYPES and values[0].dtype == COLUMNS[name].wide_dtype:
-            kinds[name] = WIDE_TYPES[name]
-        flat = _flat_lists(values, kinds[name]) if values[0].ndim else from_numpy(np.stack(values))
-        arrays[name] = flat.cast(kinds[name])
-    return pa.table(arrays, schema=pa.schema(kinds))
+        arrays_of_results = [np.asarray(result.values[name]) for result in results]
+        types[name] = MEASUREMENT_TYPES.get(name, _float_list if arrays_of_results[0].ndim else pa.float64())
+        if name in WIDE_TYPES and arrays_of_results[0].dtype == COLUMNS[name].wide_dtype:
+            types[name] = WIDE_TYPES[name]
+        column = (
+            _list_array(arrays_of_results, types[name])
+            if arrays_of_results[0].ndim
+            else from_numpy(np.stack(arrays_of_results))
+        )
+        arrays[name] = column.cast(types[name])
+    return pa.table(arrays, schema=pa.schema(types))
 
 
 def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
-    """Write one or more tables of the same schema as row groups of one shard, and return the number of rows."""
+    """Write a shard with one row group for each of one or more tables, and return the number of rows."""
     n_rows = 0
     remaining = iter(tables)
-    first = next(remaining)
-    floats = [f"{field.name}.list.element" for field in first.schema if field.type == _float_list]
+    first_table = next(remaining)
+    float_columns = [f"{field.name}.list.element" for field in first_table.schema if field.type == _float_list]
     writer = pq.ParquetWriter(
         sink,
-        first.schema,
+        first_table.schema,
         compression="zstd",
         use_dictionary=_STRING_COLUMNS,
-        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
+        column_encoding=dict.fromkeys(float_columns, "BYTE_STREAM_SPLIT"),
         write_statistics=False,
         store_schema=False,
     )
     with writer:
-        for table in chain([first], remaining):
+        for table in chain([first_table], remaining):
             writer.write_table(table, row_group_size=len(table))
             n_rows += len(table)
         writer.add_key_value_metadata({FOOTER_KEY: footer.to_json()})
     return n_rows
 
 
-def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
-    flat = [value.ravel() for value in values]
-    offsets = np.cumsum([0, *(len(value) for value in flat)], dtype=np.int32)
-    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat)), type=kind)
+def _list_array(values: Sequence[NDArray[Any]], list_type: pa.DataType) -> pa.Array:
+    flat_arrays = [array.ravel() for array in values]
+    offsets = np.cumsum([0, *(len(array) for array in flat_arrays)], dtype=np.int32)
+    return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat_arrays)), type=list_type)
 
 
-def damaged_shard_error(label: str, fault: object) -> ShardDamagedError:
-    """Return the error of a shard that cannot be read."""
-    return damaged(label, "a whole Parquet file of this project", fault)
+def invalid_shard_error(label: str, fault: object) -> ShardDamagedError:
+    """Return an error for a shard with invalid contents."""
+    return damage_error(label, "a complete Parquet file written by robust201", fault)
 
 
 def parquet_read_error(label: str, error: Exception) -> StorageError:
-    """Return the error of a failed Parquet reader: wrong bytes are damage, errors of the operating system are not."""
-    # For wrong bytes, readers raise an error without errno, or that of a seek to an invalid position.
+    """Return an error for a shard that a Parquet reader failed to read.
+
+    Invalid bytes are damage. Errors of the operating system are not.
+    """
+    # For invalid bytes, readers raise an error without errno, or with EINVAL for a seek to an invalid position.
     if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
-        return unreadable(label, error)
-    return damaged_shard_error(label, error if isinstance(error, WrongShardError) else repr(error))
+        return unreadable_error(label, error)
+    return invalid_shard_error(label, error if isinstance(error, WrongShardError) else repr(error))
 
 
 def parse_provenance(text: str) -> dict[str, str]:
-    """Parse a row's provenance (see `EvaluationResult.provenance`); raise WrongShardError if it is something else."""
+    """Parse a row's provenance (see `EvaluationResult.provenance`); raise WrongShardError if it is invalid."""
     try:
         provenance = json.loads(text)
     except (ValueError, RecursionError):
         provenance = None
-    if not isinstance(provenance, dict) or not all(isinstance(value, str) for value in provenance.values()):
+    if not isinstance(provenance, dict) or not all(isinstance(item, str) for item in provenance.values()):
         raise WrongShardError("a provenance that is not a JSON object of strings")
     return provenance
 
 
 class ShardFile:
-    """An open shard, read by row group, from its bytes if they were read already (errors as in `shards.backends`)."""
+    """An open shard, whose row groups can be read one at a time.
+
+    `content` are the bytes of the shard, if they were read already. Methods raise the errors in `shards.backends`.
+    """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
         self.label = backend.label(shard)
@@ -238,19 +251,21 @@ class ShardFile:
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES)
             check_sizes(groups, self._file.metadata.num_columns)
-            counts = [group.n_rows for group in groups]
-            check_row_count(sum(counts), sum(chunk.n_compressed for group in groups for chunk in group.chunks))
+            n_rows_of_groups = [group.n_rows for group in groups]
+            check_row_count(
+                sum(n_rows_of_groups), sum(chunk.n_compressed for group in groups for chunk in group.chunks)
+            )
             self._columns_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise parquet_read_error(self.label, error) from error
         self.columns = tuple(name for name in self._file.schema_arrow.names if name not in IDENTITY_TYPES)
-        self.first_rows = np.cumsum([0, *counts])
-        """(G + 1,) int64: first row of each row group, followed by the number of rows."""
+        self.first_rows = np.cumsum([0, *n_rows_of_groups])
+        """(G + 1,) int64: the first row of each of G row groups, followed by the number of rows."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None, *, stop: int | None = None) -> pa.Table:
-        """Read one row group, or all before `stop`, or some of their columns (raises like the constructor)."""
+        """Read one row group, or all row groups in [row_group, stop), with all or some columns."""
         try:
             groups = [row_group] if stop is None else [*range(row_group, stop)]
             table = self._file.read_row_groups(groups, columns=columns, use_threads=False)
@@ -266,16 +281,16 @@ class ShardFile:
         sizes = self._columns_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
-    def runs(self, n_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of row groups, as first and last + 1: at most `n_bytes` before compression, or a single group."""
-        first, size = 0, 0
+    def runs(self, max_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges [first, stop) of row groups with up to `max_bytes` before compression, or one larger group."""
+        first_group, n_run_bytes = 0, 0
         for group in range(len(self._columns_of_groups)):
             group_bytes = self.encoded_bytes(group)
-            if group > first and size + group_bytes > n_bytes:
-                yield first, group
-                first, size = group, 0
-            size += group_bytes
-        yield first, len(self._columns_of_groups)
+            if group > first_group and n_run_bytes + group_bytes > max_bytes:
+                yield first_group, group
+                first_group, n_run_bytes = group, 0
+            n_run_bytes += group_bytes
+        yield first_group, len(self._columns_of_groups)
 
     def close(self) -> None:
         self._file.close()
@@ -284,7 +299,7 @@ class ShardFile:
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Copy one row's measurements from a table that has `LOCATING_COLUMNS`, with the original shapes and types."""
+    """Copy one row's measurements from a table with `LOCATING_COLUMNS`, and restore their shapes and types."""
     values = values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
     return {name: np.asarray(array[0]) for name, array in values.items()}
 
@@ -292,25 +307,27 @@ def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, N
 def values_of_rows(
     table: pa.Table, rows: NDArray[np.integer[Any]], columns: Sequence[str]
 ) -> dict[str, NDArray[Any]] | None:
-    """Copy the measurements of some rows from a table, like `row_values`: (R, …); return None if shapes differ."""
-    sizes = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
-    if (sizes != sizes[0]).any():
+    """Copy the measurements of R rows from a table as arrays (R, …); return None if shapes differ between rows."""
+    locating_values = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
+    if (locating_values != locating_values[0]).any():
         return None
-    n_classes, start, stop = sizes[0].tolist()
+    n_classes, start, stop = locating_values[0].tolist()
     values: dict[str, NDArray[Any]] = {}
     for name in columns:
         array, column = join_chunks(table[name]), COLUMNS.get(name)
         if not isinstance(array, pa.ListArray):
             values[name] = to_numpy(array)[rows]
         else:
-            offsets, flat = to_numpy(array.offsets), to_numpy(array.values)
-            lengths = offsets[rows + 1] - offsets[rows]
-            if (lengths != lengths[0]).any():
+            offsets, flat_values = to_numpy(array.offsets), to_numpy(array.values)
+            n_values = offsets[rows + 1] - offsets[rows]
+            if (n_values != n_values[0]).any():
                 return None
             if (np.diff(rows) == 1).all():
-                values[name] = flat[offsets[rows[0]] : offsets[rows[-1] + 1]].reshape(len(rows), -1).copy()
+                values[name] = flat_values[offsets[rows[0]] : offsets[rows[-1] + 1]].reshape(len(rows), -1).copy()
             else:
-                values[name] = np.stack([flat[first : first + lengths[0]] for first in offsets[rows].tolist()])
+                values[name] = np.stack(
+                    [flat_values[offset : offset + n_values[0]] for offset in offsets[rows].tolist()]
+                )
         if column is not None:
             shape = column.shape(n_classes, stop - start)
             dtype = column.wide_dtype if array.type == WIDE_TYPES.get(name) else column.dtype

@@ -1,4 +1,7 @@
-"""Identities of a shard's rows, read without values: from a small shard's footer, or a compacted one's columns."""
+"""Reading of the identities of a shard's rows without their measurements.
+
+The identities are in the footer of a small shard, and in the columns of a compacted shard.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId
 from robust201.shards.arrow_arrays import from_numpy, to_numpy
-from robust201.shards.backends import Entry
+from robust201.shards.backends import ShardEntry
 from robust201.shards.object_store import StorageBackend
 from robust201.shards.parquet import (
     FOOTER_KEY,
@@ -21,7 +24,7 @@ from robust201.shards.parquet import (
     MEASUREMENT_TYPES,
     WIDE_TYPES,
     Footer,
-    damaged_shard_error,
+    invalid_shard_error,
     parquet_read_error,
 )
 from robust201.shards.validation import WrongShardError, check_identity, check_row_count, check_schema
@@ -30,11 +33,11 @@ _UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_ima
 _NUMBER_COLUMNS = ["strength", "start", "stop", "seconds"]
 _TEXT_COLUMNS = ["unit_id", "dataset", "key", "protocol"]
 _TAIL_BYTES = 1 << 14
-_FOOTER_END_BYTES = 8  # four bytes of length, four of magic
+_FOOTER_END_BYTES = 8  # four bytes for the footer's length, and four for Parquet's magic number
 
 
 class StoredUnit(NamedTuple):
-    """A unit as identified in a shard."""
+    """The identity of a unit, as stored in a shard."""
 
     id: str
     architecture: ArchitectureId
@@ -56,8 +59,11 @@ class ShardRows:
     seconds: NDArray[np.float32]
 
 
-def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
-    """Read a shard's footer, from its last bytes only (raises like `ShardFile`, and FormatVersionError)."""
+def read_footer(backend: StorageBackend, entry: ShardEntry) -> Footer:
+    """Read a shard's footer from its last bytes.
+
+    Raises the errors of `ShardFile`, and FormatVersionError if another version of robust201 wrote the shard.
+    """
     shard, n_bytes = entry.name, entry.n_bytes
     tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
     footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
@@ -69,27 +75,27 @@ def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
 def parse_footer(tail: bytes, label: str) -> Footer:
     """Parse a shard's footer from its last bytes, which must include the whole footer.
 
-    Raises ShardDamagedError, and FormatVersionError if another version wrote it.
+    Raises ShardDamagedError if the footer is invalid, and FormatVersionError if another version of robust201 wrote it.
     """
     try:
-        return _read_checked(pq.read_metadata(pa.BufferReader(tail)), label)
+        return _parse_metadata(pq.read_metadata(pa.BufferReader(tail)), label)
     except WrongShardError as error:
-        raise damaged_shard_error(label, error) from error
+        raise invalid_shard_error(label, error) from error
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
-        raise damaged_shard_error(label, repr(error)) from error
+        raise invalid_shard_error(label, repr(error)) from error
 
 
-def _read_checked(metadata: pq.FileMetaData, label: str) -> Footer:
+def _parse_metadata(metadata: pq.FileMetaData, label: str) -> Footer:
     footer = Footer.from_json(metadata.metadata[FOOTER_KEY.encode()], label)
     check_schema(metadata.schema.to_arrow_schema(), IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES, footer.columns)
     n_rows = len(footer.identity["rows"][0]) if footer.identity else metadata.num_rows
     if n_rows != metadata.num_rows:
-        raise WrongShardError(f"{metadata.num_rows:,} rows where the footer names {n_rows:,}")
+        raise WrongShardError(f"{metadata.num_rows:,} rows, but {n_rows:,} in its footer")
     return footer
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read identities of a shard's rows, from its footer or a compacted shard's columns (raises like `ShardFile`)."""
+    """Read the identities of a shard's rows, from the footer or the columns (raises like `ShardFile`)."""
     try:
         return _rows_from_footer(footer) if footer.identity else _rows_from_columns(backend.source(shard))
     except FileNotFoundError:
@@ -102,18 +108,18 @@ def _rows_from_footer(footer: Footer) -> ShardRows:
     strengths, start, stop, seconds = footer.identity["rows"]
     n_rows = len(strengths)
     unit = StoredUnit(*footer.identity["unit"])
-    texts, numbers = [unit.id, unit.dataset, unit.key, unit.protocol], [unit.n_images]
+    strings, integers = [unit.id, unit.dataset, unit.key, unit.protocol], [unit.n_images]
     if isinstance(unit.architecture, str):
-        texts.append(unit.architecture)
+        strings.append(unit.architecture)
     else:
-        numbers.append(unit.architecture)
-    "".join(texts).encode()  # raises an error if they are not text, or cannot be encoded
+        integers.append(unit.architecture)
+    "".join(strings).encode()  # raises an error if they are not text, or cannot be encoded
     # NumPy would also convert text and booleans to numbers.
-    if {*map(type, (start, stop, *numbers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
-        raise WrongShardError("identities of other types")
+    if {*map(type, (start, stop, *integers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
+        raise WrongShardError("identities of wrong types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:
         raise WrongShardError("a repeated strength, or one without its seconds")
-    np.array(numbers, dtype=np.int32)  # raises an error if they are too large
+    np.array(integers, dtype=np.int32)  # raises an error if they are too large
     rows = ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
@@ -127,26 +133,31 @@ def _rows_from_footer(footer: Footer) -> ShardRows:
 
 
 def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
-    """Read the identities of the rows of a shard, from its columns, and check the schema."""
-    names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
+    """Read and check the identities of a shard's rows from its columns."""
+    column_names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
     with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
         n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
         check_row_count(file.metadata.num_rows, n_bytes)
-        table = file.read(columns=names, use_threads=False).unify_dictionaries()
-    arrays = {name: _checked(table[name]) for name in names}
-    _, first, unit = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
-    heads = {name: arrays[name].take(from_numpy(first)) for name in _UNIT_COLUMNS}
-    decoded = {name: head.dictionary_decode() if name in _TEXT_COLUMNS else head for name, head in heads.items()}
-    # Ids that are indices are stored as numbers. In memory all ids are text; many of them are equal.
-    kinds = IDENTITY_TYPES | {"architecture": pa.string()}
-    units = UnitColumns({name: array.cast(kinds[name]) for name, array in decoded.items()})
-    numbers = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
-    check_identity(numbers["strength"], numbers["start"], numbers["stop"], to_numpy(arrays["n_images"]))
-    return ShardRows(units, unit.astype(np.int64), **numbers)
+        table = file.read(columns=column_names, use_threads=False).unify_dictionaries()
+    arrays = {name: _validated_array(table[name]) for name in column_names}
+    _, first_rows, unit_of_row = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
+    unit_arrays = {name: arrays[name].take(from_numpy(first_rows)) for name in _UNIT_COLUMNS}
+    decoded = {
+        name: unit_array.dictionary_decode() if name in _TEXT_COLUMNS else unit_array
+        for name, unit_array in unit_arrays.items()
+    }
+    # Architectures that are indices are stored as integers, but are text in memory, like all others.
+    types = IDENTITY_TYPES | {"architecture": pa.string()}
+    units = UnitColumns({name: array.cast(types[name]) for name, array in decoded.items()})
+    number_columns = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
+    check_identity(
+        number_columns["strength"], number_columns["start"], number_columns["stop"], to_numpy(arrays["n_images"])
+    )
+    return ShardRows(units, unit_of_row.astype(np.int64), **number_columns)
 
 
-def _shared_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column with few distinct values, with one object for each distinct value."""
+def _decode_shared(column: pa.Array) -> list[Any]:
+    """Return a column's values as a list that has only one object for each distinct value, to save memory."""
     encoded = column.dictionary_encode()
     values = encoded.dictionary.to_pylist()
     return [values[code] for code in encoded.indices.to_pylist()]
@@ -156,7 +167,7 @@ def _parse_architecture(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text
 
 
-def _checked(column: pa.ChunkedArray) -> pa.Array:
+def _validated_array(column: pa.ChunkedArray) -> pa.Array:
     """Join a column's chunks; raise pa.ArrowInvalid or ValueError for contents that robust201 never writes."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     array.validate(full=True)
@@ -166,14 +177,14 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """Units as columns in the order of `StoredUnit`, so that a scan creates no object per unit."""
+    """A sequence of units as columns in the order of `StoredUnit`, so that a scan creates no object per unit."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns
 
     @cached_property
     def _units(self) -> list[StoredUnit]:
-        columns = {name: _shared_values(column) for name, column in self.columns.items() if name != "unit_id"}
+        columns = {name: _decode_shared(column) for name, column in self.columns.items() if name != "unit_id"}
         columns["architecture"] = list(map(_parse_architecture, columns["architecture"]))
         ids = self.columns["unit_id"].to_pylist()
         return list(map(StoredUnit._make, zip(ids, *columns.values(), strict=True)))
@@ -189,9 +200,9 @@ class UnitColumns:
 
 
 def matches_units(table: pa.Table, units: Mapping[str, pa.Array]) -> bool:
-    """Return whether a table's rows belong to these units, row by row; ids of architectures are compared as text."""
-    stored = ((table[name].combine_chunks(), expected) for name, expected in units.items())
-    return all(column.cast(expected.type).equals(expected) for column, expected in stored)
+    """Return whether each row of a table belongs to the unit at its position; architectures are compared as text."""
+    column_pairs = ((table[name].combine_chunks(), expected) for name, expected in units.items())
+    return all(column.cast(expected.type).equals(expected) for column, expected in column_pairs)
 
 
 def iter_table_units(table: pa.Table) -> Iterator[StoredUnit]:

@@ -1,4 +1,4 @@
-"""Reading of evaluations' values from shards, in any order; reading is cheap in storage order."""
+"""Reading of evaluations' values from shards, in any order. Reading is fastest in storage order."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,17 +23,22 @@ from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 64
-_BATCH_BYTES = 2 << 20  # decoded rows that are read together
-_READ_BYTES = 2 << 20  # bytes read before freed memory is released; less often than after each small shard
-_CACHE_BYTES = 256 << 20  # sixteen row groups: reading stays fast while up to sixteen compacted shards overlap
+_BATCH_BYTES = 2 << 20
+"""Maximum size of a `RowBatch` of several units, in decoded bytes."""
+
+_READ_BYTES = 2 << 20
+"""Bytes that are read before freed memory is released. Releasing it after each small shard would be slow."""
+
+_CACHE_BYTES = 256 << 20
+"""Size of the cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards overlap."""
 
 
 class RowReader:
-    """Reads rows of shards through a cache of open files and decoded row groups.
+    """Reads rows of shards, with a cache of open files and decoded row groups.
 
-    `cache_bytes` limits the cached row groups; a larger one is cached alone, while it is in use. `contents` are bytes
-    of shards by name, which need not be read again. Methods raise ShardDamagedError, and StorageError if a shard has
-    disappeared or cannot be read now.
+    `cache_bytes` limits the total size of cached row groups; a row group above this limit is cached alone, while it is
+    in use. `contents` maps names of shards to bytes that were read already. Methods raise ShardDamagedError, and
+    StorageError if a shard has disappeared or cannot be read at the moment.
     """
 
     def __init__(
@@ -68,20 +73,20 @@ class RowReader:
         return self._files[shard]
 
     def locate(self, shard: str, position: int) -> tuple[int, int]:
-        """Return the row group of a row, and its position in the row group."""
+        """Return the row group that contains a shard's row, and the row's position in the row group."""
         first_rows = self._file(shard).first_rows
-        group = int(np.searchsorted(first_rows, position, side="right")) - 1
-        return group, position - int(first_rows[group])
+        row_group = int(np.searchsorted(first_rows, position, side="right")) - 1
+        return row_group, position - int(first_rows[row_group])
 
     def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
-        """Return a row group or some of its columns, from the cache if possible."""
+        """Return a row group, or some of its columns, from the cache if possible."""
         cache_key = shard, group, columns
         if cache_key in self._tables:
             self._tables.move_to_end(cache_key)
             return self._tables[cache_key]
         file = self._file(shard)
         n_bytes = file.encoded_bytes(group, columns)
-        # Evict before reading, since reading temporarily takes more than the size of the result.
+        # Old row groups are evicted before reading, because reading temporarily needs more memory than its result.
         while self._tables and self._cached_bytes + n_bytes > self._cache_bytes:
             self._cached_bytes -= self._tables.popitem(last=False)[1].nbytes
         table = file.read(group, None if columns is None else sorted(columns))
@@ -94,34 +99,37 @@ class RowReader:
         return table
 
     def count_columns(self, shard: str) -> tuple[str, ...]:
-        """Return the columns of a shard that count images: the confusion matrix, or the column that replaces it."""
+        """Return the names of a shard's columns that count images: `cm`, or the column that replaces it."""
         return tuple(name for name in (COUNTS, OUTCOME_COUNTS) if name in self._file(shard).columns)
 
     def rows_of_group(self, shard: str, group: int) -> tuple[int, int]:
-        """Return the range of a row group's rows in their shard, as first and last + 1."""
-        first, stop = self._file(shard).first_rows[group : group + 2].tolist()
-        return first, stop
+        """Return the range [first, stop) of a row group's rows in the shard."""
+        first_row, end_row = self._file(shard).first_rows[group : group + 2].tolist()
+        return first_row, end_row
 
     def bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
-        """Return a row's mean size in memory or encoded, whichever is larger: bytes of `predictions` take four each."""
+        """Return the mean size of a row, in memory or encoded, whichever is larger.
+
+        The encoded size is larger for `predictions`, because Parquet stores each byte as four bytes.
+        """
         n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the measurements of one row, in arrays that share no memory with the cache."""
-        group, row = self.locate(shard, position)
+        group, position_in_group = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
-        return row_values(table, row, sorted(columns))
+        return row_values(table, position_in_group, sorted(columns))
 
     def merged(self, rows: Sequence[tuple[str, int]], columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Return the merged measurements of the rows of one evaluation, given as shards and positions."""
-        parts = [self.row(shard, position, columns) for shard, position in rows]
-        return parts[0] if len(parts) == 1 else dict(merge_values(parts))
+        """Return the merged measurements of one evaluation, whose rows are (shard, position) pairs."""
+        values_of_rows = [self.row(shard, position, columns) for shard, position in rows]
+        return values_of_rows[0] if len(values_of_rows) == 1 else dict(merge_values(values_of_rows))
 
 
 @dataclass
-class _Piece:
-    """Selected rows of one row group: their positions in it, and in the output table."""
+class _SelectedRows:
+    """Selected rows of one row group: `positions` in the row group, and `targets` in the output table."""
 
     table: pa.Table
     bytes_per_row: float
@@ -132,37 +140,37 @@ class _Piece:
 def read_row_groups(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.integer[Any]], row_group_bytes: int
 ) -> Iterator[pa.Table]:
-    """Yield rows of an inventory in a given order, in tables of about a given size, with one chunk per column."""
-    pending: dict[tuple[str, int], _Piece] = {}
+    """Yield rows of an inventory in the given order, as tables of about `row_group_bytes` with one chunk per column."""
+    pending: dict[tuple[str, int], _SelectedRows] = {}
     n_rows, n_bytes = 0, 0.0
     for row in rows.tolist():
         shard, position = inventory.locate(row)
         group, position_in_group = reader.locate(shard, position)
-        piece = pending.get((shard, group))
-        if piece is None:
+        selected = pending.get((shard, group))
+        if selected is None:
             table = reader.row_group(shard, group)
-            piece = _Piece(table, reader.bytes_per_row(shard, group, table))
-        if pending and n_bytes + piece.bytes_per_row > row_group_bytes:
+            selected = _SelectedRows(table, reader.bytes_per_row(shard, group, table))
+        if pending and n_bytes + selected.bytes_per_row > row_group_bytes:
             yield _gather(pending.values(), n_rows)
             pending, n_rows, n_bytes = {}, 0, 0.0
-            piece = _Piece(piece.table, piece.bytes_per_row)
-        pending[shard, group] = piece
-        piece.positions.append(position_in_group)
-        piece.targets.append(n_rows)
+            selected = _SelectedRows(selected.table, selected.bytes_per_row)
+        pending[shard, group] = selected
+        selected.positions.append(position_in_group)
+        selected.targets.append(n_rows)
         n_rows += 1
-        n_bytes += piece.bytes_per_row
+        n_bytes += selected.bytes_per_row
     if pending:
         yield _gather(pending.values(), n_rows)
 
 
-def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
+def _gather(selections: Collection[_SelectedRows], n_rows: int) -> pa.Table:
     order = np.empty(n_rows, dtype=np.int64)
     slices, offset = [], 0
-    for piece in pieces:
-        positions = np.array(piece.positions)
-        low = int(positions.min())
-        slices.append(piece.table.slice(low, int(positions.max()) + 1 - low))
-        order[piece.targets] = positions - low + offset
+    for selected in selections:
+        positions = np.array(selected.positions)
+        first_position = int(positions.min())
+        slices.append(selected.table.slice(first_position, int(positions.max()) + 1 - first_position))
+        order[selected.targets] = positions - first_position + offset
         offset += len(slices[-1])
     return pa.concat_tables(slices).combine_chunks().take(from_numpy(order))
 
@@ -172,20 +180,20 @@ StoredColumn: TypeAlias = NDArray[Any] | list[NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class RowBatch:
-    """Columns of the E evaluations of some units, in the order of unit and strength.
+    """Columns of the E evaluations of some units, ordered by unit and strength.
 
-    A column has the shape (E, …), or is a list of E arrays if their shapes differ.
+    A column is an array (E, …), or a list of E arrays if their shapes differ.
     """
 
     units: tuple[Unit, ...]
     columns: Mapping[str, StoredColumn]
 
     @classmethod
-    def of_unit(cls, unit: Unit, by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
-        rows = [by_strength[strength] for strength in unit.strengths if strength in by_strength]
+    def of_unit(cls, unit: Unit, columns_by_strength: Mapping[float, Mapping[str, NDArray[Any]]]) -> Self:
+        evaluations = [columns_by_strength[strength] for strength in unit.strengths if strength in columns_by_strength]
         columns: dict[str, StoredColumn] = {}
-        for name in rows[0] if rows else ():
-            arrays = [np.asarray(row[name]) for row in rows]
+        for name in evaluations[0] if evaluations else ():
+            arrays = [np.asarray(values[name]) for values in evaluations]
             columns[name] = np.stack(arrays) if len({array.shape for array in arrays}) == 1 else arrays
         return cls((unit,), columns)
 
@@ -196,33 +204,36 @@ class RowBatch:
     def __getitem__(self, units: slice) -> "RowBatch":
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         first, stop, _ = units.indices(len(self.units))
-        rows = slice(starts[first], starts[stop])
-        return RowBatch(self.units[units], {name: column[rows] for name, column in self.columns.items()})
+        evaluations = slice(starts[first], starts[stop])
+        return RowBatch(self.units[units], {name: column[evaluations] for name, column in self.columns.items()})
 
     def bytes_by_unit(self) -> list[int]:
-        sizes = np.zeros(self.n_evaluations, np.int64)
+        evaluation_bytes = np.zeros(self.n_evaluations, np.int64)
         for column in self.columns.values():
-            sizes += column.nbytes // len(column) if isinstance(column, np.ndarray) else [a.nbytes for a in column]
+            evaluation_bytes += (
+                column.nbytes // len(column) if isinstance(column, np.ndarray) else [array.nbytes for array in column]
+            )
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])[:-1]
-        by_unit: list[int] = np.add.reduceat(sizes, starts).tolist()
-        return by_unit
+        unit_bytes: list[int] = np.add.reduceat(evaluation_bytes, starts).tolist()
+        return unit_bytes
 
     def by_unit(self) -> Iterator[tuple[Unit, dict[float, dict[str, NDArray[Any]]]]]:
-        evaluation = 0
+        index = 0
         for unit in self.units:
             values = {}
             for strength in unit.strengths:
-                values[strength] = {name: np.asarray(column[evaluation]) for name, column in self.columns.items()}
-                evaluation += 1
+                values[strength] = {name: np.asarray(column[index]) for name, column in self.columns.items()}
+                index += 1
             yield unit, values
 
 
 @dataclass(frozen=True, eq=False)
 class RowSelection:
-    """Locations of the values of some units: 8 bytes per row, and the shards' names, to be sent to other processes.
+    """Locations of the stored values of some units, for reading in another process.
 
-    Units are in reading order. `offsets` are the first rows of their E evaluations, by unit and strength, followed by
-    the number of rows. `shard` and `position`, (R,) int32, are indices into `shards` and into the shard.
+    A selection takes 8 bytes per row, in addition to the names of the shards. Units are in reading order. `offsets`,
+    (E + 1,) int32, are the first rows of E evaluations, ordered by unit and strength, followed by the number of rows.
+    `shard`, (R,) int32, are indices into `shards`, and `position`, (R,) int32, are row indices in these shards.
     """
 
     root: Path
@@ -237,64 +248,73 @@ class RowSelection:
     def iter_values(
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Yield one measurement, or all, unit by unit: columns by strength (raises like `iter_batches`)."""
+        """Yield each unit with its columns of one or all measurements, by strength (raises like `iter_batches`)."""
         for batch in self.iter_batches(measurement):
             yield from batch.by_unit()
 
     def iter_batches(self, measurement: str | None = None) -> Iterator[RowBatch]:
-        """Yield one measurement, or all, of several units at a time, reading only its columns (see `RowReader`)."""
+        """Yield the columns of one or all measurements in batches of units (raises like `RowReader`)."""
         measurements = self.measurements if measurement is None else (measurement,)
-        names = [column for name in measurements for column in fields_of(name).values()]
-        starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
+        columns_to_read = [column for name in measurements for column in fields_of(name).values()]
+        first_evaluations = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
-        first = 0
+        first_unit = 0
         try:
-            while first < len(self.units):
-                n_units, columns = self._read_together(reader, starts[first:], names)
+            while first_unit < len(self.units):
+                n_units, columns = self._read_rows_of_group(reader, first_evaluations[first_unit:], columns_to_read)
                 if columns is None:
-                    n_units, batch = 1, self._read_one(reader, self.units[first], int(starts[first]), names)
+                    n_units, batch = (
+                        1,
+                        self._read_unit(
+                            reader, self.units[first_unit], int(first_evaluations[first_unit]), columns_to_read
+                        ),
+                    )
                 else:
-                    batch = RowBatch(self.units[first : first + n_units], columns)
+                    batch = RowBatch(self.units[first_unit : first_unit + n_units], columns)
                 yield batch
-                first += n_units
+                first_unit += n_units
         finally:
             reader.close()
 
-    def _read_together(
-        self, reader: RowReader, starts: NDArray[np.int64], names: Sequence[str]
+    def _read_rows_of_group(
+        self, reader: RowReader, first_evaluations: NDArray[np.int64], column_names: Sequence[str]
     ) -> tuple[int, Mapping[str, StoredColumn] | None]:
-        """Read the first units whose rows are in one row group, and return their number and their columns.
+        """Read the next units whose rows are all in one row group, and return their number and their columns.
 
-        `starts` are the units' first evaluations, followed by the end of the last. The columns are None if the first
-        unit is in several row groups or in parts, or if the shapes of its rows differ.
+        `first_evaluations` are the first evaluations of the remaining units, followed by the number of evaluations. The
+        columns are None if the next unit is in several row groups or in parts, or if the shapes of its rows differ.
         """
-        first = int(self.offsets[starts[0]])
-        shard = self.shards[self.shard[first]]
-        group, _ = reader.locate(shard, int(self.position[first]))
-        table = reader.row_group(shard, group, frozenset(names) | set(LOCATING_COLUMNS))
-        low, high = reader.rows_of_group(shard, group)
-        max_rows = max(int(starts[1] - starts[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes)))
-        n_rows = np.diff(self.offsets[starts[0] : min(starts[0] + max_rows, starts[-1]) + 1])
-        rows = slice(first, first + len(n_rows))
-        is_in_group = (n_rows == 1) & (self.shard[rows] == self.shard[first])
-        is_in_group &= (self.position[rows] >= low) & (self.position[rows] < high)
+        first_row = int(self.offsets[first_evaluations[0]])
+        shard = self.shards[self.shard[first_row]]
+        group, _ = reader.locate(shard, int(self.position[first_row]))
+        table = reader.row_group(shard, group, frozenset(column_names) | set(LOCATING_COLUMNS))
+        group_start, group_stop = reader.rows_of_group(shard, group)
+        max_rows = max(
+            int(first_evaluations[1] - first_evaluations[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes))
+        )
+        n_rows_of_evaluations = np.diff(
+            self.offsets[first_evaluations[0] : min(first_evaluations[0] + max_rows, first_evaluations[-1]) + 1]
+        )
+        rows = slice(first_row, first_row + len(n_rows_of_evaluations))
+        is_in_group = (n_rows_of_evaluations == 1) & (self.shard[rows] == self.shard[first_row])
+        is_in_group &= (self.position[rows] >= group_start) & (self.position[rows] < group_stop)
         n_evaluations = len(is_in_group) if is_in_group.all() else int(is_in_group.argmin())
-        n_units = int(np.searchsorted(starts, starts[0] + n_evaluations, side="right")) - 1
+        n_units = int(np.searchsorted(first_evaluations, first_evaluations[0] + n_evaluations, side="right")) - 1
         if not n_units:
             return 0, None
-        stop = first + int(starts[n_units] - starts[0])
-        return n_units, values_of_rows(table, self.position[first:stop] - low, names)
+        end_row = first_row + int(first_evaluations[n_units] - first_evaluations[0])
+        return n_units, values_of_rows(table, self.position[first_row:end_row] - group_start, column_names)
 
-    def _read_one(self, reader: RowReader, unit: Unit, evaluation: int, names: Sequence[str]) -> RowBatch:
-        """Read a unit's evaluations one by one; `evaluation` is the number of the first."""
-        by_strength = {}
-        edges = self.offsets[evaluation : evaluation + len(unit.strengths) + 1].tolist()
-        for strength, (first, stop) in zip(unit.strengths, pairwise(edges), strict=True):
-            rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
-            # Parts are merged by their counts; an evaluation in one row needs only the requested columns.
-            columns: Collection[str] = names
-            if len(rows) > 1:
-                columns = {*names, "accuracy", *reader.count_columns(rows[0][0])}
-            merged = reader.merged(rows, columns)
-            by_strength[strength] = {name: merged[name] for name in names}
-        return RowBatch.of_unit(unit, by_strength)
+    def _read_unit(self, reader: RowReader, unit: Unit, first_evaluation: int, column_names: Sequence[str]) -> RowBatch:
+        """Read a unit's evaluations one by one; `first_evaluation` is the index of the first."""
+        columns_by_strength = {}
+        offsets = self.offsets[first_evaluation : first_evaluation + len(unit.strengths) + 1].tolist()
+        for strength, (first_row, end_row) in zip(unit.strengths, pairwise(offsets), strict=True):
+            locations = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first_row, end_row)]
+            # Merging of parts needs their counts. An evaluation in one row needs only the requested columns.
+            columns: Collection[str] = column_names
+            if len(locations) > 1:
+                columns = {*column_names, "accuracy", *reader.count_columns(locations[0][0])}
+            values = reader.merged(locations, columns)
+            columns_by_strength[strength] = {name: values[name] for name in column_names}
+        return RowBatch.of_unit(unit, columns_by_strength)

@@ -1,4 +1,4 @@
-"""Scan of a results folder into an inventory, which determines the valid and the damaged shards."""
+"""Scan of a results folder, which returns its inventory and finds damaged shards."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Literal
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.memory import collect_as_usual, give_back_freed_memory
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, is_compacted, map_ahead
+from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
 from robust201.shards.catalogue import (
     Catalogue,
     ScannedShard,
-    join,
+    concat_catalogues,
     make_catalogue,
     make_contents,
     replaced_names,
@@ -25,7 +25,7 @@ from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, 
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
-"""Shards to hash: none, those that were not hashed with their current size and mark, or all."""
+"""Shards to hash: none, shards that were not yet hashed with their current size and change marker, or all."""
 
 _SCAN_ATTEMPTS = 5
 _BATCH_ROWS = 1 << 17  # rows that are collected before they are copied into a catalogue
@@ -41,29 +41,35 @@ def scan(
     """Read the identity of every row in a results folder.
 
     Shards that an intact compacted shard replaces are left out. If a shard disappears during the scan, a compaction has
-    replaced it, so the scan starts again.
+    probably deleted it, so the scan starts again.
 
-    `verify` selects the shards whose hash is compared with their name. An export hashes all shards, and a resume those
-    that are unverified; with ``"none"``, only damage that prevents reading is noticed. With ``"unverified"`` and
-    `networks`, (dataset, architecture) pairs, only uncompacted shards of these networks are hashed. Damaged shards
-    raise an error, are moved to ``damaged/``, or are reported and not changed, according to `on_damage`.
+    Args:
+        folder: the results folder.
+        verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a resume
+            hashes unverified shards. With ``"none"``, the scan finds only damage that prevents reading.
+        on_damage: whether a damaged shard raises an error, is moved to ``damaged/``, or is reported and not changed.
+        networks: (dataset, architecture) pairs. With ``verify="unverified"``, only uncompacted shards of these networks
+            are hashed.
 
-    Raises ShardDamagedError if requested, FormatVersionError, and StorageError if shards keep disappearing.
+    Raises:
+        ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
+        FormatVersionError: another version of robust201 wrote a shard.
+        StorageError: shards keep disappearing, or cannot be read.
     """
-    collect_as_usual()  # footers from pyarrow are reference cycles of 300 kB for each compacted shard
+    collect_as_usual()  # pyarrow's footers contain reference cycles of 300 kB for each compacted shard
     scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
-    vanished: FileNotFoundError | None = None
+    last_error: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):
         try:
             inventory = scanner.scan()
         except FileNotFoundError as error:
-            vanished = error
+            last_error = error
         else:
             give_back_freed_memory()  # a scan takes twice as much memory as its inventory
             return inventory
     raise StorageError(
         f"Reading the inventory failed for {folder.root}: a result file disappeared in each of {_SCAN_ATTEMPTS} scans "
-        f"({vanished}). Stop whatever deletes files there, and try again."
+        f"({last_error}). Stop the process that deletes files there, and try again."
     )
 
 
@@ -75,34 +81,40 @@ class _Scanner:
     networks: Collection[tuple[str, ArchitectureId]] | None
     damage: dict[str, str] = field(default_factory=dict)
     to_hash: frozenset[str] = frozenset()
-    settled: set[str] = field(default_factory=set)
+    settled_names: set[str] = field(default_factory=set)
 
     def scan(self) -> Inventory:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
         index = Index(self.folder.index)
         self.to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
-        # With "all", every byte is read anyway, so the index is not used.
-        known = index.load(entries if self.verify != "all" else (), self.to_hash)
-        names = set(shard_names(known))
-        unread = [entry for entry in entries if entry.name not in names]
-        # Determined before anything is hashed, so that later changes are visible in the marks.
+        # With "all", every byte must be read, so the index is not used.
+        indexed = index.load(entries if self.verify != "all" else (), self.to_hash)
+        indexed_names = set(shard_names(indexed))
+        unread = [entry for entry in entries if entry.name not in indexed_names]
+        # This precedes hashing, so that a change during hashing also changes the change marker.
         to_hash = [entry for entry in unread if entry.name in self.to_hash]
-        self.settled = self.folder.backend.settled(to_hash) if to_hash else set()
-        # Compacted shards first: only intact ones hide the shards that they replace.
+        self.settled_names = self.folder.backend.find_settled(to_hash) if to_hash else set()
+        # Compacted shards are read first, because only an intact one hides the shards that it replaces.
         compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
-        listed = [entry.name for entry in entries]
-        replaced = replaced_names(known, listed) | replaced_names(compacted, listed)
-        rest = self._read_all(
+        all_names = [entry.name for entry in entries]
+        replaced = replaced_names(indexed, all_names) | replaced_names(compacted, all_names)
+        uncompacted = self._read_all(
             [entry for entry in unread if not is_compacted(entry.name) and entry.name not in replaced]
         )
-        new = join([compacted, rest])
-        index.add(new)
+        new_catalogue = concat_catalogues([compacted, uncompacted])
+        index.add(new_catalogue)
         if self.verify == "all":
             index.forget(self.damage)
-        tables = [known, new]
-        del index, known, new, compacted, rest  # each may have a hundred megabytes, and so may the inventory
+        catalogues = [indexed, new_catalogue]
+        del (
+            index,
+            indexed,
+            new_catalogue,
+            compacted,
+            uncompacted,
+        )  # each may have a hundred megabytes, as may the inventory
         give_back_freed_memory()
-        contents = make_contents(tables, hidden=replaced)
+        contents = make_contents(catalogues, hidden=replaced)
         give_back_freed_memory()
         superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
@@ -118,30 +130,30 @@ class _Scanner:
             return self.verify != "none"
         return network_of(shard) in self.networks
 
-    def _read_all(self, entries: Sequence[Entry]) -> Catalogue:
+    def _read_all(self, entries: Sequence[ShardEntry]) -> Catalogue:
         catalogues: list[Catalogue] = []
-        scanned: list[ScannedShard] = []
+        batch: list[ScannedShard] = []
         n_rows = 0
         threads = min(self.folder.backend.threads, len(entries))
-        for entry, result in zip(entries, map_ahead(self._read, entries, threads), strict=True):
-            if isinstance(result, ShardDamagedError):
-                self._record(entry.name, result)
+        for entry, content in zip(entries, map_ahead(self._read, entries, threads), strict=True):
+            if isinstance(content, ShardDamagedError):
+                self._record(entry.name, content)
             else:
-                scanned.append(ScannedShard(entry, *result, verified=entry.name in self.settled))
-                n_rows += len(result[1].unit)
+                batch.append(ScannedShard(entry, *content, verified=entry.name in self.settled_names))
+                n_rows += len(content[1].unit)
             if n_rows >= _BATCH_ROWS:
-                catalogues.append(make_catalogue(scanned))
-                scanned, n_rows = [], 0
+                catalogues.append(make_catalogue(batch))
+                batch, n_rows = [], 0
                 give_back_freed_memory()
-        return join([*catalogues, make_catalogue(scanned)])
+        return concat_catalogues([*catalogues, make_catalogue(batch)])
 
-    def _read(self, entry: Entry) -> tuple[Footer, ShardRows] | ShardDamagedError:
+    def _read(self, entry: ShardEntry) -> tuple[Footer, ShardRows] | ShardDamagedError:
         backend, shard = self.folder.backend, entry.name
         try:
             if shard in self.to_hash and not is_compacted(shard):
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
-                footer = read_footer(backend, entry)  # first, to avoid hashing a large file without a footer
+                footer = read_footer(backend, entry)  # read first, to avoid hashing a large file without a footer
                 if shard in self.to_hash:
                     self.folder.verify_hash(shard)
             return footer, read_shard_rows(backend, shard, footer)

@@ -57,21 +57,21 @@ class ShardStore:
         return self.folder.root
 
     def save_protocol(self, protocol: EvaluationProtocol) -> None:
-        """Store a protocol's payload, replacing a damaged one, so that rows which refer to it can be explained."""
+        """Store the payload of a protocol that rows refer to, replacing a damaged file."""
         path = self.folder.protocols / f"{protocol.digest}.json"
-        text = canonical_json(protocol.payload) + "\n"
+        content = canonical_json(protocol.payload) + "\n"
         try:
-            is_stored = read_file(path, MAX_JSON_BYTES) == text.encode()
+            is_stored = read_file(path, MAX_JSON_BYTES) == content.encode()
         except (FileNotFoundError, IsADirectoryError, IrregularFileError):
             is_stored = False
         if not is_stored:
-            write_text(path, text)
+            write_text(path, content)
 
     def commit(self, results: Sequence[EvaluationResult]) -> Receipt:
-        """Store results as one shard. After it returns, they are complete and on disk.
+        """Store results as one shard. When the method returns, the results survive a crash.
 
         Args:
-            results: results of one part (or of some of its strengths), one per strength, with the same columns.
+            results: results of one part, one for each of some or all of its strengths, with the same columns.
 
         Raises:
             EvaluationError: the results break an invariant (see `tasks.measurements.check_values`) or belong to
@@ -85,13 +85,14 @@ class ShardStore:
         return Receipt(unit.id, strengths, part.start, part.stop, shard, seconds=seconds)
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
-        """Return receipts of shards whose worker died before reporting them, for parts or some of their strengths.
+        """Return receipts of existing shards with results of some parts, in the order of the shards.
 
-        Compacted shards, which workers never write, and damaged shards are skipped. The order is that of the shards.
+        This finds shards whose worker died before it reported them. A shard may have some of a part's strengths.
+        Damaged shards are skipped, and so are compacted shards, which workers never write.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
-        open_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
+        missing_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
         columns_of_unit = {part.unit.id: required_unit_columns(part.unit, measurements) for part in parts}
         backend, receipts = self.folder.backend, []
         for entry in backend.entries():
@@ -102,11 +103,11 @@ class ShardStore:
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
                 rows = read_shard_rows(backend, shard, footer)
             except (FileNotFoundError, ShardDamagedError):
-                continue  # deleted or damaged: the part is computed again, and a scan handles the shard
+                continue  # the part is computed again, and the next scan handles a damaged shard
             part_key = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            is_open = not open_strengths.get(part_key, set()).isdisjoint(strengths)
-            if is_open and columns_of_unit[unit_id] <= set(footer.columns):
+            is_wanted = not missing_strengths.get(part_key, set()).isdisjoint(strengths)
+            if is_wanted and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -123,13 +124,14 @@ class ShardStore:
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
-        """Return one evaluation's columns of measurements, merged over its parts, always with `accuracy` and counts.
+        """Return one evaluation's columns, merged over its parts.
 
-        Reading in the order of (dataset, key, architecture) is cheap, also from compacted shards, and takes bounded
-        memory. Raises IncompleteError if images are missing, and the errors of `RowReader.row`.
+        The columns are those of the measurements, `accuracy`, and counts of images. Reading evaluations in the order of
+        dataset, key and architecture is fast and takes bounded memory, also from compacted shards. Raises
+        IncompleteError if images are missing, and the errors of `RowReader`.
         """
         columns = required_unit_columns(unit, measurements)
-        rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
+        rows = [inventory.locate(image_slice.row) for image_slice in inventory.slices(unit, strength, columns)]
         return self._reader.merged(rows, {*columns, *self._reader.count_columns(rows[0][0])})
 
     def select(
@@ -140,7 +142,7 @@ class ShardStore:
         *,
         cache_bytes: int = SELECTION_CACHE_BYTES,
     ) -> RowSelection:
-        """Return the locations of units' measurements, to be read in this order, later or in another process.
+        """Return the locations of units' measurements, for reading in this order later or in another process.
 
         Raises IncompleteError if images are missing.
         """
@@ -148,7 +150,10 @@ class ShardStore:
         rows = inventory.single_rows(units, *column_sets) if len(column_sets) == 1 else None
         if rows is None:
             evaluations = [
-                [item.row for item in inventory.slices(unit, strength, required_unit_columns(unit, measurements))]
+                [
+                    image_slice.row
+                    for image_slice in inventory.slices(unit, strength, required_unit_columns(unit, measurements))
+                ]
                 for unit in units
                 for strength in unit.strengths
             ]
@@ -169,16 +174,16 @@ class ShardStore:
         )
 
     def check_rows(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """Check every row of an inventory as `verify` does, and return its distinct provenances, sorted.
+        """Check every row of an inventory as `verify` does, and return the rows' distinct provenances, sorted.
 
-        Raises ShardDamagedError for the first invalid row (see `EvaluationResult.provenance`).
+        See `EvaluationResult.provenance`. Raises ShardDamagedError for the first invalid row.
         """
         provenances: set[str] = set()
         for finding in check_rows(self.folder, inventory, provenances=provenances):
             raise ShardDamagedError(
-                f"Checking results failed for {self.root}: there are invalid rows. The first ({finding.kind}): "
-                f"{finding.message} See all: robust201 verify {self.root}, with --requeue to let the next run "
-                "recompute them."
+                f"Checking results failed for {self.root}: there are invalid rows. The first is {finding.kind}: "
+                f"{finding.message} List all with robust201 verify {self.root}; with --requeue, the next run "
+                "recomputes them."
             )
         return [parse_provenance(text) for text in sorted(provenances)]
 
@@ -188,16 +193,16 @@ class ShardStore:
         *,
         on_progress: OnProgress = lambda _done, _all: None,
     ) -> list[ShardFinding]:
-        """Check every byte, every row and every duplicate of an inventory that was read with ``verify="all"``.
+        """Check every byte, every row and every duplicate, and return all faults.
 
-        If it is None, it is read.
+        An `inventory` must have been read with ``verify="all"``. If it is None, the folder is scanned.
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")
         return list(verify_shards(self.folder, inventory, on_progress))
 
     def compact(self, **options: Any) -> CompactReport:
-        """Merge small shards into large ones, sorted in an export's reading order, with options of `Compaction`."""
+        """Merge small shards into large ones, sorted for an export; `options` are fields of `Compaction`."""
         return Compaction(self.folder, **options).run()
 
 
@@ -207,9 +212,13 @@ def _check_results(results: Sequence[EvaluationResult]) -> None:
     first = results[0]
     for result in results:
         part = result.part
-        if (part.unit.id, part.start, part.stop) != (first.part.unit.id, first.part.start, first.part.stop):
+        if (part.unit.id, part.start, part.stop) != (
+            first.part.unit.id,
+            first.part.start,
+            first.part.stop,
+        ):
             raise EvaluationError(
-                f"Committing failed for {part.label}: expected results of {first.part.label} only, got both. "
+                f"Committing failed for {part.label}: all results must be of {first.part.label}. "
                 "This is a bug in the worker."
             )
         if set(result.values) != set(first.values):
@@ -221,6 +230,6 @@ def _check_results(results: Sequence[EvaluationResult]) -> None:
     strengths = [result.strength for result in results]
     if len(set(strengths)) != len(strengths) or not set(strengths) <= set(first.part.unit.strengths):
         raise EvaluationError(
-            f"Committing failed for {first.part.label}: expected different strengths of {first.part.unit.strengths}, "
+            f"Committing failed for {first.part.label}: expected distinct strengths from {first.part.unit.strengths}, "
             f"got {strengths}. This is a bug in the worker."
         )

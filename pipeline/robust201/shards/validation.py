@@ -1,7 +1,7 @@
-"""Checks of a shard before its contents are used: its schema, counts and sizes, and that no cell is empty.
+"""Checks of a shard before its contents are used: schema, counts and sizes, and empty cells.
 
-Metadata is checked before a page is decoded, so that a file of a few kilobytes cannot request gigabytes. A shard may
-have the hash of its name although robust201 did not write it. Every reader of shards calls these functions.
+Every reader of shards calls these functions, because a file that robust201 did not write may still have the hash in its
+name. Metadata is checked before any page is decoded, so that a file of a few kilobytes cannot take gigabytes of memory.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,16 +17,17 @@ from robust201.shards.arrow_arrays import to_numpy
 from robust201.tasks.columns import COLUMNS, COUNTS
 
 MAX_SMALL_ROWS = 1 << 20
-"""Maximum number of rows of small shards; a larger shard may have as many rows as bytes."""
+"""Maximum number of rows of a shard; a shard with more bytes than this may have as many rows as bytes."""
 
 MAX_GROUP_BYTES = 256 << 20
-"""Maximum memory of small row groups; a larger row group may take `MAX_EXPANSION` times its size in the file."""
+"""Maximum size of a row group in memory; a larger row group may take `MAX_EXPANSION` times its size in the file."""
 
 MAX_EXPANSION = 100
+"""Maximum size in memory of a large row group, as a multiple of its size in the file."""
 
 
 class WrongShardError(ValueError):
-    """A file that robust201 did not write."""
+    """A file has contents that robust201 does not write; the message names the contents."""
 
 
 def check_schema(
@@ -36,73 +37,80 @@ def check_schema(
     wide: Mapping[str, pa.DataType],
     columns: Collection[str] | None = None,
 ) -> None:
-    """Check a shard's columns: types of identity and measurements, and the `columns` that its footer names.
+    """Check the names and types of a shard's columns.
 
-    `wide` are types of columns beyond 256 classes. Architectures are integers or text. Columns in neither mapping
-    belong to a measure: float64 numbers, or lists of them.
+    Architectures are integers or text. Columns in neither `identity` nor `measurements` belong to a measure, and
+    contain float64 numbers or lists of them.
+
+    Args:
+        schema: schema of the shard.
+        identity: types of the columns that identify rows.
+        measurements: types of the measurement columns.
+        wide: types of the measurement columns for more than 256 classes.
+        columns: names of the measurement columns according to the footer, if they are to be compared.
     """
-    names = schema.names
-    if len(set(names)) < len(names):
+    column_names = schema.names
+    if len(set(column_names)) < len(column_names):
         raise WrongShardError("a duplicate column")
-    missing = [name for name in identity if name not in names]
-    if missing:
-        raise WrongShardError(f"no column {missing[0]}")
-    measured = {name for name in names if name not in identity}
-    if not measured or (columns is not None and measured != set(columns)):
-        raise WrongShardError(f"the measurements {', '.join(sorted(measured)) or 'of nothing'}")
-    doubles = (pa.float64(), pa.list_(pa.field("element", pa.float64())))
+    missing_columns = [column_name for column_name in identity if column_name not in column_names]
+    if missing_columns:
+        raise WrongShardError(f"no column {missing_columns[0]}")
+    measurement_columns = {column_name for column_name in column_names if column_name not in identity}
+    if not measurement_columns or (columns is not None and measurement_columns != set(columns)):
+        raise WrongShardError(f"the measurements {', '.join(sorted(measurement_columns)) or 'of nothing'}")
+    measure_types = (pa.float64(), pa.list_(pa.field("element", pa.float64())))
     for field in schema:
         if field.name == "architecture":
-            expected: tuple[pa.DataType, ...] = (identity["architecture"], pa.string())
+            allowed_types: tuple[pa.DataType, ...] = (identity["architecture"], pa.string())
         elif field.name in identity:
-            expected = (identity[field.name],)
+            allowed_types = (identity[field.name],)
         else:
-            expected = (measurements[field.name],) if field.name in measurements else doubles
-            expected += (wide[field.name],) if field.name in wide else ()
-        if field.type not in expected:
+            allowed_types = (measurements[field.name],) if field.name in measurements else measure_types
+            allowed_types += (wide[field.name],) if field.name in wide else ()
+        if field.type not in allowed_types:
             raise WrongShardError(f"{field.name} as {field.type}")
 
 
 def check_row_count(n_rows: int, n_bytes: int) -> None:
-    """Check the number of rows against the size of the file."""
+    """Check that the number of rows is possible for a file with `n_bytes`."""
     if not 0 < n_rows <= max(MAX_SMALL_ROWS, n_bytes):
         raise WrongShardError(f"{n_rows:,} rows in {n_bytes:,} bytes" if n_rows else "no rows")
 
 
 def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
-    """Check values and bytes in the footer against the limits of row groups with `n_columns` columns."""
+    """Check that the footer's row groups have `n_columns` columns each, enough values, and no excessive sizes."""
     for group in groups:
         if len(group.chunks) != n_columns:
-            raise WrongShardError(f"a row group of {len(group.chunks)} columns, not {n_columns}")
-        lacking = next((chunk for chunk in group.chunks if chunk.n_values < group.n_rows), None)
-        if lacking is not None:
-            raise WrongShardError(f"{lacking.n_values} values of {lacking.path} in {group.n_rows} rows")
-        in_memory = sum(max(8 * chunk.n_values, chunk.n_bytes) for chunk in group.chunks)
-        in_file = sum(chunk.n_compressed for chunk in group.chunks)
-        if in_memory > max(MAX_GROUP_BYTES, MAX_EXPANSION * in_file):
-            raise WrongShardError(f"a row group of {in_file:,} bytes that takes {in_memory:,} in memory")
+            raise WrongShardError(f"a row group with {len(group.chunks)} columns, not {n_columns}")
+        short_chunk = next((chunk for chunk in group.chunks if chunk.n_values < group.n_rows), None)
+        if short_chunk is not None:
+            raise WrongShardError(f"{short_chunk.n_values} values of {short_chunk.path} in {group.n_rows} rows")
+        memory_bytes = sum(max(8 * chunk.n_values, chunk.n_bytes) for chunk in group.chunks)
+        file_bytes = sum(chunk.n_compressed for chunk in group.chunks)
+        if memory_bytes > max(MAX_GROUP_BYTES, MAX_EXPANSION * file_bytes):
+            raise WrongShardError(f"a row group of {file_bytes:,} bytes that takes {memory_bytes:,} in memory")
 
 
 def check_identity(
     strength: NDArray[np.float64], start: NDArray[np.int32], stop: NDArray[np.int32], n_images: NDArray[np.integer[Any]]
 ) -> None:
-    """Check the identity of each row: a finite strength, and some of the unit's images."""
+    """Check that each row has a finite strength, and a valid range of its unit's images."""
     if not len(strength):
         raise WrongShardError("no rows")
     if not np.isfinite(strength).all():
         raise WrongShardError("a strength that is not finite")
-    wrong = (start < 0) | (stop > n_images) | ((start >= stop) & (n_images > 0))
-    if wrong.any():
-        row = int(wrong.argmax())
+    is_invalid = (start < 0) | (stop > n_images) | ((start >= stop) & (n_images > 0))
+    if is_invalid.any():
+        row = int(is_invalid.argmax())
         raise WrongShardError(f"images {start[row]}:{stop[row]} of {n_images[row]} in row {row}")
 
 
 def check_table(table: pa.Table) -> None:
-    """Check rows for faults that `check_schema` cannot detect: empty cells, and lists of wrong lengths.
+    """Check that a table has no empty cells, and no lists of wrong lengths.
 
     Lengths are checked if the table has `n_classes`, `start` and `stop`.
     """
-    sizes = _sizes_of(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
+    dimension_sizes = _read_dimensions(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
     for name, column in zip(table.schema.names, table.columns, strict=True):
         definition = COLUMNS.get(name)
         first_row = 0
@@ -113,30 +121,30 @@ def check_table(table: pa.Table) -> None:
                 continue
             if chunk.values.null_count:
                 raise WrongShardError(f"{name} with an empty element")
-            if sizes is not None and definition is not None:
-                lengths, expected = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
+            if dimension_sizes is not None and definition is not None:
+                lengths, expected_lengths = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
                 for dimension in definition.dimensions:
                     if isinstance(dimension, int):
-                        expected *= dimension
+                        expected_lengths *= dimension
                     else:
-                        expected *= sizes[dimension][first_row : first_row + len(chunk)]
-                if not np.array_equal(lengths, expected):
-                    row = int((lengths != expected).argmax())
-                    values = f"{lengths[row]} values, not {expected[row]}"
-                    raise WrongShardError(f"{name} of {values}, in row {first_row + row}")
+                        expected_lengths *= dimension_sizes[dimension][first_row : first_row + len(chunk)]
+                if not np.array_equal(lengths, expected_lengths):
+                    row = int((lengths != expected_lengths).argmax())
+                    fault = f"{lengths[row]} values, not {expected_lengths[row]}"
+                    raise WrongShardError(f"{name} of {fault}, in row {first_row + row}")
             first_row += len(chunk)
 
 
-def _sizes_of(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
-    """Return the numbers of classes and of images per row, by their names in `Column.dimensions`."""
+def _read_dimensions(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
+    """Return the number of classes and the number of images of each row, by their names in `Column.dimensions`."""
     columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
     if any(column.null_count for column in columns):
         raise WrongShardError("a row without n_classes, start or stop")
     n_classes, start, stop = (to_numpy(column).astype(np.int64) for column in columns)
     n_images = stop - start
-    smallest = 1 if COUNTS in table.schema.names else 0
-    wrong = (n_classes < smallest) | (n_classes > MAX_CLASSES) | (n_images < smallest)
-    if wrong.any():
-        row = int(wrong.argmax())
+    minimum = 1 if COUNTS in table.schema.names else 0
+    is_invalid = (n_classes < minimum) | (n_classes > MAX_CLASSES) | (n_images < minimum)
+    if is_invalid.any():
+        row = int(is_invalid.argmax())
         raise WrongShardError(f"a row of {n_classes[row]} classes and {n_images[row]} images")
     return {"classes": n_classes, "images": n_images}

@@ -1,4 +1,4 @@
-"""Verification of stored results, and removal of invalid ones, so that the next run recomputes them."""
+"""Verification of stored results, and removal of invalid results, which the next run recomputes."""
 
 import os
 from collections import defaultdict
@@ -15,11 +15,11 @@ from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import show_architecture
 from robust201.shards.arrow_arrays import numbers_of
-from robust201.shards.backends import Entry, is_compacted, map_ahead
+from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, damaged_shard_error, row_values, write_tables
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, invalid_shard_error, row_values, write_tables
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
     ShardRows,
@@ -36,21 +36,25 @@ from robust201.tasks.measurements import check_values
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
 OnProgress = Callable[[int, int], None]
-"""Called after each shard with the number of checked shards and their total."""
+"""Called after each shard with the number of checked shards and the number of all shards."""
 
 _READ_BYTES = 4 << 20
-"""Size of consecutive row groups that are checked together."""
+"""Maximum size of consecutive row groups that are checked together."""
 
 
 @dataclass(frozen=True)
 class ShardFinding:
-    """A fault of stored results, of a unit or, if `unit` is ``""``, of a whole shard.
+    """A fault in the stored results of a unit, or in a whole shard if `unit` is ``""``.
 
-    `kind` is ``damaged`` (bytes do not match the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
-    does not match footer, file name or folder), ``unlike others`` (its images differ from those of other rows),
-    ``unequal duplicates`` (two results of one evaluation differ) or ``lost in compaction`` (a compacted shard lacks a
-    row of a shard that it replaces). `locations` must be recomputed: rows of shards by position, or None for a whole
-    shard.
+    `locations` are the (shard, position) pairs of the rows that must be recomputed; the position is None for a whole
+    shard. `kind` is one of:
+
+    - ``damaged``: bytes do not match the hash in the name.
+    - ``invalid``: numbers break an invariant.
+    - ``misplaced``: a row does not match the footer, the file name or the folder.
+    - ``unlike others``: the numbers of images per class differ from those of other rows.
+    - ``unequal duplicates``: two results of one evaluation differ.
+    - ``lost in compaction``: a compacted shard lacks a row of a shard that it replaces.
     """
 
     shard: str
@@ -77,25 +81,27 @@ class _RowIdentity(NamedTuple):
         return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
 
 
-def _identities_in(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
-    unit, *numbers = (inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop"))
-    return list(map(_RowIdentity, (inventory.units[number] for number in unit), *numbers))
+def _identities_in_inventory(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
+    unit_numbers, *columns = (
+        inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop")
+    )
+    return list(map(_RowIdentity, (inventory.units[unit_number] for unit_number in unit_numbers), *columns))
 
 
-def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
+def _identities_in_shard(rows: ShardRows) -> Iterator[_RowIdentity]:
     units = (rows.units[number] for number in rows.unit.tolist())
     return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
 
 
 def _identities_in_table(table: pa.Table) -> Iterator[_RowIdentity]:
-    numbers = (table[name].to_pylist() for name in ("strength", "start", "stop"))
-    return map(_RowIdentity, iter_table_units(table), *numbers)
+    columns = (table[name].to_pylist() for name in ("strength", "start", "stop"))
+    return map(_RowIdentity, iter_table_units(table), *columns)
 
 
 def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnProgress) -> Iterator[ShardFinding]:
-    """Check every live shard and every row of a results folder, and yield all faults.
+    """Check every shard and every row of an inventory, and yield all faults.
 
-    These include damaged shards in the inventory. Shards are hashed, unless the inventory was read with
+    Damaged shards that the scan found are yielded first. Shards are hashed, unless the inventory was read with
     ``verify="all"``.
     """
     for shard, message in inventory.damage.items():
@@ -117,30 +123,32 @@ def check_rows(
     on_progress: OnProgress = lambda _done, _all: None,
     provenances: set[str] | None = None,
 ) -> Iterator[ShardFinding]:
-    """Check each row of an inventory's shards, and the images that it counts, and yield all faults.
+    """Check each row of an inventory's shards, including its numbers of images per class, and yield all faults.
 
-    The texts of all rows' provenances are added to `provenances`.
+    The provenances of all rows, as JSON text, are added to `provenances`.
     """
-    check = _RowCheck(folder, inventory, set() if provenances is None else provenances)
+    checker = _RowChecker(folder, inventory, set() if provenances is None else provenances)
     # Reading, decoding and NumPy release the interpreter's lock.
-    checked = map_ahead(check.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0)))
-    for number, findings in enumerate(checked, start=1):
+    findings_of_shards = map_ahead(
+        checker.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0))
+    )
+    for number, findings in enumerate(findings_of_shards, start=1):
         if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[number - 1]])  # its mark may not show the damage
+            Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may not show the damage
         yield from findings
         on_progress(number, len(inventory.shards))
-    for row, difference in check.counts.find_unlike():
-        (identity,) = _identities_in(inventory, np.array([row]))
+    for row, difference in checker.counts.find_disagreements():
+        (identity,) = _identities_in_inventory(inventory, np.array([row]))
         shard, position = inventory.locate(row)
         message = f"Verifying failed for {identity.label}: {difference}"
         yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
 
 
-class _ClassCounts:
-    """Images of each true class by row of an inventory: the row sums of each confusion matrix.
+class _ClassCountCheck:
+    """Checks that rows measured on the same images have the same number of images of each true class.
 
-    The images themselves may be elsewhere, so the expected counts come from the rows: all rows measured on the same
-    images must agree, and a row that does not is reported.
+    These numbers are the row sums of a confusion matrix. The images may not be available, so rows are compared with
+    each other, and rows that differ from the majority are reported.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -150,64 +158,79 @@ class _ClassCounts:
         self._lock = Lock()
 
     def add(self, rows: NDArray[np.integer[Any]], images: NDArray[np.integer[Any]]) -> None:
-        """Record the numbers of images of each true class, (R, C), in R rows of the inventory."""
+        """Record the number of images of each true class, `images` (R, C), for R rows of the inventory."""
         if not len(rows):
             return
-        number, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
-        pairs, pair_of_unit = self._inventory.dataset_protocols
-        counted = np.column_stack([pair_of_unit[number], start, stop, images])
-        if (counted == counted[:1]).all():
-            distinct, group = counted[:1], np.zeros(len(rows), np.intp)
+        unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
+        dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
+        keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, images])
+        if (keys_and_counts == keys_and_counts[:1]).all():
+            distinct_rows, row_groups = keys_and_counts[:1], np.zeros(len(rows), np.intp)
         else:
-            distinct, group = np.unique(counted, axis=0, return_inverse=True)
+            distinct_rows, row_groups = np.unique(keys_and_counts, axis=0, return_inverse=True)
         with self._lock:
-            for index, (pair, first, last, *counts) in enumerate(distinct.tolist()):
-                dataset, protocol = pairs[pair]
-                by_counts = self._rows.setdefault((dataset, self._images_of(protocol), first, last), {})
-                by_counts.setdefault(tuple(counts), []).append(rows[group.ravel() == index])
+            for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_rows.tolist()):
+                dataset, protocol = dataset_protocols[pair_number]
+                rows_by_counts = self._rows.setdefault(
+                    (dataset, self._images_of(protocol), start_image, stop_image), {}
+                )
+                rows_by_counts.setdefault(tuple(class_counts), []).append(rows[row_groups.ravel() == index])
 
     def _images_of(self, protocol: str) -> str:
-        """Return the hash of a protocol's images if the folder knows it, otherwise the protocol's digest."""
+        """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
         if protocol not in self._images:
-            images = self._inventory.protocol(protocol).get("images", {})
-            self._images[protocol] = str(images.get("sha256", protocol))
+            image_fields = self._inventory.protocol(protocol).get("images", {})
+            self._images[protocol] = str(image_fields.get("sha256", protocol))
         return self._images[protocol]
 
-    def find_unlike(self) -> Iterator[tuple[int, str]]:
-        """Yield rows whose counts differ from most rows of the same dataset, images and range, and the difference."""
-        for by_counts in self._rows.values():
-            n_rows = {counts: sum(map(len, pieces)) for counts, pieces in by_counts.items()}
-            first = {counts: min(int(rows.min()) for rows in pieces) for counts, pieces in by_counts.items()}
-            majority = max(by_counts, key=lambda counts: (n_rows[counts], -first[counts]))
-            message = f"expected rows of cm to count {list(majority)} images, as in {n_rows[majority]} other rows"
-            others = ((pieces, counts) for counts, pieces in by_counts.items() if counts != majority)
-            for row, counts in sorted(
-                (row, counts) for pieces, counts in others for rows in pieces for row in rows.tolist()
+    def find_disagreements(self) -> Iterator[tuple[int, str]]:
+        """Yield rows whose counts differ from the majority's counts, each with a message.
+
+        Rows with the same dataset, images and range of images are compared.
+        """
+        for rows_by_counts in self._rows.values():
+            n_rows = {class_counts: sum(map(len, row_arrays)) for class_counts, row_arrays in rows_by_counts.items()}
+            first_row = {
+                class_counts: min(int(rows.min()) for rows in row_arrays)
+                for class_counts, row_arrays in rows_by_counts.items()
+            }
+            majority = max(rows_by_counts, key=lambda class_counts: (n_rows[class_counts], -first_row[class_counts]))
+            message = f"expected {list(majority)} images per class in cm, as in {n_rows[majority]} other rows"
+            minorities = (
+                (row_arrays, class_counts)
+                for class_counts, row_arrays in rows_by_counts.items()
+                if class_counts != majority
+            )
+            for row, class_counts in sorted(
+                (row, class_counts)
+                for row_arrays, class_counts in minorities
+                for rows in row_arrays
+                for row in rows.tolist()
             ):
-                yield row, f"{message}, got {list(counts)}. Evaluate it again."
+                yield row, f"{message}, got {list(class_counts)}. Evaluate it again."
 
 
 @dataclass
-class _RowCheck:
-    """Checks the rows of single shards, and collects their counts and provenances."""
+class _RowChecker:
+    """Checks the rows of one shard at a time, and collects their counts and provenances."""
 
     folder: ResultsFolder
     inventory: Inventory
     provenances: set[str]
-    counts: _ClassCounts = field(init=False)
+    counts: _ClassCountCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self.counts = _ClassCounts(self.inventory)
+        self.counts = _ClassCountCheck(self.inventory)
 
-    def check_shard(self, number: int) -> list[ShardFinding]:
-        """Check one shard, by its position in the inventory; thread-safe."""
-        shard = self.inventory.shards[number]
+    def check_shard(self, shard_number: int) -> list[ShardFinding]:
+        """Check the shard at an index of `inventory.shards`; thread-safe."""
+        shard = self.inventory.shards[shard_number]
         try:
             if not self.inventory.hashed:
                 self.folder.verify_hash(shard)
             file = ShardFile(self.folder.backend, shard)
             try:
-                return list(self._check_rows(file, shard, self.inventory.rows_of_shard(number)))
+                return list(self._check_rows(file, shard, self.inventory.rows_of_shard(shard_number)))
             finally:
                 file.close()
         except ShardDamagedError as error:
@@ -215,177 +238,198 @@ class _RowCheck:
 
     def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int32]) -> Iterator[ShardFinding]:
         if int(file.first_rows[-1]) != len(rows_in_order):
-            raise damaged_shard_error(
-                file.label, f"{file.first_rows[-1]:,} rows where {len(rows_in_order):,} were scanned"
+            raise invalid_shard_error(
+                file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(rows_in_order):,}"
             )
         for group, stop in file.runs(_READ_BYTES):
             table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
             rows = rows_in_order[first_row : first_row + len(table)]
             self.provenances.update(table["provenance"].unique().to_pylist())
-            if not self._is_as_scanned(shard, rows, table):
+            if not self._matches_inventory(shard, rows, table):
                 yield from self._find_misplaced(shard, rows, table, file.label)
             suspects, images = find_suspects(table, file.columns)
-            invalid = np.zeros(len(table), dtype=bool)
+            is_invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
                 (identity,) = _identities_in_table(table.slice(offset, 1))
                 values = row_values(table, offset, file.columns)
                 try:
                     check_values(values, identity.stop - identity.start, name=f"{identity.label} in {shard}")
                 except EvaluationError as error:
-                    invalid[offset] = True
+                    is_invalid[offset] = True
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
                 if COUNTS in file.columns and images is None:
                     self.counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
             if images is not None:
-                self.counts.add(rows[~invalid], images[~invalid])
+                self.counts.add(rows[~is_invalid], images[~is_invalid])
 
-    def _is_as_scanned(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
-        """Return whether a table's rows match those of the inventory, and belong to the shard."""
-        inventory, numbers = self.inventory, ("strength", "start", "stop")
-        if not all(np.array_equal(numbers_of(table[name]), inventory.row_column(name)[rows]) for name in numbers):
+    def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
+        """Return whether a table's rows match the inventory's, and belong into a shard of this name."""
+        inventory, columns = self.inventory, ("strength", "start", "stop")
+        if not all(np.array_equal(numbers_of(table[name]), inventory.row_column(name)[rows]) for name in columns):
             return False
-        unit = inventory.row_column("unit")[rows]
-        if not matches_units(table, inventory.unit_columns(unit)):
+        unit_numbers = inventory.row_column("unit")[rows]
+        if not matches_units(table, inventory.unit_columns(unit_numbers)):
             return False
         if is_compacted(shard):
             return set(table["dataset"].unique().to_pylist()) == {shard.partition("/")[0]}
-        return all(_is_named_for(shard, inventory.units[number]) for number in np.unique(unit).tolist())
+        return all(
+            _is_named_for(shard, inventory.units[unit_number]) for unit_number in np.unique(unit_numbers).tolist()
+        )
 
     def _find_misplaced(
         self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
-        """Yield findings for rows of a table that do not match the inventory's, or do not belong to the shard."""
-        pairs = zip(_identities_in(self.inventory, rows), _identities_in_table(table), strict=True)
-        for known, identity in pairs:
-            if identity != known or not _is_named_for(shard, identity.unit):
+        """Yield findings for rows of a table that do not match the inventory's, or do not belong into the shard."""
+        identity_pairs = zip(_identities_in_inventory(self.inventory, rows), _identities_in_table(table), strict=True)
+        for expected, identity in identity_pairs:
+            if identity != expected or not _is_named_for(shard, identity.unit):
                 message = (
-                    f"Verifying failed for result file {label}: expected {known.label} (as its footer and "
-                    f"name say), got {identity.label}. Set the file aside and run the sweep again."
+                    f"Verifying failed for result file {label}: expected {expected.label}, according to "
+                    f"its footer and name, got {identity.label}. Set the file aside and run the sweep again."
                 )
                 yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:
-    """Return whether a shard's name is that of a shard with rows of a unit."""
-    in_dataset = shard.startswith(f"{unit.dataset}/")
-    return in_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
+    """Return whether a shard with this name may contain rows of a unit."""
+    has_dataset = shard.startswith(f"{unit.dataset}/")
+    return has_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
 
 
 def find_unequal_duplicates(
     reader: RowReader, inventory: Inventory, intact: Collection[str] | None = None
 ) -> Iterator[ShardFinding]:
-    """Compare results that exist more than once: equal ranges of images, and a whole with its merged parts.
+    """Compare results that exist more than once, and yield a finding for each that differs from the result in use.
 
-    Yields one finding for each result that differs from the one that readers use, in the `intact` shards (None for
-    all).
+    Results are compared if they have the same range of images, or if one has all images and the others are its parts.
+    Only results in the `intact` shards are compared, or all results if `intact` is None.
     """
     for group in inventory.overlapping():
-        slices = [item for item in group.slices if intact is None or inventory.locate(item.row)[0] in intact]
-        for used_slice, others in _duplicates(group, slices):
-            if _equal(reader, inventory, used_slice, others):
+        slices = [
+            row_slice for row_slice in group.slices if intact is None or inventory.locate(row_slice.row)[0] in intact
+        ]
+        for used_slice, other_slices in _pair_duplicates(group, slices):
+            if _has_equal_values(reader, inventory, used_slice, other_slices):
                 continue
             label = _RowIdentity(group.unit, group.strength, used_slice.start, used_slice.stop).label
-            locations = tuple(inventory.locate(item.row) for item in (used_slice, *others))
-            (used, _), (unused, _), *_ = locations
+            locations = tuple(inventory.locate(row_slice.row) for row_slice in (used_slice, *other_slices))
+            (used_shard, _), (other_shard, _), *_ = locations
             message = (
-                f"Comparing duplicates failed for {label}: expected equal values in {used} and {unused}, got "
-                "different ones; the first is used. Find out which device or version differs (see their provenance), "
-                "and set one aside."
+                f"Comparing duplicates failed for {label}: values in {used_shard} and {other_shard} differ; "
+                "the first file is used. Compare the devices and versions in their provenance, and set one file aside."
             )
-            yield ShardFinding(unused, label, "unequal duplicates", message, locations)
+            yield ShardFinding(other_shard, label, "unequal duplicates", message, locations)
     reader.close()
 
 
-def _duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
-    """Yield pairs for the same images: the slice that readers use, and another slice or equivalent parts."""
-    first: dict[tuple[int, int], Slice] = {}
-    for item in slices:
-        used_slice = first.setdefault((item.start, item.stop), item)
-        if used_slice is not item:
-            yield used_slice, [item]
-    whole = first.pop((0, group.unit.n_images), None)
-    parts = choose_slices(sorted(first.values()))
-    if whole is not None and parts and not gaps(parts, group.unit.n_images):
-        yield whole, parts
+def _pair_duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
+    """Yield the slices that readers use, each with another slice of the same range, or with parts that make it up."""
+    first_of_range: dict[tuple[int, int], Slice] = {}
+    for row_slice in slices:
+        used_slice = first_of_range.setdefault((row_slice.start, row_slice.stop), row_slice)
+        if used_slice is not row_slice:
+            yield used_slice, [row_slice]
+    full_slice = first_of_range.pop((0, group.unit.n_images), None)
+    parts = choose_slices(sorted(first_of_range.values()))
+    if full_slice is not None and parts and not gaps(parts, group.unit.n_images):
+        yield full_slice, parts
 
 
-def _equal(reader: RowReader, inventory: Inventory, used_slice: Slice, others: Sequence[Slice]) -> bool:
-    columns = inventory.columns(used_slice.row).intersection(*(inventory.columns(item.row) for item in others))
-    values = reader.merged([inventory.locate(used_slice.row)], columns)
-    other = reader.merged([inventory.locate(item.row) for item in others], columns)
-    return all(np.array_equal(values[name], other[name], equal_nan=values[name].dtype.kind == "f") for name in columns)
+def _has_equal_values(
+    reader: RowReader, inventory: Inventory, used_slice: Slice, other_slices: Sequence[Slice]
+) -> bool:
+    columns = inventory.columns(used_slice.row).intersection(
+        *(inventory.columns(row_slice.row) for row_slice in other_slices)
+    )
+    used_values = reader.merged([inventory.locate(used_slice.row)], columns)
+    other_values = reader.merged([inventory.locate(row_slice.row) for row_slice in other_slices], columns)
+    return all(
+        np.array_equal(used_values[name], other_values[name], equal_nan=used_values[name].dtype.kind == "f")
+        for name in columns
+    )
 
 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
-    """Yield rows of replaced shards, while these still exist, that are missing in the shards that replace them."""
+    """Yield rows of replaced shards that are missing in the compacted shards, as long as the replaced shards exist."""
     if not inventory.superseded:
         return
-    present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
+    present_rows = {(unit.id, *location) for unit, *location in _identities_in_inventory(inventory, slice(None))}
     entries = {entry.name: entry for entry in folder.backend.entries()}
     for shard in filter(entries.__contains__, inventory.superseded):
         try:
             rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
-            continue  # replaced shards may be deleted; the shards that replace them were checked above
-        for identity in _identities_of(rows):
-            if (identity.unit.id, *identity[1:]) not in present:
+            continue  # replaced shards are not needed: the compacted shards were checked above
+        for identity in _identities_in_shard(rows):
+            if (identity.unit.id, *identity[1:]) not in present_rows:
                 message = (
                     f"Verifying failed for {identity.label}: the compacted file that replaces {shard} lacks this row. "
                     "Set the compacted file aside and run the sweep again."
                 )
-                compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
+                compacted_shards = (name for name in inventory.shards if is_compacted(name) and name in entries)
                 locations = tuple(
-                    (name, None) for name in compacted if shard in read_footer(folder.backend, entries[name]).inputs
+                    (name, None)
+                    for name in compacted_shards
+                    if shard in read_footer(folder.backend, entries[name]).inputs
                 )
                 yield ShardFinding(shard, identity.label, "lost in compaction", message, locations)
 
 
 def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
-    """Move faulty shards into ``damaged/``, so that their rows count as missing, and return the shards' names.
+    """Move faulty shards into ``damaged/``, so that their rows count as missing, and return the names of these shards.
 
-    A shard of one unit is moved as a whole. A compacted shard with some faulty rows is first rewritten without them.
-    The new shard lists the old one and its inputs as replaced, so no faulty row comes back.
+    If only some rows of a compacted shard are faulty, the shard is first rewritten without these rows. The new shard
+    replaces the old shard and its inputs, so that no faulty row reappears.
     """
-    rows_of: defaultdict[str, set[int | None]] = defaultdict(set)
+    positions_by_shard: defaultdict[str, set[int | None]] = defaultdict(set)
     for finding in findings:
         for shard, position in finding.locations:
-            rows_of[shard].add(position)
-    moved: list[str] = []
+            positions_by_shard[shard].add(position)
+    moved_shards: list[str] = []
     entries = {entry.name: entry for entry in folder.backend.entries()}
-    for shard, positions in sorted(rows_of.items()):
-        if shard not in entries or shard in moved:
+    for shard, positions in sorted(positions_by_shard.items()):
+        if shard not in entries or shard in moved_shards:
             continue
-        wrong = {position for position in positions if position is not None}
-        if is_compacted(shard) and len(wrong) == len(positions):
-            moved += _write_without(folder, entries, inventory, shard, wrong)
+        faulty_positions = {position for position in positions if position is not None}
+        if is_compacted(shard) and len(faulty_positions) == len(positions):
+            moved_shards += _rewrite_without(folder, entries, inventory, shard, faulty_positions)
         folder.backend.set_aside(shard)
-        moved.append(shard)
-    return tuple(sorted(moved))
+        moved_shards.append(shard)
+    return tuple(sorted(moved_shards))
 
 
-def _write_without(
-    folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str, positions: Collection[int]
+def _rewrite_without(
+    folder: ResultsFolder,
+    entries: Mapping[str, ShardEntry],
+    inventory: Inventory,
+    shard: str,
+    positions: Collection[int],
 ) -> list[str]:
-    """Rewrite a compacted shard without some rows, and move replaced shards that still contain these rows."""
+    """Rewrite a compacted shard without some rows, and set aside replaced shards that contain these rows.
+
+    Returns the names of the replaced shards that were set aside.
+    """
     rows = inventory.rows_of_shard(inventory.shards.index(shard))
-    left_out = np.isin(inventory.row_column("position")[rows], list(positions))
-    wrong = {inventory.units[number].id for number in inventory.row_column("unit")[rows[left_out]].tolist()}
-    rows = rows[~left_out]
+    is_faulty = np.isin(inventory.row_column("position")[rows], list(positions))
+    faulty_unit_ids = {
+        inventory.units[unit_number].id for unit_number in inventory.row_column("unit")[rows[is_faulty]].tolist()
+    }
+    rows = rows[~is_faulty]
     if not len(rows):
         return []
     footer = read_footer(folder.backend, entries[shard])
-    replaced = [name for name in footer.inputs if name in entries]
+    replaced_shards = [name for name in footer.inputs if name in entries]
     reader = RowReader(folder)
     with folder.open_compacted_shard(shard.partition("/")[0]) as stream:
         tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
-        write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced, shard}))))
+        write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced_shards, shard}))))
     reader.close()
-    moved = []
-    for name in replaced:
-        stored = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
-        if wrong & {stored.units[number].id for number in set(stored.unit.tolist())}:
+    moved_shards = []
+    for name in replaced_shards:
+        shard_rows = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
+        if faulty_unit_ids & {shard_rows.units[unit_number].id for unit_number in set(shard_rows.unit.tolist())}:
             folder.backend.set_aside(name)
-            moved.append(name)
-    return moved
+            moved_shards.append(name)
+    return moved_shards
