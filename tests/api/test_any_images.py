@@ -135,7 +135,7 @@ def test_evaluate_rejects_more_than_maximum_classes() -> None:
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images.flatten(1)[:, :1].expand(-1, 70_000)
 
-    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer\."):
+    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer classes\."):
         evaluate(Many(), PIXELS, LABELS, ["clean"], progress=False)
 
 

@@ -239,9 +239,9 @@ KEYS = {
     "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
     "no name": ([5], r"failed for 5: expected a name such as 'pgd'"),
     "a list inside the list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),
-    "none": ([], r"there are no keys"),
+    "none": ([], r"the list is empty"),
     "twice": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': it is listed more than once"),
-    "no parameters": ([{"pgd": 3}], r"pgd: expected names with values, got 3"),
+    "no parameters": ([{"pgd": 3}], r"pgd: expected a mapping of names to values, got 3"),
     "an unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: expected a known parameter, got 'step'\. Did you mean 'st"),
     "a wrong value": ([{"pgd": {"steps": 0}}], r"pgd: steps: expected at least 1, got 0"),
     "a wrong strength": ([{"fog": {"severities": [6]}}], r"fog: severities.0: expected at most 5, got 6"),
@@ -276,7 +276,7 @@ def test_evaluate_rejects_wrong_options() -> None:
     )
     refusal(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
     refusal(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
-    refusal(ConfigError, r"expected \(mean, std\) of three numbers each", normalisation=(0.5, 0.5))
+    refusal(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
     for mean, std, message in (
         ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
         ([125] * 3, [0.2] * 3, r"\(mean\): expected numbers from 0 to 1, since pixels .* got 125, .* by 255\."),
@@ -295,7 +295,7 @@ def test_evaluate_rejects_wrong_options() -> None:
 
 def test_attack_rejects_wrong_arguments() -> None:
     for key, options, message in (
-        ("fog", {}, r"'fog': it is not one of aa_apgd-ce, "),
+        ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),
         ("pgd", {"epsilon": 0.5}, r"'pgd': its radius in Linf is set with epsilon_255, not epsilon\."),
         ("pgd_l2", {"epsilon_255": 8}, r"'pgd_l2': its radius in L2 is set with epsilon, not epsilon_255"),
         ("pgd", {"epsilon_255": [300]}, r"epsilons_255.0: expected at most 255, got 300"),

@@ -137,5 +137,5 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
 @pytest.mark.parametrize("which", ["module", "table"])
 def test_compare_rejects_single_network(images, labels, which):
     network = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
-    with pytest.raises(ConfigError, match="expected several networks, got one"):
+    with pytest.raises(ConfigError, match="a comparison needs two or more networks"):
         robust201.compare(network, images, labels)

@@ -63,11 +63,11 @@ def test_show_warns_of_a_softmax_once():
 
 def test_show_rejects_too_many_images_and_wrong_names():
     many = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
-    with pytest.raises(ConfigError, match="a figure has room for 20, got 21"):
+    with pytest.raises(ConfigError, match="a figure has at most 20 images, got 21"):
         robust201.show(TinyNetwork(), *many)
     with pytest.raises(ConfigError, match="5 classes, got 2 names"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])
-    with pytest.raises(ConfigError, match="it is not one of"):
+    with pytest.raises(ConfigError, match="it is not an attack"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fog")
     with pytest.raises(DatasetError):
         robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])

@@ -127,17 +127,17 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     ("changes", "error", "message"),
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
-        ({"keys": ["clean"]}, ConfigError, "a benchmark has fixed keys"),
+        ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
         ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
         ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
-        ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),
-        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "of 32x32 pixels, got 8x8"),
+        ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
+        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
         ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
         (
             {"images": np.zeros((N_IMAGES, 3, 32, 32), np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
             DatasetError,
-            "with 1,000 labels of each class",
+            "have 1,000 of each class",
         ),
     ],
 )
@@ -149,15 +149,15 @@ def test_evaluate_rejects_wrong_arguments(
         robust201.evaluate(**(options | changes))
 
 
-def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> None:
+def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
     argv = ("evaluate", "my_model.py:build", "--benchmark")
     assert "fog.npy" in robust201(*argv, "robustbench-corruptions").refusal(2)
     (data / "cifar10" / "test.parquet").unlink()
     assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").refusal(2)
-    wrong = robust201(*argv, "robustbench-inf")
-    assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
-    assert "Executing" not in wrong.err
+    unknown_benchmark = robust201(*argv, "robustbench-inf")
+    assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.refusal(2)
+    assert "Executing" not in unknown_benchmark.err
     assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
     assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
         2

@@ -164,7 +164,7 @@ def run_squares_queries(job, samples):
     log = job.run_log(samples, 6)
     square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
     log.write()
-    return state.best
+    return state.accepted_images
 
 
 def run_swaps(job, samples, ball):
@@ -173,11 +173,11 @@ def run_swaps(job, samples, ball):
     swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     here = slice(0, len(margins))
-    numbered = [(number, swap.of(here, job.images.device)) for number, swap in enumerate(swaps, start=1)]
+    numbered = [(number, swap.for_images(here, job.images.device)) for number, swap in enumerate(swaps, start=1)]
     log = job.run_log(samples, 4)
     square_lp._search(job, samples, state, rows, numbered, ball, log)
     log.write()
-    return state.best
+    return state.accepted_images
 
 
 def run_square_l2(job, samples):

@@ -208,8 +208,8 @@ def test_snow_trail_is_below_flake() -> None:
 
 @given(length=st.integers(1, 9), position=st.integers(-40, 40))
 def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
-    modes = {"edge": "edge", "half": "symmetric", "whole": "reflect"}
-    for border in ("edge", "half", "whole"):
+    modes = {"edge": "edge", "half_sample": "symmetric", "whole_sample": "reflect"}
+    for border in ("edge", "half_sample", "whole_sample"):
         padded = np.pad(np.arange(length), 40, mode=modes[border])
         folded = sampling.fold_positions(np.array([position]), length, border)
         if 0 <= position + 40 < len(padded):

@@ -194,7 +194,7 @@ def test_synthetic_frost_depends_only_on_seed() -> None:
 
 
 def test_shrunk_rejects_too_small_textures() -> None:
-    with pytest.raises(DatasetError, match=r"'stripes': expected more than 512 pixels each way, got 240x260"):
+    with pytest.raises(DatasetError, match=r"'stripes': height and width must be more than 512 pixels, got 240x260"):
         FROST.shrunk(1.0, 512)
 
 

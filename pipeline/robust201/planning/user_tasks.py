@@ -135,5 +135,5 @@ class UserTaskParameters(Parameters):
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),
-            given=self.parameters,
+            function_parameters=self.parameters,
         )
