@@ -1009,7 +1009,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
         problem = describe_problem(error, task.parameters)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
-    reason = parameters.refusal(engine)
+    reason = parameters.unsupported_engine_reason(engine)
     if reason is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     # The number of classes is unknown before the first pass. Use the minimum, since more classes cost more.

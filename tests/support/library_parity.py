@@ -157,7 +157,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
-        draws=draws(seed, device),
+        random_numbers=draws(seed, device),
         images=images,
         labels=labels,
         indices=np.arange(len(images)),

@@ -220,7 +220,7 @@ class Sweep:
         }
 
 
-Way = Loop | Sweep
+Contender = Loop | Sweep
 
 
 def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
@@ -262,17 +262,17 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path)
 
 
 @dataclass
-class Timed:
-    """The measured times of one way to compute a subject's attacks.
+class ContenderTimes:
+    """The measured times of one contender on a subject.
 
     Attributes:
-        way: the loop or sweep.
+        contender: the loop or sweep.
         starts: times without attacks, measured with this way or one of its `start_up_group`.
         totals: times with attacks.
         accuracies: results of the last process with attacks, by key and strength.
     """
 
-    way: Way
+    contender: Contender
     starts: list[RunTime] = field(default_factory=list)
     totals: list[RunTime] = field(default_factory=list)
     accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
@@ -291,21 +291,21 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The times of all ways to compute a subject's attacks; the sweep is the last."""
+class TimeComparison:
+    """The times of all contenders on a subject. The sweep is the last."""
 
     subject: Subject
-    ways: tuple[Timed, ...]
+    contenders: tuple[ContenderTimes, ...]
 
     @property
-    def baselines(self) -> tuple[Timed, ...]:
-        return tuple(timed for timed in self.ways if isinstance(timed.way, Loop))
+    def baselines(self) -> tuple[ContenderTimes, ...]:
+        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Loop))
 
     @property
-    def sweeps(self) -> tuple[Timed, ...]:
-        return tuple(timed for timed in self.ways if isinstance(timed.way, Sweep))
+    def sweeps(self) -> tuple[ContenderTimes, ...]:
+        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Sweep))
 
-    def best(self, clock: str) -> Timed:
+    def best(self, clock: str) -> ContenderTimes:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.baselines, key=lambda timed: getattr(timed.attacks, clock))
 
@@ -333,7 +333,8 @@ class Compared:
             "network": self.subject.name,
             "images": self.subject.n_images,
             "seconds": {
-                timed.way.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()} for timed in self.ways
+                timed.contender.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()}
+                for timed in self.contenders
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
             "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
@@ -343,46 +344,46 @@ class Compared:
 
 def compare(
     subject: Subject,
-    ways: Sequence[Way],
+    contenders: Sequence[Contender],
     lengths: Lengths,
     machine: Machine,
     folder: Path,
     *,
     rounds: int = 1,
     tell: Callable[[str], None] = lambda _line: None,
-) -> Compared:
+) -> TimeComparison:
     """Time several commands alternately, to spread changes in the machine's load over all of them.
 
     Args:
         subject: network and images.
-        ways: loops and the sweep.
+        contenders: loops and the sweep.
         lengths: radii, steps and queries of the attacks.
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
-        rounds: number of runs of each way.
+        rounds: number of runs of each contender.
         tell: receives a line about each timed run.
 
     Raises:
         EvaluationError: a process failed.
     """
-    timed = [Timed(way) for way in ways]
+    timed = [ContenderTimes(contender) for contender in contenders]
     for round_index, current in _rounds(timed, rounds):
         start_up_owner = next(
-            candidate for candidate in timed if candidate.way.start_up_group == current.way.start_up_group
+            candidate for candidate in timed if candidate.contender.start_up_group == current.contender.start_up_group
         )
         for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
             run_folder = folder / f"{round_index}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
             run_folder.mkdir(parents=True)
-            command = current.way.command(subject, lengths, machine, run_folder, attacks=attacks)
+            command = current.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
             cost, output = run_timed(command, machine.environment(), run_folder / "log")
             (current.totals if attacks else start_up_owner.starts).append(cost)
         current.starts = start_up_owner.starts
-        current.accuracies = current.way.read(run_folder, output)
-        tell(f"{subject.label}, {current.way.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
-    return Compared(subject, tuple(timed))
+        current.accuracies = current.contender.read(run_folder, output)
+        tell(f"{subject.label}, {current.contender.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
+    return TimeComparison(subject, tuple(timed))
 
 
-def _rounds(timed: Sequence[Timed], rounds: int) -> Iterator[tuple[int, Timed]]:
+def _rounds(timed: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
     """Yield the round's index with each command; odd rounds are in reverse order, so that none is always first."""
     for round_index in range(rounds):
         for current in timed if round_index % 2 == 0 else reversed(timed):

@@ -99,7 +99,7 @@ class UserTaskParameters(Parameters):
         return (Caution("strengths", what, "Set them, unless the attack ignores its strength."),)
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         """Always True: whether the function draws random numbers is unknown, so the protocol contains the seed."""
         return True
 

@@ -460,8 +460,8 @@ COLUMNS: dict[str, Column] = {
         ),
     )
 }
-"""Columns by name, in the order of exported files. Jung et al. (ICLR 2023, section 3) define the confidences. Means over
-zero images are NaN."""
+"""Columns by name, in the order of exported files. Jung et al. (ICLR 2023, section 3) define the confidences. Means
+over zero images are NaN."""
 
 STANDARD_COLUMNS = ("accuracy", COUNTS)
 """Columns of every result, which come first in shards. Merging needs the counts in `cm`. Beyond `MAX_COUNTED_CLASSES`

@@ -43,7 +43,7 @@ class Constraint:
         n_values = float(prod(shape))
         return n_values**0.5 if self.order == 2 else n_values
 
-    def refusal(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
+    def excessive_strength_reason(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
         """Return why images (C, H, W) cannot be attacked at some strengths, or None."""
         largest = self.largest_radius(shape) * self.divisor
         # Messages print the maximum rounded, so accept the rounded number too.

@@ -72,7 +72,7 @@ class Parameters(StrictModel):
         return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         """Whether a measure uses random numbers. For attacks, the seed is always part of the protocol."""
         return False
 
@@ -101,7 +101,7 @@ class Parameters(StrictModel):
             "the key out."
         )
 
-    def refusal(self, engine: str) -> str | None:
+    def unsupported_engine_reason(self, engine: str) -> str | None:
         """Return why an engine does not support these parameters, or None."""
         del engine
         return None
@@ -309,7 +309,7 @@ class PgdVariants(Parameters):
     """Label to attack: the image's own (`given`) or the one predicted at the start; `predicted` with a random start
     needs the fused engine."""
 
-    def refusal(self, engine: str) -> str | None:
+    def unsupported_engine_reason(self, engine: str) -> str | None:
         """Return why Foolbox cannot run this variant. It returns only the last iterate, and not its starting point."""
         if engine == "reference" and self.iterate == "best":
             return (

@@ -43,7 +43,7 @@ class AttackJob:
     Attributes:
         model: the network under test.
         batching: sizes of the batches that go through the model.
-        draws: source of random numbers.
+        random_numbers: source of random numbers.
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
         indices: (N,) rows of the images in the split, which identify their random numbers.
@@ -54,7 +54,7 @@ class AttackJob:
 
     model: Model
     batching: Batching
-    draws: RandomNumbers
+    random_numbers: RandomNumbers
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
@@ -203,7 +203,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     return AttackJob(
         model=context.model or context.classifier,
         batching=Batching(batch_size, pool_size),
-        draws=CounterDraws(context.seed, context.key),
+        random_numbers=CounterDraws(context.seed, context.key),
         images=images,
         labels=request.labels,
         indices=np.asarray(request.indices, dtype=np.int64),

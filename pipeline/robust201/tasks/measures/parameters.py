@@ -133,7 +133,7 @@ class JacobianParameters(DerivativeParameters):
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return self.projections != "exact"
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class LanczosParameters(DerivativeParameters):
     steps: PositiveInt = 100
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return True
 
 
@@ -204,7 +204,7 @@ class ProxyParameters(MeasureParameters):
     images: Annotated[int, Field(ge=2, le=1024)] = 64
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return True
 
 

@@ -187,7 +187,7 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
-        direction = job.draws.uniforms(run_number, samples.images, job.shape).to(clean.device)
+        direction = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(clean.device)
         direction = direction.mul_(2).sub_(1)
         largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
@@ -199,7 +199,7 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
 
 def normal_noise(job: AttackJob, samples: Samples, run_number: int) -> torch.Tensor:
     """Draw standard normal numbers for a run: (B, 3, H, W)."""
-    normals = job.draws.normals(run_number, samples.images, samples.clean[0].numel())
+    normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
     return normals.to(samples.clean.device).view(samples.clean.shape)
 
 

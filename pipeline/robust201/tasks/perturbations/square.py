@@ -123,7 +123,7 @@ def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once (Andriushchenko et al., 2020, algorithm 1); return images, and whether they are misclassified."""
-    stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
+    stripes = job.random_numbers.stripes(restart, samples.images, job.shape).to(samples.clean.device)
     accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(
         accepted_images,
@@ -138,7 +138,7 @@ def _single_run(
             break
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
-        windows = _to_device(job.draws.windows(restart, query, sides, job.shape), active.device)
+        windows = _to_device(job.random_numbers.windows(restart, query, sides, job.shape), active.device)
         for batch in job.batching.slices(samples.strengths[active.cpu().numpy()]):
             _search(job, samples, state, active[batch], windows, log, query)
         query = stop

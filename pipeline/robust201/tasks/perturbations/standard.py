@@ -155,7 +155,7 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
     for stage_number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
             job.on_stage(stage_number, stage.key)
-        stage_job = dataclasses.replace(job, draws=job.draws.for_key(stage.key))
+        stage_job = dataclasses.replace(job, random_numbers=job.random_numbers.for_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _split(job, remaining, positions, stage):
             samples = stage_job.samples(strengths[rows], positions[rows])
