@@ -182,7 +182,7 @@ def evaluate(
             logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Or the
-            result of `robust201.images.load_images`, without labels.
+            result of `robust201.images.load_images`; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
@@ -190,7 +190,7 @@ def evaluate(
             "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None is a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
-            data folder are used. `count` takes the first images. The result's `model_info` is the leaderboard's row.
+            data folder are used. `count` selects the first images. The result's `model_info` is the leaderboard's row.
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
@@ -220,7 +220,7 @@ def evaluate(
         ConfigError: a key, parameter, engine, device or benchmark is unknown, or `epsilon` is combined with keys.
         DatasetError: images or labels have a wrong shape, type or range, images cannot be corrupted, or there are fewer
             images than `count`.
-        EvaluationError: the module fails, or its output is not logits, is NaN, or differs for the same images.
+        EvaluationError: the module fails, or its output is not logits, is NaN, or differs for equal images.
 
     Warns:
         RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
@@ -497,10 +497,10 @@ def compare(
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, or results of `evaluate`, in a mapping by name or in a list; in a list they are named by
-            their classes, with numbers if these are equal. Or networks with per-image outcomes in datasets, as text:
-            ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a folder; without weights,
-            all weights of the architecture are compared.
+        networks: modules, or results of `evaluate`, in a mapping by name or in a list. In a list, they are named after
+            their classes, with numbers if these are equal. Alternatively, networks whose per-image outcomes are in
+            datasets, as text: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a folder.
+            Without WEIGHTS, all weights of the architecture are compared.
         images: see `evaluate`; only needed for modules.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For networks in datasets: keys, or keys at a
@@ -648,8 +648,8 @@ def attack(
         parameters: further parameters of the attack, such as ``steps=80`` (docs/configuration.md).
 
     Returns:
-        (S, N, 3, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (the defaults:
-        ascending). Attacks of AutoAttack return clean images where they do not fool the network.
+        (S, N, 3, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (default radii
+        are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
         ConfigError: the key is not an attack, or a reason of `evaluate`.
@@ -698,13 +698,13 @@ def attack(
 def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "cifar10") -> pd.DataFrame:
     """Rank a network among the evaluated architectures of a dataset.
 
-    The result is meaningful only if the network was evaluated on the dataset's images with its parameters of attacks
-    (docs/protocol.md); this is not checked.
+    The ranks are meaningful only if the network was evaluated on the dataset's images and with its attack parameters
+    (docs/protocol.md), which is not checked.
 
     Args:
         result: result of `evaluate`.
         dataset: dataset of evaluated architectures.
-        data: image dataset in it.
+        data: image dataset on which the architectures were evaluated.
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is

@@ -69,7 +69,7 @@ def library_batches(key):
 
 
 @pytest.mark.parametrize("task", with_reference(ROWS), ids=lambda task: task.key)
-def test_task_keeps_contract(task):
+def test_task_fulfils_contract(task):
     parameters = small_parameters(task)
     images = IMAGES if task in FULLY_TESTED_ROWS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)

@@ -221,7 +221,7 @@ def test_result_does_not_depend_on_other_images(task, positions):
 
 
 @pytest.mark.parametrize("task", ATTACKS, ids=lambda task: task.key)
-def test_fused_attack_keeps_contract(task):
+def test_fused_attack_fulfils_contract(task):
     parameters = PARAMETERS[task.key]
     request = request_of(IMAGES, parameters.strengths)
     random_state = torch.get_rng_state()
@@ -282,7 +282,7 @@ def test_fused_autoattack_returns_clean_image_if_it_fails(task):
         assert torch.equal(~unchanged, misclassified_after & ~misclassified_before)
 
 
-def test_result_is_classified_once_more():
+def test_autoattack_classifies_results_again_before_returning_them():
     class ModelWithInvertedLogits(ExactModel):
         def loss_and_gradient(self, pixels, labels):
             logits, loss, gradient = super().loss_and_gradient(pixels, labels)

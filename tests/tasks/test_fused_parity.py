@@ -50,9 +50,9 @@ def short_parameters(key):
     )
 
 
-def assert_equal(key, classifier, image_set, parameters, *, apart=False):
+def assert_equal(key, classifier, image_set, parameters, *, separate_strengths=False):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
-    differences = compare(key, classifier, images, labels, parameters, seed=SEED, apart=apart)
+    differences = compare(key, classifier, images, labels, parameters, seed=SEED, separate_strengths=separate_strengths)
     bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
     assert bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
@@ -108,7 +108,7 @@ def test_parity_with_one_image(key):
 @pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_parity_with_restarts(key, restarts):
     parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
-    assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True)
+    assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True)
 
 
 # After 3 steps, an image that was fooled is classified correctly again: its last misclassified iterate is returned.
@@ -134,7 +134,9 @@ APGD_VARIANTS = {
 @two_restarts
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 
@@ -142,7 +144,9 @@ def test_parity_of_apgd_variants(key, restarts):
 @two_restarts
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 
@@ -159,7 +163,9 @@ FAB_VARIANTS = {
 def test_parity_of_fab_variants(key, changes, norm_suffix):
     key += norm_suffix
     parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, **changes)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 

@@ -278,7 +278,7 @@ def test_brendel_bethge_errors_name_engine_and_missing_library(monkeypatch):
 @pytest.mark.parametrize(
     ("key", "largest"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
 )
-def test_brendel_bethge_keeps_contract_and_is_close_to_fmn(key, largest):
+def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest):
     task = TASKS[key]
     field = "epsilons_255" if key == "bb" else "epsilons"
     parameters = task.parameters(steps=150, **{field: (largest / 8, largest)})

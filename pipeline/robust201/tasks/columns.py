@@ -43,13 +43,13 @@ class FoolingSteps(NamedTuple):
     """The steps at which an attack fooled a batch of images (see `tasks.attack_kit.step_log`).
 
     Attributes:
-        first: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED` if it
-            observed none.
-        last: the attack's last step, which is recorded for all other images that the attack returns misclassified.
+        first_steps: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED`
+            if it observed none.
+        last_step: the attack's last step, which is recorded for all other images that the attack returns misclassified.
     """
 
-    first: "torch.Tensor"
-    last: int
+    first_steps: "torch.Tensor"
+    last_step: int
 
 
 @dataclass(frozen=True)
@@ -303,8 +303,8 @@ def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     never_fooled = outputs.positions.new_full((), NEVER_FOOLED)
     if outputs.fooling_steps is None:
         return outputs.positions, (~is_wrong).long() * NEVER_FOOLED
-    return outputs.positions, outputs.fooling_steps.first.minimum(
-        (is_wrong.long() * outputs.fooling_steps.last).where(is_wrong, never_fooled)
+    return outputs.positions, outputs.fooling_steps.first_steps.minimum(
+        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, never_fooled)
     )
 
 

@@ -26,16 +26,16 @@ class StepLog:
     """
 
     def __init__(self, n_strengths: int, n_images: int, device: torch.device) -> None:
-        self.first = torch.full((n_strengths, n_images), NEVER_FOOLED, dtype=torch.int64, device=device)
-        self.last = 0
+        self.first_steps = torch.full((n_strengths, n_images), NEVER_FOOLED, dtype=torch.int64, device=device)
+        self.last_step = 0
 
     def record_clean(self, correct: NDArray[np.bool_]) -> None:
         """Record which clean images (N,) are classified correctly; the others have step 0."""
-        self.first[:, torch.from_numpy(~correct).to(self.first.device)] = 0
+        self.first_steps[:, torch.from_numpy(~correct).to(self.first_steps.device)] = 0
 
     def fooling_steps(self, strength: int, positions: torch.Tensor) -> FoolingSteps:
         """Return the steps of the images (B,) that an attack returns at a strength."""
-        return FoolingSteps(self.first[strength, positions], self.last)
+        return FoolingSteps(self.first_steps[strength, positions], self.last_step)
 
 
 class RunLog:
@@ -61,7 +61,7 @@ class RunLog:
         if self._log is None:
             return
         self._n_previous_steps = run_number * n_steps
-        self._log.last = max(self._log.last, self._n_previous_steps + n_steps)
+        self._log.last_step = max(self._log.last_step, self._n_previous_steps + n_steps)
         self._labels = labels
         self._log_indices = torch.from_numpy(log_indices).to(labels.device)
         self._first_steps = torch.full_like(labels, NEVER_FOOLED)
@@ -112,7 +112,7 @@ class RunLog:
         if self._log is None:
             return
         first_steps = self._first_steps if fooled is None else torch.where(fooled, self._first_steps, NEVER_FOOLED)
-        steps = self._log.first.view(-1)
+        steps = self._log.first_steps.view(-1)
         steps[self._log_indices] = torch.minimum(steps[self._log_indices], first_steps)
 
 
@@ -127,8 +127,8 @@ class BallLog:
     """
 
     def __init__(self, log: StepLog, radii: Sequence[float], positions: NDArray[np.int64], n_steps: int) -> None:
-        log.last = n_steps
-        device = log.first.device
+        log.last_step = n_steps
+        device = log.first_steps.device
         self._log = log
         self._radii = torch.tensor(radii, dtype=torch.float64, device=device)[:, None]
         self._positions = torch.from_numpy(positions).to(device)
@@ -141,4 +141,4 @@ class BallLog:
 
     def write(self) -> None:
         """Write the steps into the attack's log."""
-        self._log.first[:, self._positions] = self._first_steps
+        self._log.first_steps[:, self._positions] = self._first_steps

@@ -30,7 +30,7 @@ def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
     del parameters
     job.record_clean()
     if job.step_log is not None:
-        job.step_log.last = 1
+        job.step_log.last_step = 1
     for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
         clean = to_float(job.images[batch])
         direction = _direction(job, clean, job.labels[batch])
