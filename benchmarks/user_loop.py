@@ -126,7 +126,7 @@ def main() -> None:
                 machine,
                 Path(folder) / name,
                 rounds=options.rounds,
-                tell=lambda line: print(line, file=sys.stderr, flush=True),
+                report=lambda line: print(line, file=sys.stderr, flush=True),
             )
             print_row(comparisons[name], is_trained=is_trained, clock=clock)
     if sample:

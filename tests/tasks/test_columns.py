@@ -95,7 +95,7 @@ def test_check_values_rejects_damaged_value(name, damage):
 
 
 @every_column
-@pytest.mark.parametrize("wrong", [-1, 0.5, 1.5, "1"])
+@pytest.mark.parametrize("wrong_number", [-1, 0.5, 1.5, "1"])
 def test_check_json_values_rejects_wrong_number(name, wrong_number):
     column = COLUMNS[name]
     if wrong_number == 0.5 and not column.is_exact:

@@ -350,7 +350,7 @@ def compare(
     folder: Path,
     *,
     rounds: int = 1,
-    tell: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> TimeComparison:
     """Time several commands alternately, to spread changes in the machine's load over all of them.
 
@@ -361,7 +361,7 @@ def compare(
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
         rounds: number of runs of each contender.
-        tell: receives a line about each timed run.
+        report: function that receives a line about each timed run.
 
     Raises:
         EvaluationError: a process failed.
@@ -379,7 +379,7 @@ def compare(
             (current.totals if attacks else start_up_owner.starts).append(cost)
         current.starts = start_up_owner.starts
         current.accuracies = current.contender.read(run_folder, output)
-        tell(f"{subject.label}, {current.contender.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
+        report(f"{subject.label}, {current.contender.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
     return TimeComparison(subject, tuple(timed))
 
 

@@ -64,7 +64,7 @@ def bench(
             "timing prints a line; the first may take minutes."
         )
         comparisons = [
-            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
+            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, report=console.say)
             for subject in subjects
         ]
     if json_file is not None:
