@@ -199,7 +199,7 @@ def test_shrunk_rejects_too_small_textures() -> None:
 
 
 def test_load_frost_checks_files(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"frost1\.png: expected one of .*No such file.*robust201 fetch"):
+    with pytest.raises(DatasetError, match=r"frost1\.png: the file cannot be read \(No such file.*robust201 fetch"):
         load_frost(tmp_path)
     (tmp_path / "frost1.png").write_bytes(b"not frost")
     with pytest.raises(DatasetError, match=f"expected sha256 {FROST_FILES['frost1.png']}, got "):

@@ -107,9 +107,8 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    traced = torch.stack(
-        model.is_misclassified
-    ).numpy()  # starting point and iterates of images that are correct when clean
+    # The starting points and iterates of images that are correct when clean.
+    traced = torch.stack(model.is_misclassified).numpy()
     assert len(traced) == 10
     expected = np.where(traced.any(axis=0), np.maximum(traced.argmax(axis=0), 1), np.inf)
     steps = steps_of(result.values["steps"])

@@ -246,9 +246,8 @@ STAGES = 4
 
 def _add_stage(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_correct = outputs.predicted == outputs.labels
-    return is_correct.long() * (STAGES + 1 - outputs.stage) + outputs.stage, outputs.labels.new_ones(
-        len(outputs.labels)
-    )
+    indices = is_correct.long() * (STAGES + 1 - outputs.stage) + outputs.stage
+    return indices, outputs.labels.new_ones(len(outputs.labels))
 
 
 def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:

@@ -149,9 +149,6 @@ def _in_batches(
     if strengths is None:
         strengths = np.zeros(n_samples, np.int64)
     outputs = [compute(batch) for batch in batching.slices(strengths)]
-    # Usually there is a single batch, which concatenation would copy.
-    return (
-        outputs[0]
-        if len(outputs) == 1
-        else tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))
-    )
+    if len(outputs) == 1:  # the usual case, which concatenation would copy
+        return outputs[0]
+    return tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))

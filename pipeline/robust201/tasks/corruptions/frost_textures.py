@@ -122,8 +122,8 @@ def _load(path: Path) -> NDArray[np.uint8]:
         content = read_file(path, _MAX_TEXTURE_BYTES)
     except OSError as error:
         raise DatasetError(
-            f"Loading frost failed for {path}, one of {', '.join(FROST_FILES)}: {error.strerror}. "
-            "Run `robust201 fetch imagecorruptions-frost`, or choose synthetic frost."
+            f"Loading frost failed for {path}: the file cannot be read ({error.strerror}). Run `robust201 fetch "
+            "imagecorruptions-frost`, or choose synthetic frost."
         ) from error
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 != FROST_FILES[path.name]:

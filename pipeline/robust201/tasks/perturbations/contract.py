@@ -25,9 +25,9 @@ def perturb(task: Task, context: Context, parameters: Parameters, request: Reque
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
             has too few classes, or a ball is larger than the range of pixels.
     """
-    reason = parameters.unsupported_engine_reason(context.engine) or parameters.unsupported_classes_reason(
-        context.classifier.n_classes
-    )
+    reason = parameters.unsupported_engine_reason(context.engine)
+    if reason is None:
+        reason = parameters.unsupported_classes_reason(context.classifier.n_classes)
     if reason is None and task.constraint is not None:
         reason = task.constraint.excessive_strength_reason(request.strengths, request.images.shape[1:])
     if reason is not None:
