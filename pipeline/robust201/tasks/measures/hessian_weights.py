@@ -79,19 +79,19 @@ def _largest(
     parameters: HessianWeightsParameters,
     request: Request,
     network: nn.Module,
-    pass_slices: Sequence[slice],
+    slices_of_passes: Sequence[slice],
 ) -> float:
     """Return the largest eigenvalue of the Hessian of the mean cross-entropy over the images of all passes."""
     weights = list(network.parameters())
     sizes = [weight.numel() for weight in weights]
-    n_images = sum(pass_slice.stop - pass_slice.start for pass_slice in pass_slices)
+    n_images = sum(pass_slice.stop - pass_slice.start for pass_slice in slices_of_passes)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
         directions = [
             direction.view_as(weight) for direction, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)
         ]
         total = torch.zeros_like(vectors, dtype=torch.float64)
-        for pass_slice in pass_slices:
+        for pass_slice in slices_of_passes:
             inputs = normalised(context.classifier, to_float(request.images[pass_slice]))
             labels = request.labels[pass_slice].clone()
             with seeded_pass(context, parameters, pass_slice.start):

@@ -172,10 +172,8 @@ def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) 
     if norm == "Linf":
         noise = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(samples.clean.device) * 2 - 1
     else:
-        noise = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel()).to(
-            samples.clean.device
-        )
-        noise = noise.view(samples.clean.shape)
+        normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
+        noise = normals.to(samples.clean.device).view(samples.clean.shape)
     lengths = _LENGTHS[norm](noise.flatten(1)).view(-1, 1, 1, 1)
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)
 
