@@ -22,7 +22,7 @@ from math import exp, log
 from pathlib import Path
 
 from benchmarks.engine_case import ARCHIVE, CLASSES, load_trained, stratified_sample
-from robust201.bench.comparison import Compared, Lengths, Machine, Subject, Sweep, Way, compare, loops
+from robust201.bench.comparison import Contender, Lengths, Machine, Subject, Sweep, TimeComparison, compare, loops
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
@@ -46,7 +46,7 @@ def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple
     return write_subject(name, *random_network(name, images), folder), False
 
 
-def print_header(contenders: Sequence[Way]) -> None:
+def print_header(contenders: Sequence[Contender]) -> None:
     columns = [
         "network",
         "weights",
@@ -58,18 +58,18 @@ def print_header(contenders: Sequence[Way]) -> None:
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
 
 
-def print_row(comparison: Compared, *, is_trained: bool, clock: str) -> None:
+def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> None:
     name = comparison.subject.label
     if name.startswith("#") and int(comparison.subject.name) in CLASSES:
         name += f" ({CLASSES[int(comparison.subject.name)]})"
-    seconds = [getattr(timed.attacks, clock) for timed in comparison.ways]
+    seconds = [getattr(timed.attacks, clock) for timed in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
     cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{value:.2f}" for value in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def print_summary(comparisons: Sequence[Compared], clock: str) -> None:
+def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
     """Print the speed-up over the sample, by total cost and as a geometric mean."""
     loop = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
     fused = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
@@ -105,7 +105,7 @@ def main() -> None:
         tuple(options.epsilons), tuple(options.fgsm_epsilons), options.pgd_steps, options.apgd_steps, options.queries
     )
     machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device)
-    contenders: list[Way] = [*loops(options.images, options.batches), Sweep()]
+    contenders: list[Contender] = [*loops(options.images, options.batches), Sweep()]
     images = read_images(options.data, options.images)
     clock = "wall" if options.device == "cuda" else "cpu"
     sample = [str(index) for index in stratified_sample(options.sample)] if options.sample else []
@@ -115,7 +115,7 @@ def main() -> None:
         f"rounds: {options.rounds}\n"
     )
     print_header(contenders)
-    comparisons: dict[str, Compared] = {}
+    comparisons: dict[str, TimeComparison] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in dict.fromkeys([*options.networks, *sample]):
             subject, is_trained = make_subject(name, images, options.data, Path(folder))
@@ -126,7 +126,7 @@ def main() -> None:
                 machine,
                 Path(folder) / name,
                 rounds=options.rounds,
-                tell=lambda line: print(line, file=sys.stderr, flush=True),
+                report=lambda line: print(line, file=sys.stderr, flush=True),
             )
             print_row(comparisons[name], is_trained=is_trained, clock=clock)
     if sample:

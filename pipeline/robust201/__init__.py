@@ -1,4 +1,4 @@
-"""robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
+"""robust201 evaluates the robustness of networks, and of the whole NAS-Bench-201 architecture space.
 
 `load_model`, `evaluate`, `compare`, `attack` and `place` are documented in `robust201.api`, `curves` in
 `robust201.security`, and `show` in `robust201.gallery`. `RobustnessDataset` reads results.
@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, so that workers and the command line start quickly.
+    # These names are imported on first use, so that workers and the command line start quickly.
     if name == "RobustnessDataset":
         from robust201.reader.dataset import RobustnessDataset
 

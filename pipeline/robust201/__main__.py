@@ -11,7 +11,7 @@ def main() -> None:
         # Before and after the command, Ctrl-C ends the process without a traceback, like SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        # Arrow's allocator keeps the memory of ended threads. The variable is read when pyarrow is imported.
+        # Arrow's own allocator keeps the memory of ended threads. pyarrow reads this variable when it is imported.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from robust201.core.memory import collect_rarely
 
@@ -20,7 +20,7 @@ def main() -> None:
 
         run()
     finally:
-        gc.freeze()  # skips the garbage collection at exit, which can take longer than the command itself
+        gc.freeze()  # skip garbage collection at exit, which can take longer than the command itself
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The Python API: load, evaluate, compare and attack networks, and rank them in a dataset; no file is written."""
+"""The Python API: load, evaluate, compare and attack networks, and rank them in a dataset. It writes no files."""
 
 import dataclasses
 import hashlib
@@ -63,10 +63,10 @@ _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 NetworkT = TypeVar("NetworkT")
 
 _N_SAMPLE_IMAGES = 64
-"""Images on which a network is checked and timed."""
+"""Number of images on which a network is checked and timed."""
 
 _MIN_TIMED_PASSES = 100_000
-"""Number of passes from which a pass is timed, to estimate the remaining time."""
+"""Minimum number of passes for which a pass is timed, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 
@@ -110,15 +110,15 @@ def load_model(
     torch_device = choose_given_device(device)
     if (store is None) == (weights is None):
         raise ConfigError(
-            f"Loading a network failed for {architecture!r}: expected a store or weights=FILE, "
-            f"got {'both' if store is not None else 'neither'}. Name one of them."
+            f"Loading a network failed for {architecture!r}: {'both' if store is not None else 'neither'} of store and "
+            f"weights {'are' if store is not None else 'is'} set. Pass either store or weights=FILE."
         )
     space, name = find_architecture(_as_builtin_id(architecture))
     if store is not None:
-        opened = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
-        record = opened.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
+        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
+        record = checkpoints.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
         channels, cells = record.channels, record.cells
-        tensors, source = opened.load(record), f"{record.label} from {record.file}"
+        tensors, source = checkpoints.load(record), f"{record.label} from {record.file}"
     else:
         tensors, source = read_weights(Path(str(weights))), str(weights)
         channels, cells = infer_size(tensors, source)[:2] if space.is_sized else (None, None)
@@ -139,13 +139,13 @@ def load_model(
 
 
 def _folder(store: str | Path) -> Path:
-    """Return a store's folder; ``bundled:`` is a store that ships with robust201, as in a sweep YAML."""
+    """Return a store's folder; the prefix ``bundled:`` means a store that ships with robust201, as in a sweep YAML."""
     name = str(store)
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
 
 
 def _as_builtin_id(architecture: ArchitectureId) -> ArchitectureId:
-    """Convert an integer of any library, such as NumPy, to int; return a name unchanged."""
+    """Convert an integer of any type, such as NumPy's, to int; return a name unchanged."""
     return architecture if isinstance(architecture, str) else operator.index(architecture)
 
 
@@ -182,7 +182,7 @@ def evaluate(
             logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
             Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Or the
-            result of `robust201.images.load_images`, without labels.
+            result of `robust201.images.load_images`; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
@@ -190,7 +190,7 @@ def evaluate(
             "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None is a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
-            data folder are used. `count` takes the first images. The result's `model_info` is the leaderboard's row.
+            data folder are used. `count` selects the first images. The result's `model_info` is the leaderboard's row.
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
@@ -220,7 +220,7 @@ def evaluate(
         ConfigError: a key, parameter, engine, device or benchmark is unknown, or `epsilon` is combined with keys.
         DatasetError: images or labels have a wrong shape, type or range, images cannot be corrupted, or there are fewer
             images than `count`.
-        EvaluationError: the module fails, or its output is not logits, is NaN, or differs for the same images.
+        EvaluationError: the module fails, or its output is not logits, is NaN, or differs for equal images.
 
     Warns:
         RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
@@ -242,18 +242,18 @@ def evaluate(
     for task, parameters in parsed_keys or ():
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters, randomised=randomised)
-    name = type(model).__name__
+    network_name = type(model).__name__
     setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised)
     with shown_progress(progress) as state, setup.context(model, user_images) as context:
         image_set = _image_set(user_images, context.classifier)
         if parsed_keys is None:
-            keys_of_look = first_keys(
+            first_look_keys = first_keys(
                 image_set.n_classes,
-                corruptions=_corruption_refusal(user_images) is None,
+                corruptions=_uncorruptible_reason(user_images) is None,
                 epsilon=epsilon,
                 randomised=randomised,
             )
-            parsed_keys = parse_keys(keys_of_look, engine)
+            parsed_keys = parse_keys(first_look_keys, engine)
             count = _plan_first_look(context, image_set, parsed_keys, count, state)
         if leaderboard is not None:
             image_set = _first_images(leaderboard, image_set, count)
@@ -267,21 +267,23 @@ def evaluate(
         evaluated = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, state, progress
         )
-        attacked = any(task.kind == "attack" for task, _ in parsed_keys)
-        zero_fraction = _measure_zero_gradients(context, image_set) if attacked and not randomised else 0.0
-    _warn_of_weak_attacks(evaluated.rows, name, len(image_set), image_set.n_classes, zero_fraction)
+        has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
+        zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
+    _warn_of_weak_attacks(evaluated.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
-    measured = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
-    shared = setup.shared_protocol(user_images, context.classifier)
+    measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
+    shared_protocol = setup.shared_protocol(user_images, context.classifier)
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
-        shared["images"] = f"{subset}, {count} of {user_images.n_split or len(user_images)}"
+        shared_protocol["images"] = f"{subset}, {count} of {user_images.n_split or len(user_images)}"
     if leaderboard is not None and leaderboard.is_corrupted:
-        shared["corruptions"] = "published"
-    protocols = {task.key: shared | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys}
+        shared_protocol["corruptions"] = "published"
+    protocols = {
+        task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
+    }
     return Evaluation.of(
         evaluated.rows,
-        [*columns, *measured],
+        [*columns, *measure_columns],
         evaluated.outcomes,
         image_set.indices,
         _digest(image_set),
@@ -293,14 +295,18 @@ def evaluate(
 
 
 def _code_identity(task: Task) -> dict[str, str]:
-    """Return the identity of a custom task's code: its function and its file's hash."""
+    """Return the identity of a custom task's code, which is its function and its file's hash; empty for other tasks."""
     return task.function.identity() if isinstance(task, UserTask) else {}
 
 
 class _Evaluated(NamedTuple):
-    """Rows of the table, per-image outcomes and steps by key and strength, and per-image distances by key.
+    """Results of several keys.
 
-    Distances are limited by the largest strength; only some attacks record steps.
+    Attributes:
+        rows: rows of the table.
+        outcomes: per-image outcomes by key and strength.
+        distances: per-image distances by key, up to the largest strength.
+        steps: per-image steps by key and strength, for attacks that record them.
     """
 
     rows: list[dict[str, Any]]
@@ -312,8 +318,8 @@ class _Evaluated(NamedTuple):
 def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
     if keys is not None:
         raise ConfigError(
-            f"Reading arguments failed for benchmark {leaderboard.name}: a benchmark has fixed keys, but keys are set. "
-            "Leave keys or benchmark out."
+            f"Reading arguments failed for benchmark {leaderboard.name}: the benchmark defines the keys, but keys are "
+            "set, too. Remove keys or benchmark."
         )
 
 
@@ -327,32 +333,37 @@ def _read_images(leaderboard: Benchmark | None, images: Any, labels: Any) -> Ima
 
 
 def _check_benchmark_images(leaderboard: Benchmark, images: ImageSet) -> None:
-    """Check what can be known of the leaderboard's test images: their size, and as many labels of each class."""
+    """Check that images can be the leaderboard's test images, by their size and the number of images per class."""
     size = dataset_spec(DATASET).image_size
     if images.images.shape[2:] != (size, size):
         raise DatasetError(
-            f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, of {size}x{size} "
-            f"pixels, got {images.images.shape[2]}x{images.images.shape[3]}. Leave images and labels out to load them "
-            "from the data folder."
-        )
-    counts = np.bincount(images.labels)
-    if len(images.labels) >= N_IMAGES and set(counts) != {N_IMAGES // N_CLASSES}:
-        raise DatasetError(
-            f"Reading images failed for {leaderboard.name}: expected the test images of {DATASET}, with "
-            f"{N_IMAGES // N_CLASSES:,} labels of each class, got {min(counts):,} to {max(counts):,}. Leave images and "
+            f"Reading images failed for {leaderboard.name}: the images have {images.images.shape[2]}x"
+            f"{images.images.shape[3]} pixels, but the test images of {DATASET} have {size}x{size}. Leave images and "
             "labels out to load them from the data folder."
+        )
+    class_counts = np.bincount(images.labels)
+    if len(images.labels) >= N_IMAGES and set(class_counts) != {N_IMAGES // N_CLASSES}:
+        raise DatasetError(
+            f"Reading images failed for {leaderboard.name}: classes have {min(class_counts):,} to "
+            f"{max(class_counts):,} images, but the test images of {DATASET} have {N_IMAGES // N_CLASSES:,} of each "
+            "class. Leave images and labels out to load them from the data folder."
         )
 
 
 def _first_images(leaderboard: Benchmark, images: ImageSet, count: int | None) -> ImageSet:
-    """Return the first test images; the network must have the benchmark's number of classes."""
+    """Return the first `count` images, or all; check that the network has the benchmark's number of classes."""
     if images.n_classes != N_CLASSES:
         raise ConfigError(
-            f"Evaluating failed for {leaderboard.name}: expected a network of {N_CLASSES} classes, got "
-            f"{images.n_classes}. Use a network that was trained on {DATASET}."
+            f"Evaluating failed for {leaderboard.name}: the network has {images.n_classes} classes, but the benchmark "
+            f"has {N_CLASSES}. Use a network that was trained on {DATASET}."
         )
-    first = (images.images[:count], images.labels[:count], images.indices[:count])
-    return dataclasses.replace(images, dataset=DATASET, images=first[0], labels=first[1], indices=first[2])
+    return dataclasses.replace(
+        images,
+        dataset=DATASET,
+        images=images.images[:count],
+        labels=images.labels[:count],
+        indices=images.indices[:count],
+    )
 
 
 def _evaluate_keys(
@@ -362,21 +373,21 @@ def _evaluate_keys(
     state: EvaluationProgress,
     progress: ProgressOption,
 ) -> _Evaluated:
-    """Evaluate all images with all keys."""
+    """Evaluate all images under all keys."""
     evaluated = _Evaluated([], {}, {}, {})
     state.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         state.begin(task.key, parameters.strengths, len(image_set))
         results = []
-        # Seed torch's generator, which a randomised network uses, from the seed and the key.
-        with dataclasses.replace(context, key=task.key).draws(0):
+        # A randomised network uses torch's generator, so seed it from the seed and the key.
+        with dataclasses.replace(context, key=task.key).seeded(0):
             for result in _evaluate_key(context, task, parameters, image_set, state):
                 results.append(result)
                 state.evaluations_done += 1
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        evaluated.rows.extend(map(_row, results))
+        evaluated.rows.extend(map(_table_row, results))
         if task.finds_distances:
             evaluated.distances[task.key] = distances_of(results[-1].values[DISTANCES])
         for result in results:
@@ -388,6 +399,7 @@ def _evaluate_keys(
 
 
 def _image_set(images: ImageSet, classifier: Classifier) -> ImageSet:
+    """Return the user's images with the classes and the normalisation of the network."""
     return dataclasses.replace(
         images, dataset="images", n_classes=classifier.n_classes, normalisation=_normalisation_of(classifier), sha256=""
     )
@@ -396,7 +408,7 @@ def _image_set(images: ImageSet, classifier: Classifier) -> ImageSet:
 def _evaluate_key(
     context: Context, task: Task, parameters: Parameters, image_set: ImageSet, state: EvaluationProgress
 ) -> Iterator[EvaluationResult]:
-    """Evaluate all images with one key; yield a result for each strength, in any order."""
+    """Evaluate all images under one key, and yield one result per strength, in any order."""
     unit = Unit(
         id="",
         architecture=type(context.classifier.network).__name__,
@@ -431,16 +443,20 @@ def _plan_first_look(
     count: int | None,
     state: EvaluationProgress,
 ) -> int:
-    """Return the number of images of a first look (`count`, or by its cost), and announce the plan."""
+    """Choose the number of images of a first look, and announce the plan.
+
+    Returns:
+        `count`, or if it is None, as many images as the time allows.
+    """
     parameters_by_key = {task.key: parameters for task, parameters in parsed_keys}
     pilot = select(images, count=min(len(images), _N_SAMPLE_IMAGES, context.batch_size), seed=context.seed)
-    few_steps = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
-    (pilot_result,) = _evaluate_key(context, find_task("pgd"), few_steps, pilot, EvaluationProgress())
+    pilot_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
+    (pilot_result,) = _evaluate_key(context, find_task("pgd"), pilot_parameters, pilot, EvaluationProgress())
     costs = dataclasses.replace(_measure_costs(context, pilot), resisting=float(pilot_result.values["accuracy"]))
-    by_time = count is None
+    chooses_count = count is None
     count = choose_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
-    state.say(describe_plan(count, n_split, context.seed, by_time=by_time, costs=costs, keys=parameters_by_key))
+    state.say(describe_plan(count, n_split, context.seed, by_time=chooses_count, costs=costs, keys=parameters_by_key))
     state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
     state.seconds_per_cost = 1.0
     return count
@@ -457,13 +473,13 @@ def _measure_costs(context: Context, images: ImageSet) -> Costs:
 def _estimate_time(
     context: Context, images: ImageSet, parsed_keys: Sequence[tuple[Task, Parameters]], state: EvaluationProgress
 ) -> None:
-    """Estimate the cost of each key; time a pass if there are many and progress is shown."""
+    """Estimate the cost of each key. If there are many passes and progress is shown, time a pass to get seconds."""
     state.costs = {
         task.key: len(images) * len(parameters.strengths) * task.passes(parameters, images.n_classes)
         for task, parameters in parsed_keys
     }
-    is_attacked = any(task.kind == "attack" for task, _ in parsed_keys)
-    if state.is_shown and is_attacked and sum(state.costs.values()) > _MIN_TIMED_PASSES:
+    has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
+    if state.is_shown and has_attack and sum(state.costs.values()) > _MIN_TIMED_PASSES:
         costs = _measure_costs(context, images)
         state.costs = {task.key: costs.seconds(task.key, parameters, len(images)) for task, parameters in parsed_keys}
         state.seconds_per_cost = 1.0
@@ -481,10 +497,10 @@ def compare(
     """Compare two or more networks on the same images, image by image.
 
     Args:
-        networks: modules, or results of `evaluate`, in a mapping by name or in a list; in a list they are named by
-            their classes, with numbers if these are equal. Or networks with per-image outcomes in datasets, as text:
-            ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a folder; without weights,
-            all weights of the architecture are compared.
+        networks: modules, or results of `evaluate`, in a mapping by name or in a list. In a list, they are named after
+            their classes, with numbers if these are equal. Alternatively, networks whose per-image outcomes are in
+            datasets, as text: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a folder.
+            Without WEIGHTS, all weights of the architecture are compared.
         images: see `evaluate`; only needed for modules.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For networks in datasets: keys, or keys at a
@@ -507,8 +523,8 @@ def compare(
     """
     if isinstance(networks, nn.Module | pd.DataFrame):
         raise ConfigError(
-            f"Comparing networks failed for {type(networks).__name__}: expected several networks, got one. Pass a "
-            "list, or a mapping of names to networks."
+            f"Comparing networks failed for {type(networks).__name__}: a comparison needs two or more networks. Pass "
+            "a list, or a mapping of names to networks."
         )
     evaluations: dict[str, Evaluation] = {}
     pairs = _pair_with_names(networks)
@@ -516,16 +532,16 @@ def compare(
     if 0 < len(stored_networks) < len(pairs):
         raise ConfigError(
             f"Comparing networks failed for {stored_networks[0]}: networks in datasets and modules or tables "
-            "cannot be compared, as a dataset has its own images and protocol. Compare networks of one dataset with "
-            "each other."
+            "cannot be compared, because a dataset has its own images and protocol. Compare networks of one dataset "
+            "with each other."
         )
     _check_named_once([network for _, network in pairs if isinstance(network, str)])
     token = _SHOWN_CAUTIONS.set(set())
     try:
         for name, network in pairs:
             if isinstance(network, str):
-                for stored, table in _read_stored(name, network, keys, data).items():
-                    evaluations[network if stored in evaluations else stored] = table
+                for stored_name, table in _read_stored(name, network, keys, data).items():
+                    evaluations[network if stored_name in evaluations else stored_name] = table
             elif isinstance(network, nn.Module):
                 requested_keys = ("clean", "fgsm", "pgd") if keys is None else keys
                 evaluations[name] = evaluate(network, images, labels, requested_keys, **options)
@@ -548,12 +564,12 @@ _Network = nn.Module | Evaluation | str
 
 
 def name_networks(networks: Sequence[NetworkT]) -> dict[str, NetworkT]:
-    """Name networks by their classes, numbered where these are equal."""
+    """Name networks after their classes, with numbers where several have the same class."""
     return dict(zip(_class_names(networks), networks, strict=True))
 
 
 def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> list[tuple[str, _Network]]:
-    """Pair networks with their names: mapping keys, or else class names; empty for networks in datasets."""
+    """Pair networks with their names, which are mapping keys or class names; empty for a list's stored networks."""
     if isinstance(networks, Mapping):
         return list(networks.items())
     names = zip(_class_names(networks), networks, strict=True)
@@ -575,8 +591,8 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     requested_keys = [keys] if isinstance(keys, str) else keys
     if requested_keys is not None and not all(isinstance(key, str) for key in requested_keys):
         raise ConfigError(
-            f"Comparing networks failed for {network}: expected names of keys, such as pgd or pgd:8, got parameters. "
-            "The parameters of a dataset are fixed. Leave them out."
+            f"Comparing networks failed for {network}: keys have parameters, but those of a dataset are fixed. Pass "
+            "names of keys only, such as pgd or pgd:8."
         )
     evaluations = read_evaluations(
         network, keys=None if requested_keys is None else [str(key) for key in requested_keys], data=data
@@ -585,8 +601,8 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
         return evaluations
     if len(evaluations) > 1:
         raise ConfigError(
-            f"Comparing networks failed for {name}: expected one network, got the weights {', '.join(evaluations)}. "
-            "Name one of them, or pass a list."
+            f"Comparing networks failed for {name}: the architecture has several weights: {', '.join(evaluations)}. "
+            "Name one of them, or pass a list of networks."
         )
     return dict.fromkeys([name], next(iter(evaluations.values())))
 
@@ -632,8 +648,8 @@ def attack(
         parameters: further parameters of the attack, such as ``steps=80`` (docs/configuration.md).
 
     Returns:
-        (S, N, 3, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (the defaults:
-        ascending). Attacks of AutoAttack return clean images where they do not fool the network.
+        (S, N, 3, H, W) float32 in [0, 1], on the device that computed them, in the order of the radii (default radii
+        are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
         ConfigError: the key is not an attack, or a reason of `evaluate`.
@@ -643,7 +659,7 @@ def attack(
     task = _find_key(key)
     if task.kind != "attack":
         attacks = ", ".join(name for name, task in TASKS.items() if task.kind == "attack")
-        raise ConfigError(f"Attacking failed for {key!r}: it is not one of {attacks}. Name an attack.")
+        raise ConfigError(f"Attacking failed for {key!r}: it is not an attack. Use one of {attacks}.")
     field = "epsilons_255" if "epsilons_255" in task.parameters.model_fields else "epsilons"
     radii, other_radii = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
     if task.constraint is None and (radii, other_radii) != (None, None):
@@ -652,7 +668,7 @@ def attack(
         raise ConfigError(
             f"Attacking failed for {key!r}: its radius in {task.constraint.name} is set with "
             f"{field.replace('epsilons', 'epsilon')}, not {'epsilon' if field == 'epsilons_255' else 'epsilon_255'}. "
-            "Use that argument."
+            f"Pass {field.replace('epsilons', 'epsilon')}."
         )
     requested_radii = None if radii is None else np.atleast_1d(np.asarray(radii)).tolist()
     attack_parameters = _parse_parameters(
@@ -682,13 +698,13 @@ def attack(
 def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "cifar10") -> pd.DataFrame:
     """Rank a network among the evaluated architectures of a dataset.
 
-    The result is meaningful only if the network was evaluated on the dataset's images with its parameters of attacks
-    (docs/protocol.md); this is not checked.
+    The ranks are meaningful only if the network was evaluated on the dataset's images and with its attack parameters
+    (docs/protocol.md), which is not checked.
 
     Args:
         result: result of `evaluate`.
         dataset: dataset of evaluated architectures.
-        data: image dataset in it.
+        data: image dataset on which the architectures were evaluated.
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is
@@ -699,14 +715,16 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
         ConfigError: the DataFrame lacks columns of `evaluate`, or the dataset has no such image dataset.
         ResultsError: a file of the dataset is damaged.
     """
-    missing = [column for column in ("key", "strength", "accuracy") if column not in result]
-    if missing:
+    missing_columns = [column for column in ("key", "strength", "accuracy") if column not in result]
+    if missing_columns:
         raise ConfigError(
-            f"Placing failed for the result: it lacks the columns {', '.join(missing)}. Pass the result of "
+            f"Ranking failed for the result: it lacks the columns {', '.join(missing_columns)}. Pass the result of "
             "robust201.evaluate."
         )
     if data not in dataset.data:
-        raise ConfigError(f"Placing failed for data={data!r}: no such dataset.{closest(data, dataset.data)}")
+        raise ConfigError(
+            f"Ranking failed for data={data!r}: the results have no such image dataset.{closest(data, dataset.data)}"
+        )
     rows = [
         _rank_accuracy(str(row["key"]), float(row["strength"]), float(row["accuracy"]), dataset, data)
         for row in result.dropna(subset="accuracy").to_dict("records")
@@ -727,23 +745,23 @@ def _rank_accuracy(
     if strength not in dataset.strengths(data, key):
         return row
     frame = dataset.to_frame(data, key)
-    values = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
-    if values.empty:
+    accuracies = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
+    if accuracies.empty:
         return row
-    better, equal = int((values > accuracy).sum()), int((values == accuracy).sum())
+    better, equal = int((accuracies > accuracy).sum()), int((accuracies == accuracy).sum())
     return row | {
         "rank": 1 + better,
-        "architectures": len(values),
-        "percentile": 100 * (len(values) - better - equal / 2) / len(values),
-        "median": float(values.median()),
-        "best": float(values.max()),
-        "best_architecture": values.index[int(values.argmax())],
+        "architectures": len(accuracies),
+        "percentile": 100 * (len(accuracies) - better - equal / 2) / len(accuracies),
+        "median": float(accuracies.median()),
+        "best": float(accuracies.max()),
+        "best_architecture": accuracies.index[int(accuracies.argmax())],
     }
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """Arguments that `evaluate` and `attack` share."""
+    """Arguments that `evaluate` and `attack` have in common."""
 
     normalisation: Normalisation | None
     n_classes: int | None
@@ -776,7 +794,7 @@ class _Setup:
                 classifier,
                 self.seed,
                 self.batch_size,
-                corrupted=_generated(images, self.seed),
+                corrupted=_generate_corruptions(images, self.seed),
                 key=key,
                 engine=self.engine,
                 model=compiled,
@@ -811,17 +829,19 @@ class _Setup:
 
 
 def _check_class_folders(images: ImageSet, classifier: Classifier) -> None:
-    """Check that there is a class folder for every class, if labels come from class folders."""
+    """If labels come from class folders, check that their number is the network's number of classes."""
     n_folders = len(images.class_names)
     if n_folders not in {0, classifier.n_classes}:
         raise DatasetError(
             f"Reading labels failed for the images of {n_folders:,} class folders: the network has "
-            f"{classifier.n_classes:,} classes, so the order of the folders does not give the labels. Write the label "
-            "of each folder into labels.json beside the folders, or evaluate another network."
+            f"{classifier.n_classes:,} classes, so labels cannot be derived from the order of the folders. Write the "
+            "label of each folder into labels.json beside the folders, or evaluate another network."
         )
 
 
-def _generated(images: ImageSet, seed: int) -> CorruptedImages:
+def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
+    """Return a source of generated corrupted images."""
+
     def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         positions = np.searchsorted(images.indices, rows)
         clean = np.ascontiguousarray(images.images[positions].transpose(0, 2, 3, 1))
@@ -831,8 +851,8 @@ def _generated(images: ImageSet, seed: int) -> CorruptedImages:
     return corrupted
 
 
-def _corruption_refusal(images: ImageSet) -> str | None:
-    """Return why images cannot be corrupted, and a remedy; None if they can."""
+def _uncorruptible_reason(images: ImageSet) -> str | None:
+    """Return why images cannot be corrupted, and the beginning of a remedy; None if they can."""
     channels, height, width = images.images.shape[1:]
     if height != width or height < SMALLEST_SIZE:
         size = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
@@ -854,7 +874,7 @@ def _shape_advice(height: int, width: int) -> str:
 def _check_shape(images: ImageSet, task: Task, parameters: Parameters) -> None:
     height, width = images.images.shape[2:]
     if task.kind == "corruption":
-        activity, reason = "Corrupting", _corruption_refusal(images)
+        activity, reason = "Corrupting", _uncorruptible_reason(images)
     else:
         activity, reason = "Attacking", parameters.unsupported_shape_reason(height, width)
         reason = reason and f"{reason} {_shape_advice(height, width)}"
@@ -868,9 +888,9 @@ def _normalisation_of(classifier: Classifier) -> Normalisation:
     return Normalisation(tuple(means), tuple(stds))
 
 
-def _wrong_normalisation(value: object) -> ConfigError:
+def _normalisation_error(value: object) -> ConfigError:
     return ConfigError(
-        f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, or of one for grey "
+        f"Reading arguments failed for normalisation: expected (mean, std), each with three numbers, or one for grey "
         f"images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
     )
 
@@ -885,9 +905,9 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
         try:
             mean, std = (tuple(float(number) for number in numbers) for numbers in value)
         except (TypeError, ValueError) as error:
-            raise _wrong_normalisation(value) from error
+            raise _normalisation_error(value) from error
         if len(mean) != len(std) or len(mean) not in {1, 3}:
-            raise _wrong_normalisation(value)
+            raise _normalisation_error(value)
         normalisation = Normalisation(mean, std)
     if (problem := normalisation.problem) is not None:
         raise ConfigError(f"Reading arguments failed for normalisation ({problem.field}): {problem.text}")
@@ -897,34 +917,41 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
 def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tuple[Task, Parameters]]:
     """Parse the keys of `evaluate` and their parameters."""
     parsed: dict[str, tuple[Task, Parameters]] = {}
-    items = [keys] if isinstance(keys, str | Mapping) else list(keys)
-    listed = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, {})])]
+    keys_or_mappings = [keys] if isinstance(keys, str | Mapping) else list(keys)
+    keys_with_fields = [
+        pair
+        for key_or_mapping in keys_or_mappings
+        for pair in (key_or_mapping.items() if isinstance(key_or_mapping, Mapping) else [(key_or_mapping, {})])
+    ]
     if randomised:
-        listed = [(RANDOMISED_GROUPS.get(key, key) if isinstance(key, str) else key, fields) for key, fields in listed]
-    listed_names = [key for key, _ in listed]
-    for name, fields in listed:
-        # A key that is also listed by name keeps the parameters listed there, as in a sweep.
+        keys_with_fields = [
+            (RANDOMISED_GROUPS.get(key, key) if isinstance(key, str) else key, fields)
+            for key, fields in keys_with_fields
+        ]
+    listed_keys = [key for key, _ in keys_with_fields]
+    for name, fields in keys_with_fields:
+        # A member of a group that is also listed on its own has the parameters listed there, as in a sweep.
         members = [name]
         if isinstance(name, str) and name in KEY_GROUPS:
-            members = [key for key in expand_keys([name]) if key not in listed_names]
+            members = [key for key in expand_keys([name]) if key not in listed_keys]
         for key in members:
             user_task = _parse_user_task(key, fields)
             task = _find_key(key) if user_task is None else user_task[0]
             if task.key in parsed:
                 raise ConfigError(
                     f"Reading keys failed for {task.key!r}: it is listed more than once. Evaluate it with other "
-                    "parameters in another call."
+                    "parameters in a second call."
                 )
             if randomised and issubclass(task.parameters, MinimumNorm):
                 raise ConfigError(
-                    f"Reading keys failed for {task.key}: it is a minimum-norm attack, which drops images that a "
-                    "randomised network misclassifies once by chance. Use an attack that averages over random "
-                    "outputs, such as aa_rand."
+                    f"Reading keys failed for {task.key}: it is a minimum-norm attack, which counts an image as "
+                    "fooled if a randomised network misclassifies it once by chance. Use an attack that averages over "
+                    "random outputs, such as aa_rand."
                 )
             parameters = _parse_parameters(task, fields, engine) if user_task is None else user_task[1]
             parsed[task.key] = task.with_parameters(parameters), parameters
     if not parsed:
-        raise ConfigError("Reading keys failed for keys: there are no keys. Name one or more, such as clean.")
+        raise ConfigError("Reading keys failed for keys: the list is empty. Pass one or more keys, such as clean.")
     return list(parsed.values())
 
 
@@ -941,8 +968,8 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
         return None
     if parameters.own_images is not None:
         raise ConfigError(
-            f"Reading parameters failed for {key}: split, images and image_seed select images of a sweep; evaluate "
-            "measures all images that it receives. Leave them out, or evaluate the key in a sweep."
+            f"Reading parameters failed for {key}: split, images and image_seed select images of a sweep, but "
+            "evaluate measures all images that it receives. Leave them out, or evaluate the key in a sweep."
         )
     return parameters.to_task(key).located(parameters.file, hash_file(parameters.file)), parameters
 
@@ -951,7 +978,7 @@ def _find_key(key: object) -> Task:
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 80}}}}, got a "
-            f"value of type {type(key).__name__}. Pass a list of these."
+            f"value of type {type(key).__name__}. Pass a list of names or such mappings."
         )
     return find_task(key)
 
@@ -963,17 +990,17 @@ _IMAGE_FIELDS = ("split", "images", "image_seed")
 def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
     if not isinstance(fields, Mapping | None):
         raise ConfigError(
-            f"Reading parameters failed for {task.key}: expected names with values, got {reprlib.repr(fields)}. Write "
-            f"{{{task.key!r}: {{…}}}}."
+            f"Reading parameters failed for {task.key}: expected a mapping of names to values, got "
+            f"{reprlib.repr(fields)}. Write {{{task.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    fields_of_task = [*task.parameters.model_fields, *task.parameters.field_aliases]
-    known = [name for name in fields_of_task if task.kind != "measure" or name not in _IMAGE_FIELDS]
+    task_fields = [*task.parameters.model_fields, *task.parameters.field_aliases]
+    known_fields = [name for name in task_fields if task.kind != "measure" or name not in _IMAGE_FIELDS]
     for name in values:
-        if name not in known:
+        if name not in known_fields:
             raise ConfigError(
                 f"Reading parameters failed for {task.key}: expected a known parameter, got {name!r}."
-                f"{closest(str(name), known)}"
+                f"{closest(str(name), known_fields)}"
             )
     task.load(engine)  # raises if the task does not support the engine
     try:
@@ -982,28 +1009,28 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
         problem = describe_problem(error, task.parameters)
         remedy = "" if re.search(r"[.?] [A-Z]", problem) else " Correct it."
         raise ConfigError(f"Reading parameters failed for {task.key}: {problem}{remedy}") from error
-    reason = parameters.refusal(engine)
+    reason = parameters.unsupported_engine_reason(engine)
     if reason is not None:
-        raise ConfigError(f"Reading parameters failed for {task.key}: {reason} Choose another.")
-    # The network has not been called, so its number of classes is unknown; more classes do not cost less.
+        raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
+    # The number of classes is unknown before the first pass. Use the minimum, since more classes cost more.
     if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters
 
 
 _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", default=None)
-"""Warnings that the current call of `compare` has shown, since its networks share their parameters."""
+"""Warnings that the current call of `compare` has already shown for an earlier network with the same parameters."""
 
 
 def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool = False) -> None:
     """Warn the caller of `evaluate` or `attack` about doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
         message = f"{task.key}.{caution.field}: {caution.what}. {caution.fix}"
-        shown = _SHOWN_CAUTIONS.get()
-        if shown is not None and message in shown:
+        shown_cautions = _SHOWN_CAUTIONS.get()
+        if shown_cautions is not None and message in shown_cautions:
             continue
-        if shown is not None:
-            shown.add(message)
+        if shown_cautions is not None:
+            shown_cautions.add(message)
         warnings.warn(message, RobustWarning, stacklevel=3)
     if randomised and task.key.startswith("aa_standard"):
         message = (
@@ -1014,7 +1041,7 @@ def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool 
 
 
 _N_GRADIENT_IMAGES = 64
-"""Images on which gradients are checked for being exactly 0, which makes attacks fail."""
+"""Number of images whose gradients are checked. A gradient of exactly 0 makes attacks fail."""
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
@@ -1028,7 +1055,7 @@ def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
 def _warn_of_weak_attacks(
     rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
 ) -> None:
-    """Warn about signs of weak attacks, such as a weaker attack that fools more images; one warning per sign."""
+    """Warn once about each sign of weak attacks, such as a weaker attack that fools more images."""
     results: dict[Evaluated, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
     for row in rows:
         if "accuracy" in row:
@@ -1042,11 +1069,13 @@ def _warn_of_weak_attacks(
     for flags_of_sign in by_sign.values():
         clearest = max(flags_of_sign, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
         n_more = len(flags_of_sign) - 1
-        more = f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
-        warnings.warn(f"{clearest.message}{more} See docs/trust.md.", RobustWarning, stacklevel=3)
+        further_cases = (
+            f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
+        )
+        warnings.warn(f"{clearest.message}{further_cases} See docs/trust.md.", RobustWarning, stacklevel=3)
 
 
-def _row(result: EvaluationResult) -> dict[str, Any]:
+def _table_row(result: EvaluationResult) -> dict[str, Any]:
     values = result.values
     n_images = result.part.unit.n_images
     row: dict[str, Any] = {

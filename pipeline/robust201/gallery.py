@@ -1,4 +1,4 @@
-"""Figures of single images under attack: clean image, perturbation and attacked image, with predictions."""
+"""Figures of single images under attack: the clean image, the perturbation, the attacked image and predictions."""
 
 import warnings
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def show(
 ) -> "Figure":
     """Attack images and draw them, with the predicted classes and their confidences (softmax probabilities).
 
-    The perturbation is drawn around grey and scaled so that its largest value fills the range; the scale is below it.
+    The perturbation is drawn on grey and scaled so that its largest value fills the range. Its caption is the scale.
 
     Args:
         model: see `evaluate`.
@@ -60,7 +60,7 @@ def show(
         A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
 
     Raises:
-        ConfigError: there are several radii or too many images, or a reason of `attack`.
+        ConfigError: there are several radii or too many images; or a reason of `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
     from robust201.figures.image_grid import Tile, draw_image_grid, show_change
@@ -71,7 +71,7 @@ def show(
     n_images = len(image_set.labels)
     if n_images > MAX_SHOWN:
         raise ConfigError(
-            f"Showing images failed: a figure has room for {MAX_SHOWN}, got {n_images}. Select some of them."
+            f"Showing images failed: a figure has at most {MAX_SHOWN} images, got {n_images}. Select fewer."
         )
     radius = epsilon if epsilon_255 is None else epsilon_255
     if radius is None and not {"epsilons_255", "epsilons"} & parameters.keys():
@@ -92,19 +92,23 @@ def show(
         warnings.simplefilter("ignore", RobustWarning)  # `attack` has already warned about the network
         classifier = stack.enter_context(as_classifier(model, clean, normalisation=as_normalisation(normalisation)))
         stack.enter_context(torch.no_grad())
-        names = _name_classes(class_names, classifier.n_classes)
-        before, after = (_describe_predictions(classifier, pixels, names) for pixels in (clean, attacked))
+        labels_of_classes = _name_classes(class_names, classifier.n_classes)
+        clean_captions, attacked_captions = (
+            _describe_predictions(classifier, pixels, labels_of_classes) for pixels in (clean, attacked)
+        )
     changes = (attacked - clean).cpu().numpy()
     rows = []
     for index in range(n_images):
         largest = float(np.abs(changes[index]).max())
-        factor = f"× {0.5 / largest:.0f}" if largest else "unchanged"
-        change = Tile(show_change(changes[index], largest), factor)
+        scale_caption = f"× {0.5 / largest:.0f}" if largest else "unchanged"
+        change_tile = Tile(show_change(changes[index], largest), scale_caption)
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
-        rows.append([Tile(clean_pixels, before[index]), change, Tile(attacked_pixels, after[index])])
-    title = key_label(key) if radius is None else column_label(key, float(radius))
-    row_labels = [names[label] for label in image_set.labels]
-    return draw_image_grid(rows, columns=["clean", "change", title], row_labels=row_labels, width=WIDTH)
+        rows.append(
+            [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]
+        )
+    attack_label = key_label(key) if radius is None else column_label(key, float(radius))
+    row_labels = [labels_of_classes[label] for label in image_set.labels]
+    return draw_image_grid(rows, columns=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
 
 
 def _largest_radius(key: str) -> tuple[float | None, str | None]:
@@ -118,18 +122,18 @@ def _largest_radius(key: str) -> tuple[float | None, str | None]:
 
 def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:
     if names is None:
-        return [f"class {number}" for number in range(n_classes)]
+        return [f"class {label}" for label in range(n_classes)]
     if len(names) != n_classes:
         raise ConfigError(
-            f"Showing images failed for class_names: the network has {n_classes} classes, got {len(names)} names. Pass "
-            "one name per class."
+            f"Showing images failed for class_names: the network has {n_classes} classes, but there are {len(names)} "
+            "names. Pass one name per class."
         )
     return list(names)
 
 
-def _describe_predictions(classifier: Classifier, pixels: torch.Tensor, names: Sequence[str]) -> list[str]:
-    confidences, classes = classifier(pixels).softmax(dim=1).max(dim=1)
+def _describe_predictions(classifier: Classifier, pixels: torch.Tensor, class_names: Sequence[str]) -> list[str]:
+    confidences, predictions = classifier(pixels).softmax(dim=1).max(dim=1)
     return [
-        f"{names[number]}, {confidence:.0%}"
-        for number, confidence in zip(classes.tolist(), confidences.tolist(), strict=True)
+        f"{class_names[label]}, {confidence:.0%}"
+        for label, confidence in zip(predictions.tolist(), confidences.tolist(), strict=True)
     ]

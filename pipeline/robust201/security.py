@@ -75,17 +75,17 @@ def curves(
     image_set = as_image_set(images, labels)
     constraint = CONSTRAINTS[norm]
     largest_radius = constraint.divisor * constraint.largest_radius(image_set.images.shape[1:])
-    at_largest = {key: {**fields, _strength_field(TASKS[key]): [largest_radius]} for key, fields in keys.items()}
+    fields_by_key = {key: {**fields, _strength_field(TASKS[key]): [largest_radius]} for key, fields in keys.items()}
     tables = {
-        name: evaluate(module, image_set, None, at_largest, **options) for name, module in networks_by_name.items()
+        name: evaluate(module, image_set, None, fields_by_key, **options) for name, module in networks_by_name.items()
     }
-    passes = sum(_passes(TASKS[key], fields) for key, fields in at_largest.items())
+    passes = sum(_passes(TASKS[key], fields) for key, fields in fields_by_key.items())
     costs = {
         "passes": [passes] * len(tables),
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
-    by_attack = {name: table.distances * constraint.divisor for name, table in tables.items()}
-    curves = SecurityCurves.of(by_attack, constraint, costs)
+    distances_by_network = {name: table.distances * constraint.divisor for name, table in tables.items()}
+    curves = SecurityCurves.of(distances_by_network, constraint, costs)
     _warn_of_failures(curves, list(keys))
     return curves
 
@@ -93,12 +93,12 @@ def curves(
 def _warn_of_failures(curves: SecurityCurves, attacks: Sequence[str]) -> None:
     """Warn about attacks that do not fool a network even within the whole pixel range."""
     for name, distances in curves.distances.items():
-        count = int(np.isinf(distances.to_numpy(np.float64)).sum())
-        if count:
+        n_unfooled = int(np.isinf(distances.to_numpy(np.float64)).sum())
+        if n_unfooled:
             message = (
-                f"{name}: {', '.join(attacks)} did not fool {count:,} of {len(distances):,} images at any distance, "
-                "though any perturbation was allowed: the attack failed there, which is no evidence of robustness. "
-                "Use more steps or further attacks."
+                f"{name}: {', '.join(attacks)} did not fool {n_unfooled:,} of {len(distances):,} images at any "
+                "distance, although every perturbation was allowed. The attack failed on these images; this is not "
+                "evidence of robustness. Use more steps or further attacks."
             )
             warnings.warn(message, RobustWarning, stacklevel=3)
 
@@ -118,18 +118,18 @@ def parse_attacks(
     for key, parameters in fields.items():
         if key not in known_attacks:
             raise ConfigError(
-                f"Computing curves failed for attack {key!r}: expected a minimum-norm attack in {norm}: "
-                f"{', '.join(known_attacks)}.{closest(str(key), known_attacks)}"
+                f"Computing curves failed for attack {key!r}: it is not a minimum-norm attack in {norm} (which are "
+                f"{', '.join(known_attacks)}).{closest(str(key), known_attacks)}"
             )
         strength_fields = [name for name in parameters if name in STRENGTH_FIELDS]
         if strength_fields:
             raise ConfigError(
-                f"Computing curves failed for {key}.{strength_fields[0]}: curves cover every epsilon. Leave it out, "
-                "and pass epsilons to the result's accuracy()."
+                f"Computing curves failed for {key}.{strength_fields[0]}: curves cover every epsilon. Remove this "
+                "parameter, and pass epsilons to the result's accuracy()."
             )
     if not fields:
         raise ConfigError(
-            f"Computing curves failed for attacks: no attack is named. Name one or more of {', '.join(known_attacks)}."
+            f"Computing curves failed for attacks: the list is empty. Pass one or more of {', '.join(known_attacks)}."
         )
     return fields
 
@@ -143,9 +143,9 @@ def _strength_field(task: Task) -> str:
 
 
 def _passes(task: Task, fields: Mapping[str, Any]) -> float:
-    """Return the forward and backward passes per image, two per step; NaN for attacks with further passes."""
+    """Return the number of forward and backward passes per image, two per step; NaN for attacks with other passes."""
     parameters = task.parameters(**fields)
-    # Brendel and Bethge's attack also searches for a starting point, with an unknown number of passes.
+    # Brendel and Bethge's attack first searches for a starting point, which takes an unknown number of passes.
     if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):
         return 2.0 * parameters.steps
     return np.nan

@@ -92,20 +92,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_image_set_keeps_positions_and_random_numbers(folder: Path) -> None:
-    whole, some = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
+    all_images, selected_images = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
-    full = evaluate(TinyNetwork(), whole, keys=keys, progress=False).outcomes
-    table = evaluate(TinyNetwork(), some, keys=keys, progress=False)
-    assert table.outcomes.index.tolist() == some.indices.tolist()
-    assert table.outcomes.equals(full.loc[some.indices])
-    arrays = evaluate(TinyNetwork(), whole.images, whole.labels, keys, count=7, seed=3, progress=False)
-    counted = evaluate(TinyNetwork(), some, keys=keys, count=7, seed=3, progress=False)
-    assert counted.drop(columns="seconds").equals(arrays.drop(columns="seconds"))
-    assert counted.protocols == arrays.protocols
-    comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], some, keys=["clean"], progress=False)
+    all_outcomes = evaluate(TinyNetwork(), all_images, keys=keys, progress=False).outcomes
+    table = evaluate(TinyNetwork(), selected_images, keys=keys, progress=False)
+    assert table.outcomes.index.tolist() == selected_images.indices.tolist()
+    assert table.outcomes.equals(all_outcomes.loc[selected_images.indices])
+    table_of_arrays = evaluate(
+        TinyNetwork(), all_images.images, all_images.labels, keys, count=7, seed=3, progress=False
+    )
+    table_with_count = evaluate(TinyNetwork(), selected_images, keys=keys, count=7, seed=3, progress=False)
+    assert table_with_count.drop(columns="seconds").equals(table_of_arrays.drop(columns="seconds"))
+    assert table_with_count.protocols == table_of_arrays.protocols
+    comparison = compare([TinyNetwork(seed=0), TinyNetwork(seed=1)], selected_images, keys=["clean"], progress=False)
     assert comparison["n_images"].tolist() == [7]
     with pytest.raises(DatasetError, match="the image set already has labels"):
-        evaluate(TinyNetwork(), some, some.labels, ["clean"], progress=False)
+        evaluate(TinyNetwork(), selected_images, selected_images.labels, ["clean"], progress=False)
 
 
 def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder: Path) -> None:
@@ -131,12 +133,14 @@ def test_evaluate_supports_thousand_classes() -> None:
 
 
 def test_evaluate_rejects_more_than_maximum_classes() -> None:
-    class Many(nn.Module):
+    class NetworkWithManyClasses(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return images.flatten(1)[:, :1].expand(-1, 70_000)
 
-    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer\."):
-        evaluate(Many(), PIXELS, LABELS, ["clean"], progress=False)
+    with pytest.raises(
+        EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer classes\."
+    ):
+        evaluate(NetworkWithManyClasses(), PIXELS, LABELS, ["clean"], progress=False)
 
 
 # --- half precision

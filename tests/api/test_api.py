@@ -47,7 +47,7 @@ KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize":
 NORMALISED = {"normalisation": NORMALISATION, "progress": False}
 
 
-def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="seconds")
 
 
@@ -77,20 +77,20 @@ def test_clean_results_match_the_logits() -> None:
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
-    row = find_task("pgd")
-    parameters = row.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
+    task = find_task("pgd")
+    parameters = task.parameters(epsilons_255=(1, 8), steps=4, rel_stepsize=0.25)
     images = tiny_images()
     images.indices[:] = np.arange(len(images))  # the API numbers images from 0
     context = Context(tiny_classifier(), seed=3, batch_size=BATCH_SIZE, engine=engine)
-    part = part_of(row, parameters, images)
-    swept = evaluate_part(context, row, parameters, part, images, ("accuracy",), provenance={})
+    part = part_of(task, parameters, images)
+    sweep_results = evaluate_part(context, task, parameters, part, images, ("accuracy",), provenance={})
     frame = evaluate(
         TinyNetwork(),
         *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}]),
         **(NORMALISED | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
     )
     assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
-        result.strength: float(result.values["accuracy"]) for result in swept
+        result.strength: float(result.values["accuracy"]) for result in sweep_results
     }
 
 
@@ -107,13 +107,13 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
 def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
     evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISED)
-    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected))
+    pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected))
 
 
 def test_normalisation_argument_matches_normalising_model() -> None:
     mean, std = NORMALISATION.mean, NORMALISATION.std
 
-    class Normalising(nn.Module):
+    class NetworkWithNormalisation(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.network = TinyNetwork()
@@ -122,11 +122,11 @@ def test_normalisation_argument_matches_normalising_model() -> None:
             shape = (1, 3, 1, 1)
             return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))[1]
 
-    expected = numbers(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED))
-    pairs = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
-    pd.testing.assert_frame_equal(numbers(pairs), expected)
-    for model in (Normalising(), tiny_classifier()):
-        pd.testing.assert_frame_equal(numbers(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
+    expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED))
+    evaluation = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
+    pd.testing.assert_frame_equal(without_seconds(evaluation), expected)
+    for model in (NetworkWithNormalisation(), tiny_classifier()):
+        pd.testing.assert_frame_equal(without_seconds(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
 
 
 def test_evaluate_returns_measure_in_separate_columns() -> None:
@@ -136,8 +136,10 @@ def test_evaluate_returns_measure_in_separate_columns() -> None:
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
     assert jacobian["squared_norm"] > 0
     # A classifier from load_model contains its normalisation, so the Jacobian equals that of the sweep.
-    same = evaluate(tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False)
-    assert same["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
+    classifier_frame = evaluate(
+        tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False
+    )
+    assert classifier_frame["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
 
 
 def test_progress_function_receives_counts() -> None:
@@ -150,16 +152,16 @@ def test_progress_function_receives_counts() -> None:
         normalisation=NORMALISATION,
         progress=lambda *counts: progress_calls.append(counts),
     )
-    assert progress_calls == [(done, 5) for done in range(1, 6)]
+    assert progress_calls == [(n_done, 5) for n_done in range(1, 6)]
 
 
 def test_corruptions_depend_only_on_the_seed() -> None:
     keys = [{"gaussian_noise": {"severities": [5]}}]
-    first, second, other = (
+    confidence, same_seed, other_seed = (
         evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISED)["confidence"].item()
         for seed in (1, 1, 2)
     )
-    assert first == second != other
+    assert confidence == same_seed != other_seed
 
 
 # --- the caller's module
@@ -180,7 +182,7 @@ def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool)
     first, second, *_ = model.parameters()
     first.requires_grad_(requires_grad=False)
     second.requires_grad_()
-    before, weights = state_of(model), copy.deepcopy(model.state_dict())
+    state_before, weights = state_of(model), copy.deepcopy(model.state_dict())
     with pytest.raises(EvaluationError) if fails else nullcontext():
         evaluate(
             model,
@@ -188,7 +190,7 @@ def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool)
             progress=False,
             n_classes=4 if fails else None,
         )
-    assert state_of(model) == before
+    assert state_of(model) == state_before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
@@ -196,17 +198,17 @@ def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
-    before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
+    state_before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
     evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
     expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
-    assert (state_of(model), torch.backends.cudnn.allow_tf32) == (before, tf32)
+    assert (state_of(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 @pytest.mark.parametrize(
-    "surround",
+    "torch_context",
     [
         lambda: torch.autocast("cpu", dtype=torch.bfloat16),
         torch.inference_mode,
@@ -214,16 +216,16 @@ def test_evaluate_copies_module_to_other_device() -> None:
     ],
     ids=["autocast", "inference mode", "no_grad"],
 )
-def test_results_do_not_depend_on_the_callers_torch_contexts(surround: Callable, engine: str) -> None:
+def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
     expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISED)
     images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
-    with surround():
+    with torch_context():
         evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
-        same = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
-    pd.testing.assert_frame_equal(numbers(evaluation), numbers(expected), check_exact=True)
-    assert torch.equal(same, images)
-    assert not same.is_inference()
+        images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
+    pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
+    assert torch.equal(images_in_context, images)
+    assert not images_in_context.is_inference()
 
 
 @pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
@@ -232,55 +234,55 @@ def test_evaluate_accepts_module_created_in_inference_mode(make: type[nn.Module]
     expected = evaluate(make(), PIXELS, LABELS, keys, progress=False)
     with torch.inference_mode():
         model = make().train()
-        inside = evaluate(model, PIXELS, LABELS, keys, progress=False)
-    before = [(p.requires_grad, p.is_inference()) for p in model.parameters()]
-    outside = evaluate(model, PIXELS, LABELS, keys, progress=False)
-    for frame in (inside, outside):
-        pd.testing.assert_frame_equal(numbers(frame), numbers(expected), check_exact=True)
-    assert [(p.requires_grad, p.is_inference()) for p in model.parameters()] == before
-    assert all(inferred for _, inferred in before)
+        frame_in_inference_mode = evaluate(model, PIXELS, LABELS, keys, progress=False)
+    state_before = [(p.requires_grad, p.is_inference()) for p in model.parameters()]
+    frame_afterwards = evaluate(model, PIXELS, LABELS, keys, progress=False)
+    for frame in (frame_in_inference_mode, frame_afterwards):
+        pd.testing.assert_frame_equal(without_seconds(frame), without_seconds(expected), check_exact=True)
+    assert [(p.requires_grad, p.is_inference()) for p in model.parameters()] == state_before
+    assert all(inferred for _, inferred in state_before)
     assert model.training
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="a switch of PyTorch 2.9")
 def test_evaluate_uses_full_precision_despite_fp32_precision_setting() -> None:
     operations: list[Any] = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
-    before = [operation.fp32_precision for operation in operations]
-    seen = []
+    precisions_before = [operation.fp32_precision for operation in operations]
+    recorded_precisions = []
 
-    class Looking(TinyNetwork):
+    class PrecisionRecorder(TinyNetwork):
         def forward(self, pixels: torch.Tensor) -> object:
-            seen.append([operation.fp32_precision for operation in operations])
+            recorded_precisions.append([operation.fp32_precision for operation in operations])
             return super().forward(pixels)
 
     try:
         for operation in operations:
             operation.fp32_precision = "tf32"
-        evaluate(Looking(), PIXELS, LABELS, "clean", progress=False)
+        evaluate(PrecisionRecorder(), PIXELS, LABELS, "clean", progress=False)
         assert [operation.fp32_precision for operation in operations] == ["tf32"] * 3
     finally:
-        for operation, precision in zip(operations, before, strict=True):
+        for operation, precision in zip(operations, precisions_before, strict=True):
             operation.fp32_precision = precision
-    assert seen
-    assert all(precisions == ["ieee"] * 3 for precisions in seen)
+    assert recorded_precisions
+    assert all(precisions == ["ieee"] * 3 for precisions in recorded_precisions)
 
 
 def test_evaluate_multiplies_matrices_in_full_precision() -> None:
-    seen = []
+    recorded_precisions = []
 
-    class Looking(TinyNetwork):
+    class PrecisionRecorder(TinyNetwork):
         def forward(self, pixels: torch.Tensor) -> object:
-            seen.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
+            recorded_precisions.append((torch.get_float32_matmul_precision(), torch.is_autocast_enabled("cpu")))
             return super().forward(pixels)
 
-    before = torch.get_float32_matmul_precision()
+    precision_before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("medium")
-        evaluate(Looking(), PIXELS, LABELS, "clean", progress=False)
+        evaluate(PrecisionRecorder(), PIXELS, LABELS, "clean", progress=False)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
-        torch.set_float32_matmul_precision(before)
-    assert set(seen) == {("highest", False)}
+        torch.set_float32_matmul_precision(precision_before)
+    assert set(recorded_precisions) == {("highest", False)}
 
 
 # --- attack
@@ -295,9 +297,9 @@ def test_attack_returns_images_within_balls_in_requested_order(key: str, radii: 
     assert attacked.shape == (2, *PIXELS.shape)
     difference = (attacked - torch.from_numpy(PIXELS) / 255).flatten(2)
     norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
-    allowed = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
-    assert (norms <= allowed[:, None] + 1e-5).all()
-    assert (norms.amax(dim=1) > 0.9 * allowed).all()
+    epsilons = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
+    assert (norms <= epsilons[:, None] + 1e-5).all()
+    assert (norms.amax(dim=1) > 0.9 * epsilons).all()
 
 
 def test_attack_matches_accuracy_of_evaluate() -> None:
@@ -340,10 +342,10 @@ def test_loaded_network_matches_sweep_bit_for_bit(
     images = select(load_images("digits"), count=200, seed=0)
     model = load_model(309, "digits", tiny_weights)
     frame = evaluate(model, images.images, images.labels, keys, progress=False)
-    swept = pd.concat([dataset.to_frame("digits", key) for key in keys])
-    both = frame.merge(swept[swept["architecture"] == 309], on=["key", "strength"])
-    assert len(both) == len(frame) == 4
-    assert (both["accuracy"] == both["value"]).all()
+    sweep_frame = pd.concat([dataset.to_frame("digits", key) for key in keys])
+    merged = frame.merge(sweep_frame[sweep_frame["architecture"] == 309], on=["key", "strength"])
+    assert len(merged) == len(frame) == 4
+    assert (merged["accuracy"] == merged["value"]).all()
 
 
 def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -> None:
@@ -353,7 +355,7 @@ def test_loaded_network_uses_weights_changed_after_loading(tiny_weights: Path) -
     model.network.classifier.bias.copy_(torch.arange(10.0))
     frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
     assert frame["accuracy"].item() == (images.labels == 9).mean()
-    model.network.register_forward_hook(lambda _module, _given, answer: (answer[0], answer[1].softmax(dim=1)))
+    model.network.register_forward_hook(lambda _module, _inputs, outputs: (outputs[0], outputs[1].softmax(dim=1)))
     with (
         pytest.warns(RobustWarning, match="softmax"),
         pytest.raises(EvaluationError, match="engine: reference"),
@@ -378,7 +380,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
         (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
-        (ConfigError, "expected a store.*got neither", (21, "digits")),
+        (ConfigError, "neither of store and weights is set", (21, "digits")),
     ):
         with pytest.raises(error, match=message):
             load_model(*arguments)
@@ -407,8 +409,8 @@ def test_place_names_networks_of_custom_spaces(tmp_path: Path) -> None:
 
 
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
-    values = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
-    dataset = robust201.RobustnessDataset(write_results(tmp_path, values))
+    accuracies = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
+    dataset = robust201.RobustnessDataset(write_results(tmp_path, accuracies))
     result = pd.DataFrame(
         {
             "key": ["clean", "pgd", "pgd", "pgd", "fog"],
@@ -430,13 +432,13 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
         place(result[["key"]], dataset)
 
 
-# --- the rest
+# --- package and warnings
 
 
 def test_package_import_loads_no_heavy_libraries() -> None:
     code = "import sys, robust201; heavy = [m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]; print(heavy)"
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert outcome.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
     assert callable(robust201.evaluate)
 
 
@@ -446,8 +448,8 @@ def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
-class _Scaled(torch.nn.Module):
-    """A network's logits, rounded or multiplied: equal predictions, but useless gradients."""
+class _NetworkWithUselessGradients(torch.nn.Module):
+    """A network whose logits are rounded or multiplied, which makes its gradients useless."""
 
     def __init__(self, network: torch.nn.Module, factor: float, *, is_rounded: bool) -> None:
         super().__init__()
@@ -464,7 +466,7 @@ def test_evaluate_warns_about_networks_without_gradients(factor: float, is_round
     images = select(load_images("digits"), count=20, seed=0)
     with pytest.warns(RobustWarning, match="the loss has no gradient"):
         evaluate(
-            _Scaled(model, factor, is_rounded=is_rounded),
+            _NetworkWithUselessGradients(model, factor, is_rounded=is_rounded),
             images.images,
             images.labels,
             [{"fgsm": {"epsilons_255": [8]}}],

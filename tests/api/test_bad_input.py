@@ -1,4 +1,4 @@
-"""Wrong input of evaluate and attack: one clear line, before anything starts."""
+"""Wrong input of evaluate and attack is rejected with one line, before anything starts."""
 
 import warnings
 from collections.abc import Callable
@@ -18,15 +18,15 @@ IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 
 
-def refusal(expected: type[RobustError], message: str, **changes: Any) -> None:
+def assert_rejected(expected: type[RobustError], message: str, **changes: Any) -> None:
     options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, "keys": ["clean"], "progress": False}
-    with pytest.raises(expected, match=message) as caught:
+    with pytest.raises(expected, match=message) as error:
         evaluate(**(options | changes))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
-class Answering(nn.Module):
-    """A tiny network whose logits a function changes."""
+class NetworkWithChangedLogits(nn.Module):
+    """A tiny network whose logits are changed by a function."""
 
     def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ def fail(_logits: torch.Tensor) -> None:
 
 
 MODELS = {
-    "no batch": (
+    "no batch axis": (
         lambda logits: logits.flatten(),
         r"expected logits of shape \(21, classes\), got torch.float32 of shape \(105,",
     ),
-    "a map": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
-    "other images": (lambda logits: logits[1:], r"expected logits of shape \(21, classes\), got shape \(20, 5\)"),
-    "classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
+    "feature maps": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
+    "too few images": (lambda logits: logits[1:], r"expected logits of shape \(21, classes\), got shape \(20, 5\)"),
+    "predicted classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
     "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got dict"),
     "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"the logits of 21 of 21 images contain NaN or infinity"),
     "infinity": (
@@ -64,17 +64,21 @@ MODELS = {
         lambda logits: logits + torch.randn_like(logits),
         r"a second pass with the same images returned other logits",
     ),
-    "dropout left on": (AlwaysDropping(0.1), r"returned other logits. Disable dropout"),
-    "an error": (fail, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
+    "dropout in evaluation mode": (AlwaysDropping(0.1), r"returned other logits. Disable dropout"),
+    "exception": (fail, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
 
-@pytest.mark.parametrize("what", MODELS)
-def test_evaluate_rejects_models_that_do_not_return_logits(what: str) -> None:
-    change, message = MODELS[what]
-    refusal(EvaluationError, rf"^Checking the network failed for Answering: .*{message}", model=Answering(change))
+@pytest.mark.parametrize("case", MODELS)
+def test_evaluate_rejects_models_that_do_not_return_logits(case: str) -> None:
+    change, message = MODELS[case]
+    assert_rejected(
+        EvaluationError,
+        rf"^Checking the network failed for NetworkWithChangedLogits: .*{message}",
+        model=NetworkWithChangedLogits(change),
+    )
     with pytest.raises(EvaluationError, match=message):
-        attack("pgd", Answering(change), PIXELS, LABELS)
+        attack("pgd", NetworkWithChangedLogits(change), PIXELS, LABELS)
 
 
 def test_evaluate_rejects_nan_in_later_batch() -> None:
@@ -86,7 +90,7 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
             white = pixels.flatten(1).amin(dim=1, keepdim=True) == 1
             return pixels.flatten(1)[:, :5].masked_fill(white, torch.nan)
 
-    refusal(
+    assert_rejected(
         EvaluationError,
         "Overflowing images clean: expected finite logits, got NaN or infinity for 1 of 105",
         model=Overflowing(),
@@ -99,19 +103,24 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
 def test_evaluate_rejects_network_that_blocks_gradients(hide: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Gradient attacks would fail, and the network would look perfectly robust."""
     fgsm = [{"fgsm": {"epsilons_255": [8]}}]
-    refusal(EvaluationError, "its logits depend on the images, but", model=Answering(hide), keys=fgsm)
-    without = evaluate(Answering(hide), PIXELS, LABELS, ["clean"], progress=False)
-    assert without["accuracy"].notna().all()
+    assert_rejected(
+        EvaluationError,
+        "its logits depend on the images, but",
+        model=NetworkWithChangedLogits(hide),
+        keys=fgsm,
+    )
+    clean_frame = evaluate(NetworkWithChangedLogits(hide), PIXELS, LABELS, ["clean"], progress=False)
+    assert clean_frame["accuracy"].notna().all()
 
 
 def test_evaluate_attacks_constant_logits_without_graph() -> None:
-    constant = Answering(lambda logits: torch.zeros_like(logits).detach())
+    constant = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the loss has no gradient"):
         frame = evaluate(constant, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
 
 
-def test_evaluate_detects_epsilons_in_wrong_units() -> None:
+def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
     with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, write 8"):
         evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
     with pytest.warns(UserWarning, match="write 8, or"):
@@ -148,42 +157,42 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()
-    (message,) = (str(one.message) for one in warned)
+    (message,) = (str(warning.message) for warning in warned)
     assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
     assert "The same sign appears in 1 more case. See docs/trust.md." in message
 
 
 def test_evaluate_warns_about_zero_gradients() -> None:
-    saturated = Answering(lambda logits: 1e6 * logits)
+    saturated = NetworkWithChangedLogits(lambda logits: 1e6 * logits)
     with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ above 0\.0100; the loss has no"):
         frame = evaluate(saturated, PIXELS, LABELS, ["input_gradient"], progress=False)
     assert frame["zero_share"].item() > 0.01
 
 
-@pytest.mark.parametrize(("last", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
-def test_evaluate_warns_about_softmax_output(last: nn.Module, expected: int) -> None:
+@pytest.mark.parametrize(("last_layer", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
+def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: int) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        evaluate(Answering(last), PIXELS, LABELS, ["clean"], progress=False)
-    messages = [str(one.message) for one in warned]
+        evaluate(NetworkWithChangedLogits(last_layer), PIXELS, LABELS, ["clean"], progress=False)
+    messages = [str(warning.message) for warning in warned]
     assert len(messages) == expected
-    assert all("Answering seems to end in a softmax" in message for message in messages)
+    assert all("NetworkWithChangedLogits seems to end in a softmax" in message for message in messages)
 
 
 @pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
 def test_spatial_grids_reject_non_square_images(key: str) -> None:
     images = np.zeros((21, 3, 8, 9), np.uint8)
     message = rf"'{key}': expected square images, .* got 8x9\. Crop or pad them"
-    refusal(DatasetError, message, images=images, keys=["clean", key])
+    assert_rejected(DatasetError, message, images=images, keys=["clean", key])
     with pytest.raises(DatasetError, match=message):
         attack(key, TinyNetwork(), images, LABELS)
 
 
 def test_evaluate_reports_exit_of_network_as_error() -> None:
-    def leave(_logits: torch.Tensor) -> None:
+    def exit_process(_logits: torch.Tensor) -> None:
         raise SystemExit(0)
 
-    refusal(EvaluationError, "it raised SystemExit", model=Answering(leave))
+    assert_rejected(EvaluationError, "it raised SystemExit", model=NetworkWithChangedLogits(exit_process))
 
 
 def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
@@ -193,7 +202,7 @@ def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
 
 
 def test_evaluate_rejects_wrong_number_of_classes() -> None:
-    refusal(
+    assert_rejected(
         EvaluationError,
         r"expected logits of shape \(21, 7\), got shape \(21, 5\).*correct the number of classes",
         n_classes=7,
@@ -201,11 +210,11 @@ def test_evaluate_rejects_wrong_number_of_classes() -> None:
 
 
 def test_evaluate_rejects_objects_that_are_not_modules() -> None:
-    refusal(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
+    assert_rejected(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
 
 
 FLOATS = PIXELS / np.float32(255)
-IMAGES_GIVEN = {
+MALFORMED_IMAGES = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
     "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
     "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
@@ -215,19 +224,19 @@ IMAGES_GIVEN = {
     "text": (["a", "b"], r"expected shape \(N, C, H, W\) or \(N, H, W, C\) with 3 channels.*, got \(2,\)"),
     "one image": (PIXELS[0], r"got \(3, 8, 8\)"),
     "two channels": (PIXELS[:, :2], r"got \(21, 2, 8, 8\)"),
-    "none": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
+    "no images": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
     "three columns": (PIXELS[:, :, :, :3], r"shape \(21, 3, 8, 3\) is ambiguous"),
     "three rows and columns": (PIXELS[:, :, :3, :3], r"shape \(21, 3, 3, 3\) is ambiguous"),
 }
 
 
-@pytest.mark.parametrize("what", IMAGES_GIVEN)
-def test_evaluate_rejects_malformed_images(what: str) -> None:
-    images, message = IMAGES_GIVEN[what]
-    refusal(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
+@pytest.mark.parametrize("case", MALFORMED_IMAGES)
+def test_evaluate_rejects_malformed_images(case: str) -> None:
+    images, message = MALFORMED_IMAGES[case]
+    assert_rejected(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
 
 
-LABELS_GIVEN = {
+MALFORMED_LABELS = {
     "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
     "negative": (LABELS - 9, r"image 0: expected 0 to 4"),
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
@@ -237,31 +246,31 @@ LABELS_GIVEN = {
 }
 
 
-@pytest.mark.parametrize("what", LABELS_GIVEN)
-def test_evaluate_rejects_malformed_labels(what: str) -> None:
-    labels, message = LABELS_GIVEN[what]
-    refusal(DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels)
+@pytest.mark.parametrize("case", MALFORMED_LABELS)
+def test_evaluate_rejects_malformed_labels(case: str) -> None:
+    labels, message = MALFORMED_LABELS[case]
+    assert_rejected(DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels)
 
 
-KEYS = {
+WRONG_KEYS = {
     "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
-    "no name": ([5], r"failed for 5: expected a name such as 'pgd'"),
-    "a list inside the list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),
-    "none": ([], r"there are no keys"),
-    "twice": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': it is listed more than once"),
-    "no parameters": ([{"pgd": 3}], r"pgd: expected names with values, got 3"),
-    "an unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: expected a known parameter, got 'step'\. Did you mean 'st"),
-    "a wrong value": ([{"pgd": {"steps": 0}}], r"pgd: steps: expected at least 1, got 0"),
-    "a wrong strength": ([{"fog": {"severities": [6]}}], r"fog: severities.0: expected at most 5, got 6"),
-    "the same strength twice": ([{"pgd": {"epsilons_255": [1, 1]}}], r"expected different epsilons, got \[1\.0, 1\.0"),
-    "a measure's own images": ([{"jacobian": {"images": 5}}], r"expected a known parameter, got 'images'"),
+    "not a name": ([5], r"failed for 5: expected a name such as 'pgd'"),
+    "nested list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),
+    "no keys": ([], r"the list is empty"),
+    "duplicate key": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': it is listed more than once"),
+    "parameters not a mapping": ([{"pgd": 3}], r"pgd: expected a mapping of names to values, got 3"),
+    "unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: expected a known parameter, got 'step'\. Did you mean 'st"),
+    "invalid value": ([{"pgd": {"steps": 0}}], r"pgd: steps: expected at least 1, got 0"),
+    "invalid strength": ([{"fog": {"severities": [6]}}], r"fog: severities.0: expected at most 5, got 6"),
+    "duplicate strength": ([{"pgd": {"epsilons_255": [1, 1]}}], r"expected different epsilons, got \[1\.0, 1\.0"),
+    "image selection of a measure": ([{"jacobian": {"images": 5}}], r"expected a known parameter, got 'images'"),
 }
 
 
-@pytest.mark.parametrize("what", KEYS)
-def test_evaluate_rejects_wrong_keys(what: str) -> None:
-    keys, message = KEYS[what]
-    refusal(ConfigError, message, keys=keys)
+@pytest.mark.parametrize("case", WRONG_KEYS)
+def test_evaluate_rejects_wrong_keys(case: str) -> None:
+    keys, message = WRONG_KEYS[case]
+    assert_rejected(ConfigError, message, keys=keys)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +278,7 @@ def test_evaluate_rejects_wrong_keys(what: str) -> None:
 )
 def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int], advice: str) -> None:
     images = np.zeros((21, 3, *size), np.uint8)
-    refusal(
+    assert_rejected(
         DatasetError,
         rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}\. {advice}",
         images=images,
@@ -278,13 +287,15 @@ def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int],
 
 
 def test_evaluate_rejects_wrong_options() -> None:
-    refusal(ConfigError, r"'fuse': expected one of .*Did you mean 'fused'|'fuse'.*Did you mean 'fused'", engine="fuse")
-    refusal(
+    assert_rejected(
+        ConfigError, r"'fuse': expected one of .*Did you mean 'fused'|'fuse'.*Did you mean 'fused'", engine="fuse"
+    )
+    assert_rejected(
         ConfigError, r"engine: reference, since Foolbox", engine="reference", keys=[{"pgd_l2": {"iterate": "best"}}]
     )
-    refusal(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
-    refusal(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
-    refusal(ConfigError, r"expected \(mean, std\) of three numbers each", normalisation=(0.5, 0.5))
+    assert_rejected(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
+    assert_rejected(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
+    assert_rejected(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
     for mean, std, message in (
         ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
         ([125] * 3, [0.2] * 3, r"\(mean\): expected numbers from 0 to 1, since pixels .* got 125, .* by 255\."),
@@ -296,14 +307,16 @@ def test_evaluate_rejects_wrong_options() -> None:
         ([-0.5, 0, 0], [1] * 3, r"\(mean\): expected numbers from 0 to 1"),
         ([0.5, float("nan"), 0], [1] * 3, r"\(mean\): .* got 0\.5, nan, 0"),
     ):
-        refusal(ConfigError, message, normalisation=(mean, std))
-        refusal(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
-    refusal(ConfigError, r"already has its own normalisation", model=tiny_classifier(), normalisation=NORMALISATION)
+        assert_rejected(ConfigError, message, normalisation=(mean, std))
+        assert_rejected(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
+    assert_rejected(
+        ConfigError, r"already has its own normalisation", model=tiny_classifier(), normalisation=NORMALISATION
+    )
 
 
 def test_attack_rejects_wrong_arguments() -> None:
     for key, options, message in (
-        ("fog", {}, r"'fog': it is not one of aa_apgd-ce, "),
+        ("fog", {}, r"'fog': it is not an attack. Use one of aa_apgd-ce, "),
         ("pgd", {"epsilon": 0.5}, r"'pgd': its radius in Linf is set with epsilon_255, not epsilon\."),
         ("pgd_l2", {"epsilon_255": 8}, r"'pgd_l2': its radius in L2 is set with epsilon, not epsilon_255"),
         ("pgd", {"epsilon_255": [300]}, r"epsilons_255.0: expected at most 255, got 300"),

@@ -38,7 +38,7 @@ def labels(images: np.ndarray) -> np.ndarray:
         return Linear(0)(torch.from_numpy(images) / 255).argmax(1).numpy()
 
 
-def test_outcomes_match_the_rows(images, labels):
+def test_mean_outcomes_match_accuracies_of_rows(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, [*KEYS, "input_gradient"])
     assert isinstance(table, Evaluation)
     assert table.outcomes.shape == (60, 3)  # a measure has no outcomes
@@ -55,21 +55,21 @@ def test_compare_detects_only_the_worse_network(images, labels):
         ["good", "bad"],
         ["copy", "bad"],
     ]
-    same = comparison[comparison["second"] == "copy"]
-    assert (same["difference"] == 0).all()
-    assert (same["p_value"] == 1).all()
+    rows_of_copy = comparison[comparison["second"] == "copy"]
+    assert (rows_of_copy["difference"] == 0).all()
+    assert (rows_of_copy["p_value"] == 1).all()
     clean = comparison[(comparison["second"] == "bad") & (comparison["key"] == "clean")].iloc[0]
     assert clean["difference"] == clean["second_accuracy"] - clean["first_accuracy"] < -0.3
     assert clean["low"] < clean["difference"] < clean["high"] < 0
     expected = binomtest(int(clean["only_second"]), int(clean["only_first"] + clean["only_second"])).pvalue
     assert clean["p_value"] == pytest.approx(expected)
     assert (comparison["adjusted_p_value"] >= comparison["p_value"]).all()
-    first, second, third = comparison.summary.splitlines()
-    assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
-    assert first.endswith("They classify every image alike, as the same network would.")
-    assert "alike" not in second
-    assert second.startswith("good is significantly more accurate in")
-    assert third.startswith("copy is significantly more accurate in")
+    good_and_copy, good_and_bad, copy_and_bad = comparison.summary.splitlines()
+    assert good_and_copy.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
+    assert good_and_copy.endswith("They classify every image alike, as the same network would.")
+    assert "alike" not in good_and_bad
+    assert good_and_bad.startswith("good is significantly more accurate in")
+    assert copy_and_bad.startswith("copy is significantly more accurate in")
 
 
 def test_compare_accepts_tables(images, labels):
@@ -85,9 +85,9 @@ def test_compare_accepts_tables(images, labels):
 
 def test_compare_rejects_incomparable_networks(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    others = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
+    reversed_table = robust201.evaluate(Linear(1), images[::-1], labels[::-1], ["clean"])
     with pytest.raises(ConfigError, match="they were evaluated on 2 different sets of images and labels"):
-        robust201.compare({"a": table, "b": others})
+        robust201.compare({"a": table, "b": reversed_table})
     with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
     with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
@@ -97,31 +97,31 @@ def test_compare_rejects_incomparable_networks(images, labels):
         robust201.compare({"a": table, "b": fgsm})
 
 
-def test_compare_warns_of_parameters_once_per_call(images, labels):
+def test_compare_warns_about_parameters_once_per_call(images, labels):
     keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
     for _ in range(2):
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             robust201.compare([Linear(0), Linear(1), Linear(2)], images, labels, keys)
-        about_steps = [str(each.message) for each in warned if issubclass(each.category, RobustWarning)]
-        assert len([message for message in about_steps if message.startswith("pgd.")]) == 1
+        messages = [str(warning.message) for warning in warned if issubclass(warning.category, RobustWarning)]
+        assert len([message for message in messages if message.startswith("pgd.")]) == 1
 
 
 def test_compare_rejects_tables_with_different_parameters(images, labels):
-    weak, strong = (
+    fewer_steps, more_steps = (
         robust201.evaluate(Linear(0), images, labels, {"pgd": {"epsilons_255": [8], "steps": steps}})
         for steps in (31, 40)
     )
     with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
-        robust201.compare({"a": weak, "b": strong})
+        robust201.compare({"a": fewer_steps, "b": more_steps})
     randomised = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
-    plain = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    for pair in ([randomised, plain], [plain, randomised]):
+    deterministic = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    for pair in ([randomised, deterministic], [deterministic, randomised]):
         with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
     seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
-        robust201.compare([weak, seeded])
+        robust201.compare([fewer_steps, seeded])
 
 
 def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
@@ -134,8 +134,8 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
             robust201.compare(networks, images, labels, ["clean"])
 
 
-@pytest.mark.parametrize("which", ["module", "table"])
-def test_compare_rejects_single_network(images, labels, which):
-    network = Linear(0) if which == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
-    with pytest.raises(ConfigError, match="expected several networks, got one"):
+@pytest.mark.parametrize("kind", ["module", "table"])
+def test_compare_rejects_single_network(images, labels, kind):
+    network = Linear(0) if kind == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+    with pytest.raises(ConfigError, match="a comparison needs two or more networks"):
         robust201.compare(network, images, labels)

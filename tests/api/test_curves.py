@@ -1,4 +1,4 @@
-"""Security curves: accuracies as in evaluations at each epsilon, files, and wrong arguments."""
+"""Security curves: equality with evaluations at each epsilon, files, and wrong arguments."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 class Logits(nn.Module):
-    """A network whose rounding does not depend on the batch."""
+    """A network that returns only logits, with rounding that does not depend on the batch."""
 
     def __init__(self):
         super().__init__()
@@ -42,34 +42,34 @@ def curves(networks, norm, attacks, **options):
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "ddn_l2"), ("L0", "sigma_zero_l0")])
 def test_curves_match_accuracies_of_evaluate(norm, key):
     table = curves({"tiny": Logits()}, norm, {key: {"steps": 25}})
-    fooled = table.distances["tiny"].to_numpy()
-    fooled = np.sort(fooled[np.isfinite(fooled) & (fooled > 0)])
-    epsilons = [float(fooled[len(fooled) // 3]) * 1.0001, float(fooled[-1]) * 1.0001]
+    distances = table.distances["tiny"].to_numpy()
+    distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
+    epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
     field = "epsilons_255" if norm == "Linf" else "epsilons"
     keys = ["clean", {key: {"steps": 25, field: epsilons}}]
-    evaluated = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
-    assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluated["accuracy"].tolist()
-    assert table.loc[0, "clean_accuracy"] == evaluated["accuracy"][0]
+    evaluation = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
+    assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation["accuracy"].tolist()
+    assert table.loc[0, "clean_accuracy"] == evaluation["accuracy"][0]
     # Distances of an evaluation are limited by its largest epsilon.
     factor = 255 if norm == "Linf" else 1
-    np.testing.assert_allclose(evaluated.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
+    np.testing.assert_allclose(evaluation.distances[key] * factor, table.distances["tiny"], rtol=1e-6)
     assert (table.loc[0, "passes"], table.loc[0, "n_images"]) == (50, 20)
 
 
 def test_curves_take_smallest_distance_over_attacks():
-    single = {
+    distances_by_attack = {
         key: curves([Logits()], "L2", {key: {"steps": 15}}).distances["Logits"].to_numpy()
         for key in ("fmn_l2", "ddn_l2", "aa_fab_l2")
     }
-    several = curves(Logits(), "L2", {key: {"steps": 15} for key in single})
-    assert several.distances["Logits"].tolist() == np.min(list(single.values()), axis=0).tolist()
-    assert len({*map(tuple, single.values())}) == 3
-    optimality = several.optimality
-    assert optimality["Logits"].to_dict() == local_optimalities(single)
+    table = curves(Logits(), "L2", {key: {"steps": 15} for key in distances_by_attack})
+    assert table.distances["Logits"].tolist() == np.min(list(distances_by_attack.values()), axis=0).tolist()
+    assert len({*map(tuple, distances_by_attack.values())}) == 3
+    optimality = table.optimality
+    assert optimality["Logits"].to_dict() == local_optimalities(distances_by_attack)
     assert optimality["global"].tolist() == optimality["Logits"].tolist()
     assert 0 < optimality["global"].min() < optimality["global"].max() <= 1
-    assert np.isnan(several.loc[0, "passes"])
-    assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in several.summary
+    assert np.isnan(table.loc[0, "passes"])
+    assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in table.summary
 
 
 @pytest.mark.filterwarnings("ignore:zero gradients")
@@ -93,7 +93,7 @@ def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
     networks = {"one": Logits(), "two": TinyNetwork(seed=1)}
     table = curves(networks, "Linf", {"fmn": {"steps": 10}})
     svg = table.save(tmp_path / "curves.svg").read_text()
-    assert all(f">{text}<" in svg for text in ("one", "two", "epsilon in 1/255", "accuracy"))
+    assert all(f">{label}<" in svg for label in ("one", "two", "epsilon in 1/255", "accuracy"))
     assert "fmn; 20 images; bands: 95% intervals" in svg
     assert table.save(tmp_path / "again.svg").read_text() == svg
     assert table.save(tmp_path / "curves.pdf").read_bytes().startswith(b"%PDF")
@@ -114,11 +114,11 @@ def test_curves_of_subset_keep_image_positions():
         (("L3", None), "failed for norm 'L3': expected one of Linf, L2, L1, L0"),
         (
             ("L2", "fmn"),
-            "failed for attack 'fmn': expected a minimum-norm attack in L2: aa_fab_l2, fmn_l2, ddn_l2, bb_l2",
+            r"attack 'fmn': it is not a minimum-norm attack in L2 \(which are aa_fab_l2, fmn_l2, ddn_l2, bb_l2\)",
         ),
         (("Linf", ["pgd"]), "failed for attack 'pgd'"),
         (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves cover every epsilon"),
-        (("Linf", []), "no attack is named"),
+        (("Linf", []), "the list is empty"),
     ],
 )
 def test_curves_reject_wrong_arguments(arguments, message):
@@ -131,21 +131,21 @@ def test_curves_warn_about_too_few_steps():
         robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 
 
-@pytest.mark.parametrize("number", [np.float32, np.float64])
-def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(number):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_accuracy_counts_images_at_distance_equal_to_epsilon_as_fooled(dtype):
     epsilons = np.arange(1, 256)
-    distances = (epsilons / 255).astype(number).astype(np.float64) * 255
+    distances = (epsilons / 255).astype(dtype).astype(np.float64) * 255
     table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": distances})}, LINF, {})
     expected = [(255 - epsilon) / 255 for epsilon in (0, *epsilons.tolist())]
     rows = table.accuracy([0, *epsilons.tolist()])
     assert rows["accuracy"].tolist() == expected
     assert rows["epsilon"].tolist() == list(range(256))
-    counts = np.arange(1.0, 3073.0)
-    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn_l0": counts})}, L0, {})
-    assert table.accuracy(counts)["accuracy"].tolist() == [(3072 - count) / 3072 for count in range(1, 3073)]
+    n_changed = np.arange(1.0, 3073.0)
+    table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn_l0": n_changed})}, L0, {})
+    assert table.accuracy(n_changed)["accuracy"].tolist() == [(3072 - count) / 3072 for count in range(1, 3073)]
 
 
-class Sums(nn.Module):
+class SumNetwork(nn.Module):
     """A network for images of any shape, whose logits are the sums over thirds of the columns."""
 
     def forward(self, pixels):
@@ -157,9 +157,9 @@ class Sums(nn.Module):
 @pytest.mark.parametrize("shape", [(3, 8, 4), (3, 4, 8), (1, 6, 4)])
 def test_curves_accept_non_square_images(norm, shape):
     images = np.random.default_rng(0).integers(0, 256, (6, *shape), dtype=np.uint8)
-    labels = Sums()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+    labels = SumNetwork()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
     key = {"L2": "fmn_l2", "L1": "fmn_l1", "L0": "fmn_l0"}[norm]
-    table = robust201.curves({"sums": Sums()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
+    table = robust201.curves({"sums": SumNetwork()}, images, labels, norm, {key: {"steps": 30}}, progress=False)
     assert table.loc[0, "clean_accuracy"] == 1.0
     assert 0 < table.distances["sums"].min() < np.inf
 
@@ -175,7 +175,7 @@ def test_passes_are_counted_only_for_attacks_without_further_passes():
     assert _passes(TASKS["ddn_l2"], {"steps": 7}) == 14
     for key in ("aa_fab", "bb", "bb_l0"):
         assert np.isnan(_passes(TASKS[key], {"steps": 7}))
-    row = TASKS["bb_l2"]
-    # For planning, the search for a starting point counts once for all epsilons.
-    parameters = row.parameters(steps=100, epsilons=(0.5, 1.0))
-    assert row.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2
+    task = TASKS["bb_l2"]
+    # In planning, the search for a starting point counts once for all epsilons.
+    parameters = task.parameters(steps=100, epsilons=(0.5, 1.0))
+    assert task.passes(parameters, 10) == (3 * 100 + 1001 + 10) / 2 + 2

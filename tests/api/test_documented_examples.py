@@ -1,4 +1,4 @@
-"""The Python examples of the pages on single networks run in order, with one session per page."""
+"""The Python examples in the pages on single networks run in order, with one session per page."""
 
 from pathlib import Path
 from typing import Any

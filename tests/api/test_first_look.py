@@ -1,4 +1,4 @@
-"""`robust201.evaluate` without keys: a reproducible subset of images, AutoAttack, a summary."""
+"""`robust201.evaluate` without keys: a reproducible subset of images, AutoAttack, and a summary."""
 
 import re
 from typing import Any
@@ -29,29 +29,33 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
-        few = {"aa_standard": {"steps": 5, "queries": 20}, "aa_fab": {"steps": 3}, "aa_square": {"queries": 20}}
-        return {key: fields | few.get(key, {}) for key, fields in keys.items()}
+        reduced_fields = {
+            "aa_standard": {"steps": 5, "queries": 20},
+            "aa_fab": {"steps": 3},
+            "aa_square": {"queries": 20},
+        }
+        return {key: fields | reduced_fields.get(key, {}) for key, fields in keys.items()}
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
     monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # chooses the minimum count on any machine
 
 
-def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="seconds")
 
 
-def test_first_look_is_reproduced_by_its_count(capsys: pytest.CaptureFixture[str]) -> None:
-    by_time = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
+def test_first_look_is_reproducible_from_count_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    timed_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
     captured = capsys.readouterr()
     assert "on 20 of 60 images (class-stratified, seed 4, as many as the time allows)" in captured.err
     assert captured.out == ""
-    assert (by_time["n_images"] == 20).all()
-    assert by_time.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, subset(20, 4))).tolist()
-    assert {protocol["images"] for protocol in by_time.protocols.values()} == {"class-stratified subset, 20 of 60"}
-    by_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
-    pd.testing.assert_frame_equal(numbers(by_count), numbers(by_time))
-    assert by_count.images_sha256 == by_time.images_sha256
-    assert by_count.protocols == by_time.protocols
+    assert (timed_table["n_images"] == 20).all()
+    assert timed_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, subset(20, 4))).tolist()
+    assert {protocol["images"] for protocol in timed_table.protocols.values()} == {"class-stratified subset, 20 of 60"}
+    counted_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
+    pd.testing.assert_frame_equal(without_seconds(counted_table), without_seconds(timed_table))
+    assert counted_table.images_sha256 == timed_table.images_sha256
+    assert counted_table.protocols == timed_table.protocols
 
 
 def subset(count: int, seed: int) -> np.ndarray:
@@ -69,12 +73,12 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     clean, attacked = table.summary.splitlines()
     assert clean.startswith(f"{table.outcomes['clean', 0.0].mean():.1%} (")
     keys = ["fgsm", "pgd", "aa_standard"]
-    worst = table.outcomes[[(key, 2.0) for key in keys]].all(axis=1).mean()
-    assert attacked.startswith(f"{worst:.1%} (")
+    worst_case_accuracy = table.outcomes[[(key, 2.0) for key in keys]].all(axis=1).mean()
+    assert attacked.startswith(f"{worst_case_accuracy:.1%} (")
     assert attacked.endswith(
         "withstand fgsm, pgd, aa_standard at epsilon 2/255 (Linf), each image under the worst of them."
     )
-    assert worst <= table.set_index("key").loc[keys, "accuracy"].min()
+    assert worst_case_accuracy <= table.set_index("key").loc[keys, "accuracy"].min()
 
 
 def test_summary_mentions_missing_autoattack() -> None:
@@ -86,10 +90,12 @@ def test_summary_mentions_missing_autoattack() -> None:
 
 def test_subset_results_match_results_on_all_images() -> None:
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 4, "rel_stepsize": 0.5}}, {"gaussian_noise": {}}]
-    whole = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
-    part = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **NORMALISED)
-    pd.testing.assert_frame_equal(part.outcomes, whole.outcomes.loc[part.outcomes.index])
-    assert "images" not in whole.protocols["pgd"]
+    table_of_all_images = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
+    table_of_subset = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, count=15, seed=0, **NORMALISED)
+    pd.testing.assert_frame_equal(
+        table_of_subset.outcomes, table_of_all_images.outcomes.loc[table_of_subset.outcomes.index]
+    )
+    assert "images" not in table_of_all_images.protocols["pgd"]
 
 
 def test_compare_accepts_tables_of_same_subset() -> None:
@@ -100,8 +106,8 @@ def test_compare_accepts_tables_of_same_subset() -> None:
     assert set(robust201.compare(tables)["n_images"]) == {20}
 
 
-class Fixed(nn.Module):
-    """A linear network; if broken, it returns NaN for white images."""
+class LinearNetwork(nn.Module):
+    """A linear network. If it is broken, it returns NaN."""
 
     def __init__(self, n_classes: int, *, is_broken: bool = False) -> None:
         super().__init__()
@@ -117,7 +123,7 @@ class Fixed(nn.Module):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_first_look_supports_few_classes(n_classes: int) -> None:
-    table = robust201.evaluate(Fixed(n_classes), PIXELS, LABELS % n_classes, progress=False)
+    table = robust201.evaluate(LinearNetwork(n_classes), PIXELS, LABELS % n_classes, progress=False)
     assert {"aa_apgd-ce", "aa_square"} <= {*table["key"]}
 
 
@@ -130,8 +136,8 @@ def test_first_look_supports_images_of_one_class() -> None:
     ("changes", "error", "message"),
     [
         ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \(0, 3, 8, 8\)"),
-        ({"model": Fixed(1)}, DatasetError, "because the model has 1 classes"),
-        ({"model": Fixed(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
+        ({"model": LinearNetwork(1)}, DatasetError, "because the model has 1 classes"),
+        ({"model": LinearNetwork(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
         ({"epsilon": "8"}, ConfigError, "Write 8/255"),
@@ -148,6 +154,6 @@ def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[E
 def test_summary_mentions_autoattack_only_for_its_norms() -> None:
     keys = {"fmn_l0": {"epsilons": [3], "steps": 50}, "fmn_l1": {"epsilons": [3], "steps": 50}}
     table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, keys, **NORMALISED)
-    by_norm = {norm: line for line in table.summary.splitlines() for norm in ("(L0)", "(L1)") if norm in line}
-    assert by_norm["(L0)"].endswith("withstand fmn_l0 at epsilon 3 (L0).")
-    assert by_norm["(L1)"].endswith("AutoAttack may fool more images.")
+    line_by_norm = {norm: line for line in table.summary.splitlines() for norm in ("(L0)", "(L1)") if norm in line}
+    assert line_by_norm["(L0)"].endswith("withstand fmn_l0 at epsilon 3 (L0).")
+    assert line_by_norm["(L1)"].endswith("AutoAttack may fool more images.")

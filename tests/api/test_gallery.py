@@ -23,7 +23,7 @@ def picture(figure, index):
     return np.asarray(figure.axes[index].images[0].get_array()).transpose(2, 0, 1)
 
 
-def test_show_draws_the_attacked_image_and_its_prediction():
+def test_show_draws_attacked_image_and_prediction():
     network = TinyNetwork()
     figure = robust201.show(
         network, IMAGES.images[:2], IMAGES.labels[:2], "fgsm", epsilon_255=8, normalisation=NORMALISATION
@@ -37,37 +37,37 @@ def test_show_draws_the_attacked_image_and_its_prediction():
     with torch.no_grad():
         logits = network.eval()((attacked[0] - mean) / std)[1]
     confidence, predicted = logits.softmax(dim=1).max(dim=1)
-    shown = captions(figure)
-    assert shown[2] == f"class {predicted[0]}, {confidence[0]:.0%}"
-    assert shown[5] == f"class {predicted[1]}, {confidence[1]:.0%}"
-    assert shown[1] == "× 16"
+    figure_captions = captions(figure)
+    assert figure_captions[2] == f"class {predicted[0]}, {confidence[0]:.0%}"
+    assert figure_captions[5] == f"class {predicted[1]}, {confidence[1]:.0%}"
+    assert figure_captions[1] == "× 16"
     assert figure.axes[0].get_ylabel() == f"class {IMAGES.labels[0]}"
     assert figure.axes[2].get_title() == "FGSM, ε = 8/255"
 
 
-def test_show_takes_one_image_and_the_largest_default_radius():
+def test_show_accepts_one_image_and_uses_largest_default_radius():
     figure = robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "pgd_l2", steps=6)
     change = picture(figure, 2) - IMAGES.images[0] / 255
     assert 0.4 < np.linalg.norm(change) <= 0.5 + 1e-5
     assert len(captions(figure)) == 3
 
 
-def test_show_warns_of_a_softmax_once():
+def test_show_warns_about_softmax_once():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5), nn.Softmax(1))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         robust201.show(network, IMAGES.images[:2], IMAGES.labels[:2])
-    assert ["softmax" in str(each.message) for each in warned].count(True) == 1
+    assert ["softmax" in str(warning.message) for warning in warned].count(True) == 1
 
 
 def test_show_rejects_too_many_images_and_wrong_names():
-    many = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
-    with pytest.raises(ConfigError, match="a figure has room for 20, got 21"):
-        robust201.show(TinyNetwork(), *many)
-    with pytest.raises(ConfigError, match="5 classes, got 2 names"):
+    too_many_images = np.repeat(IMAGES.images[:1], 21, axis=0), np.zeros(21, np.int64)
+    with pytest.raises(ConfigError, match="a figure has at most 20 images, got 21"):
+        robust201.show(TinyNetwork(), *too_many_images)
+    with pytest.raises(ConfigError, match="5 classes, but there are 2 names"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fgsm", class_names=["cat", "dog"])
-    with pytest.raises(ConfigError, match="it is not one of"):
+    with pytest.raises(ConfigError, match="it is not an attack"):
         robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "fog")
     with pytest.raises(DatasetError):
         robust201.show(TinyNetwork(), IMAGES.images[0] * np.nan, IMAGES.labels[0])
@@ -79,17 +79,19 @@ def test_show_command_writes_figure(robust201: RunCommand, tmp_path):
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
-    out = tmp_path / "attacked.svg"
-    result = robust201("show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", out)
+    figure_file = tmp_path / "attacked.svg"
+    result = robust201(
+        "show", f"{file}:build", "--data", "digits", "--key", "fgsm", "--images", "5", "--out", figure_file
+    )
     assert result.code == 0
-    assert out.read_text().count("<image") == 3
-    for wrong in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
-        arguments = ("--key", "fgsm", *wrong, "--out", tmp_path / "b.png")
+    assert figure_file.read_text().count("<image") == 3
+    for wrong_options in (("--images", "x"), ("--images", "99999"), ("--key", "fog"), ("--key", "nope")):
+        arguments = ("--key", "fgsm", *wrong_options, "--out", tmp_path / "b.png")
         assert robust201("show", f"{file}:build", "--data", "digits", *arguments).code == 2
     assert robust201("show", f"{file}:build", "--data", "digits", "--out", tmp_path / "b.gif").code == 2
 
 
-def test_corrupt_command_draws_sheet(robust201: RunCommand, tmp_path):
+def test_corrupt_command_draws_sheet_of_severities(robust201: RunCommand, tmp_path):
     arguments = ("--count", "2", "--keys", "fog,contrast", "--out", tmp_path / "made", "--sheet", tmp_path / "s.svg")
     assert robust201("corrupt", *arguments).code == 0
     assert (tmp_path / "s.svg").read_text().count("<image") == 2 * 6

@@ -56,20 +56,22 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     np.save(folder / "labels.npy", np.tile(labels, 5).astype(np.uint8))
     pixels = images.transpose(0, 2, 3, 1)
-    for number, key in enumerate(CORRUPTIONS):
+    for key_index, key in enumerate(CORRUPTIONS):
         np.save(
             folder / f"{key}.npy",
-            np.concatenate([pixels // np.uint8(1 + (severity + number) % 7) for severity in range(5)]),
+            np.concatenate([pixels // np.uint8(1 + (severity + key_index) % 7) for severity in range(5)]),
         )
     (tmp_path / "my_model.py").write_text(MODEL)
     return tmp_path
 
 
 def test_benchmark_protocols_match_leaderboards() -> None:
-    attack = {name: next(key for key in row.keys if key != "clean") for name, row in BENCHMARKS.items()}
-    linf = find_task(attack["robustbench-linf"]).parameters(**BENCHMARKS["robustbench-linf"].keys["aa_standard"])
+    attack_keys = {
+        name: next(key for key in benchmark.keys if key != "clean") for name, benchmark in BENCHMARKS.items()
+    }
+    linf = find_task(attack_keys["robustbench-linf"]).parameters(**BENCHMARKS["robustbench-linf"].keys["aa_standard"])
     assert linf.strengths == (8.0,)
-    l2 = find_task(attack["robustbench-l2"]).parameters(**BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"])
+    l2 = find_task(attack_keys["robustbench-l2"]).parameters(**BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"])
     assert l2.strengths == (0.5,)
     assert [*BENCHMARKS["robustbench-corruptions"].keys] == ["clean", *CORRUPTIONS]
 
@@ -77,7 +79,7 @@ def test_benchmark_protocols_match_leaderboards() -> None:
 @pytest.mark.parametrize(
     ("name", "field"), [("robustbench-linf", "autoattack_acc"), ("robustbench-l2", "autoattack_acc")]
 )
-def test_benchmark_row_of_attack(data: Path, name: str, field: str) -> None:
+def test_benchmark_row_of_attack_matches_evaluation(data: Path, name: str, field: str) -> None:
     table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
     row = table.model_info
@@ -88,10 +90,10 @@ def test_benchmark_row_of_attack(data: Path, name: str, field: str) -> None:
     assert attacked < clean
     images = load_images("cifar10")
     key = table["key"].iloc[1]
-    same = robust201.evaluate(
+    table_from_keys = robust201.evaluate(
         build(), images.images[:6], images.labels[:6], ["clean", {key: BENCHMARKS[name].keys[key]}], progress=False
     )
-    assert same["accuracy"].tolist() == [clean, attacked]
+    assert table_from_keys["accuracy"].tolist() == [clean, attacked]
 
 
 def test_benchmark_row_of_corruptions_is_mean_over_published_images(data: Path) -> None:
@@ -127,17 +129,17 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     ("changes", "error", "message"),
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
-        ({"keys": ["clean"]}, ConfigError, "a benchmark has fixed keys"),
+        ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
         ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
         ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
-        ({"model": build(11)}, ConfigError, "expected a network of 10 classes, got 11"),
-        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "of 32x32 pixels, got 8x8"),
+        ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
+        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
         ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
         (
             {"images": np.zeros((N_IMAGES, 3, 32, 32), np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
             DatasetError,
-            "with 1,000 labels of each class",
+            "have 1,000 of each class",
         ),
     ],
 )
@@ -149,15 +151,15 @@ def test_evaluate_rejects_wrong_arguments(
         robust201.evaluate(**(options | changes))
 
 
-def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> None:
+def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
     argv = ("evaluate", "my_model.py:build", "--benchmark")
     assert "fog.npy" in robust201(*argv, "robustbench-corruptions").refusal(2)
     (data / "cifar10" / "test.parquet").unlink()
     assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").refusal(2)
-    wrong = robust201(*argv, "robustbench-inf")
-    assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
-    assert "Executing" not in wrong.err
+    unknown_benchmark = robust201(*argv, "robustbench-inf")
+    assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.refusal(2)
+    assert "Executing" not in unknown_benchmark.err
     assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
     assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
         2

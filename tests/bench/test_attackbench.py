@@ -1,4 +1,4 @@
-"""Attacks for AttackBench: its calling convention, number of passes, and images equal to the fused engine's."""
+"""Attacks for AttackBench: calling convention, number of passes, and images equal to those of the fused engine."""
 
 import inspect
 
@@ -13,54 +13,57 @@ from tests.support.tiny_networks import UnroundedNetwork, perturb_all, tiny_clas
 
 IMAGES = tiny_images(12)
 PIXELS, LABELS = torch.from_numpy(IMAGES.images) / 255, torch.from_numpy(IMAGES.labels)
-NORMS = {"fmn": 255.0, "fmn_l2": (3 * 64) ** 0.5, "ddn_l2": (3 * 64) ** 0.5, "sigma_zero_l0": 192.0}
+LARGEST_EPSILONS = {"fmn": 255.0, "fmn_l2": (3 * 64) ** 0.5, "ddn_l2": (3 * 64) ** 0.5, "sigma_zero_l0": 192.0}
+"""Epsilons whose balls contain all images, by key."""
 
 
 class CountingModule(nn.Module):
-    """A module that counts the images in its passes, as AttackBench's does."""
+    """A module that counts the images in its passes, as AttackBench's module does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.classifier = tiny_classifier(UnroundedNetwork())
-        self.forwards = self.backwards = 0
+        self.n_forward = self.n_backward = 0
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.forwards += len(pixels)
+        self.n_forward += len(pixels)
         if pixels.requires_grad:
             pixels.register_hook(self._count)
         return self.classifier(pixels)
 
     def _count(self, gradient: torch.Tensor) -> None:
-        self.backwards += len(gradient)
+        self.n_backward += len(gradient)
 
 
-@pytest.mark.parametrize("key", NORMS)
-def test_attackbench_attack_gives_the_images_of_the_fused_engine(key: str) -> None:
+@pytest.mark.parametrize("key", LARGEST_EPSILONS)
+def test_attackbench_attack_matches_fused_engine(key: str) -> None:
     network = CountingModule()
     attack = attackbench_attack(key, seed=11, steps=15)
     images = attack(model=network, inputs=PIXELS, labels=LABELS, targets=None, targeted=False)
-    row = TASKS[key]
+    task = TASKS[key]
     field = "epsilons_255" if key == "fmn" else "epsilons"
     context = tiny_context(key, network.classifier)
     context = type(context)(**{**vars(context), "engine": "fused"})
-    expected = perturb_all(row, row.parameters(steps=15, **{field: (NORMS[key],)}), IMAGES, context)[NORMS[key]]
+    expected = perturb_all(task, task.parameters(steps=15, **{field: (LARGEST_EPSILONS[key],)}), IMAGES, context)[
+        LARGEST_EPSILONS[key]
+    ]
     assert (images != PIXELS).any()
     torch.testing.assert_close(images, expected, rtol=0, atol=1e-6)
-    correct = int((network.classifier(PIXELS).argmax(dim=1) == LABELS).sum())
-    assert (network.forwards, network.backwards) == (12 + 15 * correct, 15 * correct)
+    n_correct = int((network.classifier(PIXELS).argmax(dim=1) == LABELS).sum())
+    assert (network.n_forward, network.n_backward) == (12 + 15 * n_correct, 15 * n_correct)
 
 
-def test_attackbench_attack_has_the_signature_that_attackbench_calls() -> None:
+def test_attackbench_attack_has_signature_for_attackbench() -> None:
     assert list(inspect.signature(attackbench_attack("fmn")).parameters) == [
         *("model", "inputs", "labels", "targets", "targeted")
     ]
 
 
-def test_attackbench_attack_rejects_other_attacks_and_inputs() -> None:
+def test_attackbench_attack_rejects_other_keys_targets_and_float_images() -> None:
     with pytest.raises(ConfigError, match="expected one of fmn, fmn_l2, fmn_l1, fmn_l0, ddn_l2, sigma_zero_l0"):
         attackbench_attack("pgd")
     attack = attackbench_attack("fmn", steps=1)
-    with pytest.raises(ConfigError, match="fmn: it is untargeted"):
+    with pytest.raises(ConfigError, match="fmn: the attack is untargeted"):
         attack(model=CountingModule(), inputs=PIXELS, labels=LABELS, targeted=True)
     with pytest.raises(DatasetError, match="multiples of 1/255"):
         attack(model=CountingModule(), inputs=PIXELS * 0.99, labels=LABELS)

@@ -149,7 +149,7 @@ def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     assert verify_dataset(source).sound
     edit_rows(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
     (problem,) = verify_dataset(source).problems
-    assert "which is that of cm" in problem
+    assert "which follows from cm" in problem
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])

@@ -115,7 +115,7 @@ def job_on(device, key, model):
     return AttackJob(
         model=model,
         batching=Batching(20, 200),
-        draws=CounterDraws(0, key),
+        random_numbers=CounterDraws(0, key),
         images=torch.from_numpy(IMAGES.images).to(device),
         labels=torch.from_numpy(IMAGES.labels).to(device),
         indices=IMAGES.indices,
@@ -160,24 +160,26 @@ def run_apgd_t_l1(job, samples):
 def run_squares_queries(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    windows = square._to_device(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
+    windows = square._to_device(job.random_numbers.windows(0, 0, [3] * 6, job.shape), job.images.device)
     log = job.run_log(samples, 6)
     square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows, log, 0)
     log.write()
-    return state.best
+    return state.accepted_images
 
 
 def run_swaps(job, samples, ball):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    swaps = job.draws.swaps(0, 0, samples.images, [3] * 4, job.shape)
+    swaps = job.random_numbers.swaps(0, 0, samples.images, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     all_rows = slice(0, len(margins))
-    numbered_swaps = [(query, swap.of(all_rows, job.images.device)) for query, swap in enumerate(swaps, start=1)]
+    numbered_swaps = [
+        (query, swap.for_images(all_rows, job.images.device)) for query, swap in enumerate(swaps, start=1)
+    ]
     log = job.run_log(samples, 4)
     square_lp._search(job, samples, state, rows, numbered_swaps, ball, log)
     log.write()
-    return state.best
+    return state.accepted_images
 
 
 def run_square_l2(job, samples):

@@ -48,7 +48,7 @@ def test_many_suspicious_epsilons_give_one_warning(robust201: RunCommand, write_
     assert result.code == 0, result.err
     (line,) = [line for line in result.err.splitlines() if line.startswith("warning")]
     assert "0.00392157 is in units of 1/255" in line
-    assert "(18 more like it)" in line
+    assert "(18 more epsilons are similar)" in line
 
 
 def test_invalid_sweep_from_pipe_gives_config_error(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def square_on(model, images, labels, *, queries, epsilons, samples=64, subset=No
     job = AttackJob(
         model=model,
         batching=Batching(samples, 10_000),
-        draws=CounterDraws(0, "aa_square"),
+        random_numbers=CounterDraws(0, "aa_square"),
         images=images[rows],
         labels=labels[rows],
         indices=rows,

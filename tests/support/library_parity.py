@@ -157,7 +157,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
-        draws=draws(seed, device),
+        random_numbers=draws(seed, device),
         images=images,
         labels=labels,
         indices=np.arange(len(images)),
@@ -182,7 +182,7 @@ def compare(
     parameters: Parameters,
     *,
     seed: int,
-    apart: bool = False,
+    separate_strengths: bool = False,
 ) -> dict[float, Difference]:
     """Compare the library's and the fused attack on one batch.
 
@@ -193,7 +193,7 @@ def compare(
         labels: (N,) int64.
         parameters: the attack's parameters. The fused attack runs all strengths together, the library one by one.
         seed: the library's seed.
-        apart: run the strengths one by one in the fused attack too, as needed for several restarts.
+        separate_strengths: whether the fused attack also runs the strengths one by one, as several restarts need.
 
     Returns:
         {strength: Difference}
@@ -201,7 +201,7 @@ def compare(
     constraint = TASKS[key].constraint
     assert constraint is not None
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
-    if apart:
+    if separate_strengths:
         fused = torch.cat(
             [fused_images(key, classifier, images, labels, [epsilon], seed, parameters) for epsilon in epsilons]
         )

@@ -35,12 +35,12 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-AUTOATTACKS = [row for row in FULLY_TESTED_ATTACKS if row.key.startswith("aa_")]
-DRAWS_NOTHING = ("fgsm", "aa_fab-t", "fmn", "ddn_l2", "grid775", "rot30")
-"""Attacks without random numbers. DDN draws only if a gradient is 0, which is the case for none of these images."""
-every_row = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ROWS)))
-every_attack = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ATTACKS)))
-every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
+AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
+DETERMINISTIC_ATTACKS = ("fgsm", "aa_fab-t", "fmn", "ddn_l2", "grid775", "rot30")
+"""Attacks without random numbers. DDN uses them only if a gradient is 0, which is not the case for these images."""
+every_task = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ROWS)))
+every_attack = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ATTACKS)))
+every_autoattack = pytest.mark.parametrize("task", by_default(AUTOATTACKS))
 
 IMAGES = tiny_images()
 
@@ -51,160 +51,169 @@ def predict(pixels, network=None):
 
 
 @functools.cache
-def whole(key, network=None):
-    """Return the perturbed images of a row with small parameters: {strength: (N, 3, H, W)}."""
+def all_perturbed_images(key, network=None):
+    """Return all images perturbed by a task with small parameters: {strength: (N, 3, H, W)}."""
     classifier = tiny_classifier(network and network())
     return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
 
 
 def library_batches(key):
     """Yield seed, pixels and labels of each batch of the protocol."""
-    for number in range(-(-len(IMAGES) // BATCH_SIZE)):
-        batch = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
+    for batch_number in range(-(-len(IMAGES) // BATCH_SIZE)):
+        batch = slice(batch_number * BATCH_SIZE, (batch_number + 1) * BATCH_SIZE)
         pixels = torch.from_numpy(IMAGES.images[batch]) / 255
-        yield derived_seed(SEED, key, number), pixels, torch.from_numpy(IMAGES.labels[batch])
+        yield derived_seed(SEED, key, batch_number), pixels, torch.from_numpy(IMAGES.labels[batch])
 
 
-# --- every row -----------------------------------------------------------------------------------------------------
+# --- every task ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", with_reference(ROWS), ids=lambda row: row.key)
-def test_task_keeps_contract(row):
-    parameters = small_parameters(row)
-    images = IMAGES if row in FULLY_TESTED_ROWS else tiny_images(BATCH_SIZE + 1)
+@pytest.mark.parametrize("task", with_reference(ROWS), ids=lambda task: task.key)
+def test_task_fulfils_contract(task):
+    parameters = small_parameters(task)
+    images = IMAGES if task in FULLY_TESTED_ROWS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
-    perturbed = perturb(row, tiny_context(row.key), parameters, request)
-    batches = list(checked(perturbed, name=row.key, request=request, constraint=row.constraint))
+    perturbed = perturb(task, tiny_context(task.key), parameters, request)
+    batches = list(checked(perturbed, name=task.key, request=request, constraint=task.constraint))
     assert sum(len(batch.positions) for batch in batches) == len(parameters.strengths) * len(images)
 
 
-@every_row
-def test_task_yields_nothing_for_no_images(row):
-    parameters = small_parameters(row)
+@every_task
+def test_task_yields_nothing_for_no_images(task):
+    parameters = small_parameters(task)
     no_images = tiny_images(0)
-    assert perturb_all(row, parameters, no_images, tiny_context(row.key))[parameters.strengths[0]].shape[0] == 0
+    assert perturb_all(task, parameters, no_images, tiny_context(task.key))[parameters.strengths[0]].shape[0] == 0
 
 
-@every_row
-def test_task_result_does_not_depend_on_other_strengths(row):
-    parameters = small_parameters(row)
+@every_task
+def test_task_result_does_not_depend_on_other_strengths(task):
+    parameters = small_parameters(task)
     for strength in parameters.strengths:
-        apart = perturb_all(row, parameters, IMAGES, tiny_context(row.key), strengths=(strength,))
-        assert torch.equal(apart[strength], whole(row.key)[strength])
+        perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key), strengths=(strength,))
+        assert torch.equal(perturbed[strength], all_perturbed_images(task.key)[strength])
 
 
-@every_row
-def test_task_preserves_random_state_and_trace_function(row):
+@every_task
+def test_task_preserves_random_state_and_trace_function(task):
     def trace(_frame, _event, _argument):
         return None
 
-    parameters = small_parameters(row)
-    context = tiny_context(row.key)
-    before = torch.get_rng_state(), sys.gettrace()
+    parameters = small_parameters(task)
+    context = tiny_context(task.key)
+    initial_state = torch.get_rng_state(), sys.gettrace()
     sys.settrace(trace)
     try:
-        for _ in perturb(row, context, parameters, request_of(IMAGES, parameters.strengths)):
-            assert torch.equal(torch.get_rng_state(), before[0])
+        for _ in perturb(task, context, parameters, request_of(IMAGES, parameters.strengths)):
+            assert torch.equal(torch.get_rng_state(), initial_state[0])
             assert torch.is_grad_enabled()
             assert sys.gettrace() is trace
     finally:
-        sys.settrace(before[1])
+        sys.settrace(initial_state[1])
     assert all(parameter.grad is None for parameter in context.classifier.parameters())
 
 
-@every_row
-def test_task_result_does_not_depend_on_random_state(row):
-    parameters = small_parameters(row)
-    expected = whole(row.key)
+@every_task
+def test_task_result_does_not_depend_on_random_state(task):
+    parameters = small_parameters(task)
+    expected = all_perturbed_images(task.key)
     with torch.random.fork_rng():
         torch.rand(1)
-        perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+        perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     assert all(torch.equal(perturbed[strength], expected[strength]) for strength in parameters.strengths)
 
 
-@every_row
+@every_task
 @pytest.mark.parametrize("micro_batch", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_task_result_does_not_depend_on_micro_batch(row, micro_batch):
-    # FAB ends on a boundary, where rounding, which depends on the batch in float32, decides the class.
-    parameters = small_parameters(row)
-    context = tiny_context(row.key, tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch))
-    pieces = perturb_all(row, parameters, IMAGES, context)
+def test_task_result_does_not_depend_on_micro_batch(task, micro_batch):
+    # FAB ends on a boundary, where rounding decides the class. In float32, rounding depends on the batch.
+    parameters = small_parameters(task)
+    context = tiny_context(task.key, tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch))
+    perturbed = perturb_all(task, parameters, IMAGES, context)
     for strength in parameters.strengths:
-        assert torch.equal(pieces[strength], whole(row.key, UnroundedNetwork)[strength])
+        assert torch.equal(perturbed[strength], all_perturbed_images(task.key, UnroundedNetwork)[strength])
 
 
-@every_row
+@every_task
 @pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
 @pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
 @pytest.mark.each_value
-def test_task_supports_constant_networks(row, in_graph, logits):
-    parameters = small_parameters(row)
+def test_task_supports_constant_networks(task, in_graph, logits):
+    parameters = small_parameters(task)
     labels = np.arange(len(IMAGES)) % N_CLASSES
     images = tiny_images(labels=labels)
-    context = tiny_context(row.key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)))
-    perturbed = perturb_all(row, parameters, images, context)
+    context = tiny_context(task.key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)))
+    perturbed = perturb_all(task, parameters, images, context)
     for pixels in perturbed.values():
         assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))
 
 
 @every_attack
-def test_part_uses_random_numbers_of_whole(row):
-    parameters = small_parameters(row)
-    # FAB's first run starts at the clean image. Later runs draw for the images that it leaves, as after a single step.
-    is_fab = row.key in ("aa_fab", "aa_fab_l1")
+def test_part_uses_random_numbers_of_whole_unit(task):
+    parameters = small_parameters(task)
+    # FAB's first run starts at the clean image. With a single step, images remain for later runs with random starts.
+    is_fab = task.key in ("aa_fab", "aa_fab_l1")
     if is_fab:
-        parameters = attack_parameters(row, (16.0,), **small_values(row) | {"restarts": 3, "steps": 1})
-    complete = perturb_all(row, parameters, IMAGES, tiny_context(row.key)) if is_fab else whole(row.key)
-    rest = tiny_images()
-    rest = type(rest)(
-        **{**vars(rest), "images": rest.images[8:], "labels": rest.labels[8:], "indices": rest.indices[8:]}
+        parameters = attack_parameters(task, (16.0,), **small_values(task) | {"restarts": 3, "steps": 1})
+    expected = (
+        perturb_all(task, parameters, IMAGES, tiny_context(task.key)) if is_fab else all_perturbed_images(task.key)
     )
-    part = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=1))
-    misplaced = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=0))
-    assert all(torch.equal(part[strength], complete[strength][8:]) for strength in parameters.strengths)
-    equal = all(torch.equal(part[strength], misplaced[strength]) for strength in parameters.strengths)
-    assert equal == (row.key in DRAWS_NOTHING)
+    last_images = tiny_images()
+    last_images = type(last_images)(
+        **{
+            **vars(last_images),
+            "images": last_images.images[8:],
+            "labels": last_images.labels[8:],
+            "indices": last_images.indices[8:],
+        }
+    )
+    part_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=1))
+    wrong_batch_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=0))
+    assert all(torch.equal(part_images[strength], expected[strength][8:]) for strength in parameters.strengths)
+    is_equal = all(
+        torch.equal(part_images[strength], wrong_batch_images[strength]) for strength in parameters.strengths
+    )
+    assert is_equal == (task.key in DETERMINISTIC_ATTACKS)
 
 
 # --- Foolbox -------------------------------------------------------------------------------------------------------
 
 
 def test_fgsm_matches_foolbox():
-    row = TASKS["fgsm"]
-    parameters = row.parameters(epsilons_255=(0.5, 8.0, 255.0))
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    task = TASKS["fgsm"]
+    parameters = task.parameters(epsilons_255=(0.5, 8.0, 255.0))
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
         attack = foolbox.attacks.LinfFastGradientAttack()
-        direct = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in library_batches(row.key)]
-        assert torch.equal(perturbed[epsilon], torch.cat(direct))
+        library_results = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in library_batches(task.key)]
+        assert torch.equal(perturbed[epsilon], torch.cat(library_results))
 
 
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
 def test_pgd_matches_foolbox(random_start, target):
-    row = TASKS["pgd"]
-    # Steps and their relative size are the defaults on both sides, so these must be Foolbox's.
-    parameters = row.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    task = TASKS["pgd"]
+    # Steps and their relative size are the defaults on both sides, so robust201's defaults must be Foolbox's.
+    parameters = task.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     for epsilon in parameters.strengths:
         model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
         attack = foolbox.attacks.LinfPGD(random_start=random_start)
-        direct = []
-        for seed, x, y in library_batches(row.key):
+        library_results = []
+        for seed, x, y in library_batches(task.key):
             criterion = foolbox.criteria.Misclassification(y)
             if target == "least_likely":
                 criterion = foolbox.criteria.TargetedMisclassification(tiny_classifier()(x).argmin(dim=1))
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
-                direct.append(attack(model, x, criterion, epsilons=epsilon / 255)[1])
-        assert torch.equal(perturbed[epsilon], torch.cat(direct))
+                library_results.append(attack(model, x, criterion, epsilons=epsilon / 255)[1])
+        assert torch.equal(perturbed[epsilon], torch.cat(library_results))
 
 
 def test_pgd_reaches_least_likely_class_if_targeted():
-    row = TASKS["pgd"]
-    parameters = row.parameters(epsilons_255=(64.0,), target="least_likely")
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))[64.0]
+    task = TASKS["pgd"]
+    parameters = task.parameters(epsilons_255=(64.0,), target="least_likely")
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))[64.0]
     target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
     assert (predict(perturbed) == target).float().mean() > 0.5
 
@@ -217,40 +226,40 @@ def test_foolbox_import_does_not_need_git():
 # --- AutoAttack ----------------------------------------------------------------------------------------------------
 
 
-def direct_autoattack(name, configure, epsilon, key, network=None):
-    direct = []
+def autoattack_images(name, configure, epsilon, key, network=None):
+    library_results = []
     for seed, x, y in library_batches(key):
         with torch.random.fork_rng():
             classifier = tiny_classifier(network)
             adversary = AutoAttack(classifier, attacks=[name], eps=epsilon / 255, seed=seed, version="custom")
             configure(adversary)
-            direct.append(adversary.run_standard_evaluation(x, y, batch_size=len(x))[0])
-    return torch.cat(direct)
+            library_results.append(adversary.run_standard_evaluation(x, y, batch_size=len(x))[0])
+    return torch.cat(library_results)
 
 
 def test_apgd_matches_autoattack():
-    row = TASKS["aa_apgd-ce"]
+    task = TASKS["aa_apgd-ce"]
     # The number of iterations, and the checkpoints that depend on it, are the defaults on both sides.
-    parameters = row.parameters(epsilons_255=(1.0, 8.0), restarts=2)
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    parameters = task.parameters(epsilons_255=(1.0, 8.0), restarts=2)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
         adversary.apgd.n_restarts = 2
 
     for epsilon in parameters.strengths:
-        assert torch.equal(perturbed[epsilon], direct_autoattack("apgd-ce", configure, epsilon, row.key))
+        assert torch.equal(perturbed[epsilon], autoattack_images("apgd-ce", configure, epsilon, task.key))
 
 
 def test_square_matches_autoattack():
-    row = TASKS["aa_square"]
-    parameters = row.parameters(epsilons_255=(1.0, 8.0), queries=60)
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    task = TASKS["aa_square"]
+    parameters = task.parameters(epsilons_255=(1.0, 8.0), queries=60)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
 
     def configure(adversary):
         adversary.square.n_queries = 60
 
     for epsilon in parameters.strengths:
-        assert torch.equal(perturbed[epsilon], direct_autoattack("square", configure, epsilon, row.key))
+        assert torch.equal(perturbed[epsilon], autoattack_images("square", configure, epsilon, task.key))
 
 
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
@@ -268,29 +277,29 @@ def test_defaults_match_autoattack_standard(key):
 @every_autoattack
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
 @pytest.mark.each_value
-def test_autoattack_returns_clean_image_if_it_fails(row, epsilon):
-    parameters = attack_parameters(row, (epsilon,), **small_values(row))
-    (perturbed,) = perturb_all(row, parameters, IMAGES, tiny_context(row.key)).values()
+def test_autoattack_returns_clean_image_if_it_fails(task, epsilon):
+    parameters = attack_parameters(task, (epsilon,), **small_values(task))
+    (perturbed,) = perturb_all(task, parameters, IMAGES, tiny_context(task.key)).values()
     clean = to_float(torch.from_numpy(IMAGES.images))
     labels = torch.from_numpy(IMAGES.labels)
     unchanged = (perturbed == clean).flatten(1).all(dim=1)
-    wrong_before, wrong_after = predict(clean) != labels, predict(perturbed) != labels
-    assert wrong_before.any()
-    assert not wrong_before.all()
-    assert unchanged[wrong_before].all()
-    assert torch.equal(~unchanged, wrong_after & ~wrong_before)
+    misclassified_before, misclassified_after = predict(clean) != labels, predict(perturbed) != labels
+    assert misclassified_before.any()
+    assert not misclassified_before.all()
+    assert unchanged[misclassified_before].all()
+    assert torch.equal(~unchanged, misclassified_after & ~misclassified_before)
 
 
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
 @pytest.mark.each_value
-def test_attack_supports_few_correct_images(row, n_correct):
+def test_attack_supports_few_correct_images(task, n_correct):
     labels = IMAGES.labels.copy()
     predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
     labels[:] = (predicted + 1) % N_CLASSES
     labels[:n_correct] = predicted[:n_correct]
-    perturbed = perturb_all(row, small_parameters(row), tiny_images(labels=labels), tiny_context(row.key))
-    if row in AUTOATTACKS:
+    perturbed = perturb_all(task, small_parameters(task), tiny_images(labels=labels), tiny_context(task.key))
+    if task in AUTOATTACKS:
         clean = to_float(torch.from_numpy(IMAGES.images))
         assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in perturbed.values())
 
@@ -305,13 +314,13 @@ def test_attack_supports_few_correct_images(row, n_correct):
     ],
 )
 def test_autoattack_uses_parameters(key, changes, passes):
-    # No attack succeeds on constant logits, so the number of passes is known: AutoAttack checks twice, predicts clean
-    # images twice, attacks, and predicts the results once.
+    # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes of checks and
+    # two passes on clean images, attacks, and makes one pass on the results.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
-    row = TASKS[key]
+    task = TASKS[key]
     perturb_all(
-        row, row.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
+        task, task.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
     )
     assert network.n_images == BATCH_SIZE * (2 + 2 + passes + 1)
 
@@ -324,11 +333,11 @@ def test_clean_returns_images_unchanged():
     assert torch.equal(perturbed[0.0], torch.from_numpy(IMAGES.images) / 255)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "corruption"], ids=lambda row: row.key)
-def test_corruption_requests_images_by_key_severity_and_row(row):
-    perturbed = perturb_all(row, small_parameters(row), IMAGES, tiny_context(row.key))
+@pytest.mark.parametrize("task", [task for task in ROWS if task.kind == "corruption"], ids=lambda task: task.key)
+def test_corruption_requests_images_by_key_severity_and_index(task):
+    perturbed = perturb_all(task, small_parameters(task), IMAGES, tiny_context(task.key))
     for severity, pixels in perturbed.items():
-        expected = corrupted_images(row.key, int(severity), IMAGES.indices)
+        expected = corrupted_images(task.key, int(severity), IMAGES.indices)
         assert torch.equal(pixels, torch.from_numpy(expected) / 255)
 
 
@@ -340,14 +349,14 @@ def test_corruption_requests_images_by_key_severity_and_row(row):
         lambda key, severity, indices: corrupted_images(key, severity, indices[1:]),
         lambda key, severity, indices: corrupted_images(key, severity, indices) / 255,
     ],
-    ids=["no source", "small images", "too few", "not uint8"],
+    ids=["no source", "images too small", "too few images", "not uint8"],
 )
 def test_corruption_rejects_bad_source(source):
-    row = TASKS["fog"]
+    task = TASKS["fog"]
     context = tiny_context("fog")
     context = type(context)(**{**vars(context), "corrupted": source})
     with pytest.raises(PerturbationError, match="fog"):
-        perturb_all(row, small_parameters(row), IMAGES, context)
+        perturb_all(task, small_parameters(task), IMAGES, context)
 
 
 # --- the contract --------------------------------------------------------------------------------------------------
@@ -356,12 +365,12 @@ def test_corruption_rejects_bad_source(source):
 def test_checked_yields_valid_batches():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    batches = [Perturbed(0, piece, to_float(pixels[piece])) for piece in order.split(4)]
-    passed = list(checked(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
-    assert [batch.positions.tolist() for batch in passed] == [batch.positions.tolist() for batch in batches]
+    batches = [Perturbed(0, positions, to_float(pixels[positions])) for positions in order.split(4)]
+    checked_batches = list(checked(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
+    assert [batch.positions.tolist() for batch in checked_batches] == [batch.positions.tolist() for batch in batches]
 
 
-def _broken(change):
+def _broken_batches(change):
     pixels = torch.from_numpy(IMAGES.images)
     positions = torch.arange(len(pixels))
     images = to_float(pixels)
@@ -391,4 +400,4 @@ def _broken(change):
 def test_checked_rejects_invalid_batches(change, message):
     request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
-        list(checked(iter(_broken(change)), name="#0 tiny pgd", request=request, constraint=LINF))
+        list(checked(iter(_broken_batches(change)), name="#0 tiny pgd", request=request, constraint=LINF))

@@ -50,13 +50,13 @@ def measure(measurement, start=0, stop=N_IMAGES, order=None):
     return accumulator.finalise()
 
 
-def measured(name):
+def measure_column(name):
     return measure(COLUMNS[name].measurement)
 
 
 @every_column
 def test_column_has_declared_type_and_shape(name):
-    column, array = COLUMNS[name], measured(name)[name]
+    column, array = COLUMNS[name], measure_column(name)[name]
     assert column.name == name
     assert (array.dtype, array.shape) == (column.dtype, column.shape(N_CLASSES, N_IMAGES))
     assert MEASUREMENTS[column.measurement][column.field] is column
@@ -68,10 +68,10 @@ def test_column_has_declared_type_and_shape(name):
 @every_measurement
 def test_json_preserves_bytes(measurement):
     values = measure(measurement)
-    plain = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
-    check_json_values(Path("file"), "clean", measurement, {"0": plain})
-    check_json_values(Path("file"), "fog", measurement, {"0": [plain, plain]})
-    restored = columns_of_json(measurement, plain)
+    json_value = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
+    check_json_values(Path("file"), "clean", measurement, {"0": json_value})
+    check_json_values(Path("file"), "fog", measurement, {"0": [json_value, json_value]})
+    restored = columns_of_json(measurement, json_value)
     assert_equal_values(restored, {name: values[name] for name in fields_of(measurement).values()})
     check_values(restored, N_IMAGES, decimals={})
 
@@ -79,7 +79,7 @@ def test_json_preserves_bytes(measurement):
 @every_column
 @pytest.mark.parametrize("damage", ["value", "NaN", "shape", "type"])
 def test_check_values_rejects_damaged_value(name, damage):
-    values = measured(name)
+    values = measure_column(name)
     check_values(values, N_IMAGES)
     array = values[name].copy()
     if damage == "value":
@@ -95,22 +95,22 @@ def test_check_values_rejects_damaged_value(name, damage):
 
 
 @every_column
-@pytest.mark.parametrize("wrong", [-1, 0.5, 1.5, "1"])
-def test_check_json_values_rejects_wrong_number(name, wrong):
+@pytest.mark.parametrize("wrong_number", [-1, 0.5, 1.5, "1"])
+def test_check_json_values_rejects_wrong_number(name, wrong_number):
     column = COLUMNS[name]
-    if wrong == 0.5 and not column.is_exact:
+    if wrong_number == 0.5 and not column.is_exact:
         pytest.skip("a fraction")
-    if wrong == 1.5 and column.is_exact:
+    if wrong_number == 1.5 and column.is_exact:
         pytest.skip("not an integer either")
-    plain = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measured(name)}))))
-    holder = [plain]
-    parent, key = (plain, column.field) if column.field else (holder, 0)
+    json_value = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measure_column(name)}))))
+    holder = [json_value]
+    parent, key = (json_value, column.field) if column.field else (holder, 0)
     for _ in column.dimensions:
         parent, key = parent[key], 0
-    parent[key] = wrong
-    for row, task_key in ((holder[0], "clean"), (holder, "fog")):
+    parent[key] = wrong_number
+    for file_value, task_key in ((holder[0], "clean"), (holder, "fog")):
         with pytest.raises(ResultsError, match="expected"):
-            check_json_values(Path("file"), task_key, column.measurement, {"0": row})
+            check_json_values(Path("file"), task_key, column.measurement, {"0": file_value})
 
 
 @every_measurement
@@ -132,9 +132,9 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
         values = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
         assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
         for unit, by_strength in stored.items():
-            row = data.value(unit.architecture, "digits", "pgd", measurement)
-            assert row == values[str(unit.architecture)]
-            for strength, value in zip(unit.strengths, row, strict=True):
+            values_by_strength = data.value(unit.architecture, "digits", "pgd", measurement)
+            assert values_by_strength == values[str(unit.architecture)]
+            for strength, value in zip(unit.strengths, values_by_strength, strict=True):
                 assert_equal_values(columns_of_json(measurement, value), by_strength[strength])
     assert verify_dataset(tmp_path / "json").sound
     assert verify_dataset(tmp_path / "parquet").sound
@@ -142,9 +142,9 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
 
 def test_check_values_rejects_contradicting_columns():
     values = measure("predictions")
-    changed = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
+    contradicting_values = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
     with pytest.raises(EvaluationError, match="predictions as in cm"):
-        check_values(changed, N_IMAGES, decimals={})
+        check_values(contradicting_values, N_IMAGES, decimals={})
 
 
 @every_measurement
@@ -188,8 +188,8 @@ def stored_distances(distances):
 
 
 def test_l0_distances_are_stored_exactly():
-    counts = torch.arange(1, 3073)
-    assert stored_distances(counts.double()).tolist() == counts.tolist()
+    distances = torch.arange(1, 3073)
+    assert stored_distances(distances.double()).tolist() == distances.tolist()
 
 
 def test_stored_distance_is_rounded_down_and_positive():

@@ -1,4 +1,4 @@
-"""Norm balls: strengths, distances and limits; the slack covers rounding and little else."""
+"""Norm balls: strengths, distances and limits, and a slack that covers rounding and little else."""
 
 import dataclasses
 import math
@@ -33,30 +33,38 @@ def test_radius_and_published_key_of_constraints():
 
 
 @every_constraint
-def test_refusal_rejects_strengths_above_largest_distance(constraint):
+def test_strengths_above_largest_distance_are_rejected(constraint):
     black, white = torch.zeros(1, 3, 4, 4), torch.ones(1, 3, 4, 4)
     largest = constraint.divisor * constraint.distances(white - black).item()
-    assert constraint.refusal((0.1, round(largest, 4)), (3, 4, 4)) is None
-    assert f"expected strengths up to {largest:.6g}" in constraint.refusal((0.1, 1.001 * largest), (3, 4, 4))
+    assert constraint.excessive_strength_reason((0.1, round(largest, 4)), (3, 4, 4)) is None
+    assert f"expected strengths up to {largest:.6g}" in constraint.excessive_strength_reason(
+        (0.1, 1.001 * largest), (3, 4, 4)
+    )
 
 
 @every_constraint
 @given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1e-12, 1e-3, 1.0]), n_images=st.integers(1, 4))
 def test_distances_match_numpy(constraint, seed, scale, n_images):
-    values = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)
+    differences = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)
     order = np.inf if constraint.order == "inf" else constraint.order
-    expected = np.linalg.norm(values.astype(np.float64).reshape(n_images, -1), ord=order, axis=1)
-    np.testing.assert_allclose(constraint.distances(torch.from_numpy(values)).numpy(), expected, rtol=1e-12)
+    expected = np.linalg.norm(differences.astype(np.float64).reshape(n_images, -1), ord=order, axis=1)
+    np.testing.assert_allclose(constraint.distances(torch.from_numpy(differences)).numpy(), expected, rtol=1e-12)
 
 
 def check_images(images, constraint, strength):
-    """Check perturbed images against a ball."""
+    """Check that perturbed images are in a ball."""
     batches = iter([Perturbed(0, torch.arange(len(images)), images)])
     return list(checked(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
 
 
 def move_towards_grey(length, constraint, *, only=None):
-    """Return the images move_towards_grey towards grey, where nothing is clipped, by a length in the norm."""
+    """Return images moved towards grey by a length in the norm, so that no pixel is clipped.
+
+    Args:
+        length: distance from the clean images.
+        constraint: norm of the length.
+        only: position of the only image to move; None moves all.
+    """
     clean = to_float(torch.from_numpy(IMAGES.images))
     direction = 0.5 - clean
     lengths = constraint.distances(direction).float().view(-1, 1, 1, 1)
@@ -92,15 +100,15 @@ def test_l0_distance_counts_changed_values():
 
 
 def test_checked_distinguishes_l2_and_linf():
-    many_small = move_towards_grey(1 / 255, LINF)
-    check_images(many_small, LINF, 1.0)
+    many_small_changes = move_towards_grey(1 / 255, LINF)
+    check_images(many_small_changes, LINF, 1.0)
     with pytest.raises(PerturbationError, match="L2"):
-        check_images(many_small, L2, 1 / 255)
-    one_large = to_float(torch.from_numpy(IMAGES.images))
-    one_large[:, 0, 0, 0] = (one_large[:, 0, 0, 0] - 0.5).abs()
-    check_images(one_large, L2, 0.5)
+        check_images(many_small_changes, L2, 1 / 255)
+    one_large_change = to_float(torch.from_numpy(IMAGES.images))
+    one_large_change[:, 0, 0, 0] = (one_large_change[:, 0, 0, 0] - 0.5).abs()
+    check_images(one_large_change, L2, 0.5)
     with pytest.raises(PerturbationError, match="Linf"):
-        check_images(one_large, LINF, 8.0)
+        check_images(one_large_change, LINF, 8.0)
 
 
 @settings(max_examples=40)
@@ -138,31 +146,33 @@ def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
     assert images.min() > -1e-5
     assert images.max() < 1 + 1e-5
     # Points of the intersection are unchanged, and signs of differences are preserved.
-    again = correction_to_l1(clean, images - clean, radii)
-    torch.testing.assert_close(again, torch.zeros_like(again), rtol=0, atol=2e-5 * max(1, epsilon))
+    second_correction = correction_to_l1(clean, images - clean, radii)
+    torch.testing.assert_close(
+        second_correction, torch.zeros_like(second_correction), rtol=0, atol=2e-5 * max(1, epsilon)
+    )
     assert (((images - clean) * difference) >= -1e-6).all()
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
 def test_l1_projection_is_nearest_point(epsilon):
-    """Compare with the definition: the smallest distance to a point of a fine three-dimensional grid."""
+    """Compare with the definition, which is the smallest distance to a point of a fine three-dimensional grid."""
     clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
     difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
     projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))
     axis = torch.linspace(0, 1, 101)
     points = torch.cartesian_prod(axis, axis, axis)
-    inside = (points - clean.flatten()).abs().sum(dim=1) <= epsilon
-    nearest = (points[inside] - (clean + difference).flatten()).norm(dim=1).min()
+    is_inside = (points - clean.flatten()).abs().sum(dim=1) <= epsilon
+    nearest = (points[is_inside] - (clean + difference).flatten()).norm(dim=1).min()
     distance = (projected - clean - difference).norm()
     assert distance <= nearest + 1e-5
     assert distance >= nearest - 0.02
 
 
-def test_slack_covers_rounding_but_no_step():
-    worst = math.sqrt(3 * 32 * 32) * 2**-25
-    assert 3 * worst < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
+def test_slack_is_above_rounding_and_below_smallest_epsilon():
+    largest_rounding_error = math.sqrt(3 * 32 * 32) * 2**-25
+    assert 3 * largest_rounding_error < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert (
-        3 * worst**2 / 2**-25
+        3 * largest_rounding_error**2 / 2**-25
         < L1.slack
         < L1.reach(3.0) - 3.0
         < 0.0002 * min(TASKS["aa_apgd-ce_l1"].parameters().strengths)
@@ -171,11 +181,11 @@ def test_slack_covers_rounding_but_no_step():
 
 
 def test_fused_attack_without_ball_uses_strengths_unscaled():
-    row = dataclasses.replace(find_task("pgd"), constraint=None)
-    parameters = row.parameters(epsilons_255=(0.5,), steps=2)
+    task = dataclasses.replace(find_task("pgd"), constraint=None)
+    parameters = task.parameters(epsilons_255=(0.5,), steps=2)
     images = tiny_images(6)
     context = dataclasses.replace(tiny_context("pgd"), engine="fused")
-    (perturbed,) = perturb_all(row, parameters, images, context).values()
+    (perturbed,) = perturb_all(task, parameters, images, context).values()
     distance = (perturbed - torch.from_numpy(images.images) / 255).abs().amax()
     assert 8 / 255 < distance <= 0.5
 
@@ -183,5 +193,5 @@ def test_fused_attack_without_ball_uses_strengths_unscaled():
 def test_largest_radius_follows_from_image_shape():
     assert (L0.largest_radius((3, 32, 32)), L2.largest_radius((3, 32, 32))) == (3072, 3072**0.5)
     assert (L1.largest_radius((1, 28, 20)), LINF.largest_radius((1, 28, 20))) == (560, 1)
-    assert "images of 28 x 20 pixels, got 561" in L0.refusal((561,), (1, 28, 20))
-    assert L0.refusal((560,), (1, 28, 20)) is None
+    assert "images of 28 x 20 pixels, got 561" in L0.excessive_strength_reason((561,), (1, 28, 20))
+    assert L0.excessive_strength_reason((560,), (1, 28, 20)) is None

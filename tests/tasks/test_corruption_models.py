@@ -27,20 +27,22 @@ def test_glass_blur_swaps_numpy_views_as_published(size: int, reach: int) -> Non
     for severity in (1, 4):
         sigma, _, rounds = blurs.GLASS_STEPS.cifar[severity - 1]
         sigma *= size / 32
-        for number, result in enumerate(corrupted(images, "glass_blur", severity)):
-            smooth = np.stack(
-                [ndimage.gaussian_filter(images[number, ..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
+        for index, result in enumerate(corrupted(images, "glass_blur", severity)):
+            smoothed = np.stack(
+                [ndimage.gaussian_filter(images[index, ..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
             )
-            x = (smooth * 255).astype(np.uint8)
+            x = (smoothed * 255).astype(np.uint8)
             targets = range(size - reach, reach, -1)
-            steps = generator(0, "glass_blur", number).integers(-reach, reach, size=(2, len(targets), len(targets), 2))
-            for turn in range(rounds):
+            steps = generator(0, "glass_blur", index).integers(-reach, reach, size=(2, len(targets), len(targets), 2))
+            for displacement_round in range(rounds):
                 for i, h in enumerate(targets):
                     for j, w in enumerate(targets):
-                        dx, dy = steps[turn, i, j]
+                        dx, dy = steps[displacement_round, i, j]
                         x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
-            again = np.stack([ndimage.gaussian_filter(x[..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1)
-            assert (result == (np.clip(again, 0, 1) * 255).astype(np.uint8)).all()
+            smoothed_again = np.stack(
+                [ndimage.gaussian_filter(x[..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
+            )
+            assert (result == (np.clip(smoothed_again, 0, 1) * 255).astype(np.uint8)).all()
 
 
 @pytest.mark.parametrize("severity", [1, 3, 4, 5])
@@ -95,23 +97,23 @@ def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
     images, scale = natural_images(2, size), size / 32
     strength, smoothing, shift = (32 * fraction for fraction in digital.ELASTIC_FRACTIONS.cifar[severity - 1])
     grid = np.mgrid[:size, :size].astype(float)
-    for number, result in enumerate(corrupted(images, "elastic_transform", severity)):
-        uniform = generator(0, "elastic_transform", number).uniform(-1, 1, 6 + 2 * 32 * 32)
+    for index, result in enumerate(corrupted(images, "elastic_transform", severity)):
+        uniforms = generator(0, "elastic_transform", index).uniform(-1, 1, 6 + 2 * 32 * 32)
         c, r = size // 2, size // 3
         corners = np.array([[c + r, c + r], [c + r, c - r], [c - r, c - r]], float)
-        moved = corners + uniform[:6].reshape(3, 2) * shift * scale
+        moved = corners + uniforms[:6].reshape(3, 2) * shift * scale
         forward = np.linalg.solve(np.c_[corners, np.ones(3)], moved).T
         inverse = np.linalg.inv(np.vstack([forward, [0, 0, 1]]))
         columns, rows, _ = np.tensordot(inverse, np.stack([grid[1], grid[0], np.ones_like(grid[0])]), 1)
         fields = [
             ndimage.gaussian_filter(field, smoothing, mode="reflect", truncate=3) * strength * scale
-            for field in uniform[6:].reshape(2, 32, 32)
+            for field in uniforms[6:].reshape(2, 32, 32)
         ]
         if size == 16:
             fields = [field.reshape(16, 2, 16, 2).mean((1, 3)) for field in fields]
         for channel in range(3):
             sheared = ndimage.map_coordinates(
-                images[number, ..., channel] / 255.0, (rows, columns), order=1, mode="mirror"
+                images[index, ..., channel] / 255.0, (rows, columns), order=1, mode="mirror"
             )
             positions = (grid[0] + fields[1], grid[1] + fields[0])
             expected = ndimage.map_coordinates(sheared, positions, order=1, mode="reflect") * 255
@@ -121,14 +123,14 @@ def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
 def test_plasma_matches_loop_over_points() -> None:
     size, fading = 8, 2.5
     noise = np.random.default_rng(0).uniform(-1, 1, (1, size * size - 1))
-    draws, heights = iter(noise[0]), np.zeros((size, size))
+    random_numbers, heights = iter(noise[0]), np.zeros((size, size))
     step, noise_range = size, 100.0
     while step >= 2:
         half, starts = step // 2, range(0, size, step)
 
         def set_point(row: int, column: int, *neighbours: tuple[int, int], noise_range: float = noise_range) -> None:
             mean = sum(heights[r % size, c % size] for r, c in neighbours) / 4
-            heights[row, column] = mean + noise_range * (noise_range * next(draws))
+            heights[row, column] = mean + noise_range * (noise_range * next(random_numbers))
 
         for r in starts:
             for c in starts:
@@ -149,10 +151,10 @@ def test_brightness_matches_colorsys(severity: int) -> None:
     images = natural_images(1, 16)
     images[0, 0, :4] = [[0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0]]
     result = corrupted(images, "brightness", severity)
-    for pixel, got in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
+    for pixel, result_pixel in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
         expected = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
-        assert np.abs(np.array(expected) * 255 - got).max() < 1.001
+        assert np.abs(np.array(expected) * 255 - result_pixel).max() < 1.001
 
 
 @settings(max_examples=20)
@@ -167,27 +169,29 @@ def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigm
     expected = np.zeros((16, 16))
     for row in range(16):
         for column in range(16):
-            for weight, (down, right) in zip(weights, offsets, strict=True):
-                expected[row, column] += weight * image[np.clip(row + down, 0, 15), np.clip(column + right, 0, 15), 0]
+            for weight, (row_shift, column_shift) in zip(weights, offsets, strict=True):
+                expected[row, column] += (
+                    weight * image[np.clip(row + row_shift, 0, 15), np.clip(column + column_shift, 0, 15), 0]
+                )
     result = blurs.blur_along(image[None], radius, sigma, np.array([angle]))
     assert (expected - result[0, ..., 0]).max() < 1
     assert (result[0, ..., 0] - expected).max() <= 0.5 / 257 + 1e-9
 
 
 def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
-    """ImageMagick 6.9 (Q16) does the same; rounding to the nearest level would make half of the values too bright."""
+    """As ImageMagick 6.9 (Q16) does. Rounding to the nearest level would make half of the values too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
     exact = [Fraction(float(weight)) for weight in weights]
-    rounded_up = 0
+    n_rounded_down = 0
     result = blurs.blur_along(image[None], 6, 1.5, np.array([30.0]))[0, ..., 0]
     for row in range(16):
         for column in range(16):
-            near = (int(image[row + down, column + right, 0]) for down, right in offsets)
-            blurred = sum(weight * value for weight, value in zip(exact, near, strict=True)) / sum(exact)
+            neighbours = (int(image[row + row_shift, column + column_shift, 0]) for row_shift, column_shift in offsets)
+            blurred = sum(weight * level for weight, level in zip(exact, neighbours, strict=True)) / sum(exact)
             assert result[row, column] == math.floor(257 * blurred + Fraction(1, 2)) // 257
-            rounded_up += math.floor(blurred + Fraction(1, 2)) > result[row, column]
-    assert 0.35 < rounded_up / 256 < 0.65
+            n_rounded_down += math.floor(blurred + Fraction(1, 2)) > result[row, column]
+    assert 0.35 < n_rounded_down / 256 < 0.65
 
 
 @pytest.mark.parametrize("grey", [0, 1, 127, 254, 255])
@@ -197,7 +201,7 @@ def test_motion_blur_preserves_flat_images(grey: int) -> None:
 
 
 def test_snow_trail_is_below_flake() -> None:
-    """A flake's trail is below it, so the layer blends in pixels from above."""
+    """The trail of a flake is below it, so pixels of the layer are blended with pixels above them."""
     layer = np.zeros((1, 32, 32, 1), np.uint8)
     layer[0, 16, 16] = 255
     trail = np.argwhere(blurs.blur_along(layer, 8, 3, np.array([-90.0]))[0, ..., 0])
@@ -208,8 +212,8 @@ def test_snow_trail_is_below_flake() -> None:
 
 @given(length=st.integers(1, 9), position=st.integers(-40, 40))
 def test_fold_positions_matches_numpy_pad(length: int, position: int) -> None:
-    modes = {"edge": "edge", "half": "symmetric", "whole": "reflect"}
-    for border in ("edge", "half", "whole"):
+    modes = {"edge": "edge", "half_sample": "symmetric", "whole_sample": "reflect"}
+    for border in ("edge", "half_sample", "whole_sample"):
         padded = np.pad(np.arange(length), 40, mode=modes[border])
         folded = sampling.fold_positions(np.array([position]), length, border)
         if 0 <= position + 40 < len(padded):

@@ -31,40 +31,40 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-every_row = pytest.mark.parametrize("row", by_default(with_reference(FULLY_TESTED_ROWS)))
+every_task = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ROWS)))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 # The reference engine does not record steps.
 WITHOUT_STEPS = tuple(name for name in MEASUREMENTS if name != "steps")
 
 
-def results(row, *, context=None, images=IMAGES, measurements=WITHOUT_STEPS, parameters=None, **part):
-    parameters = parameters or small_parameters(row)
+def evaluate_images(task, *, context=None, images=IMAGES, measurements=WITHOUT_STEPS, parameters=None, **part):
+    parameters = parameters or small_parameters(task)
     # `evaluate_part` sets the key, as in a worker.
     context = context or tiny_context("")
-    selected = part_of(row, parameters, images, **part)
-    return list(evaluate_part(context, row, parameters, selected, images, measurements, provenance=PROVENANCE))
+    selected = part_of(task, parameters, images, **part)
+    return list(evaluate_part(context, task, parameters, selected, images, measurements, provenance=PROVENANCE))
 
 
-def assert_same_values(values, expected):
-    assert [result.strength for result in values] == [result.strength for result in expected]
-    for a, b in zip(values, expected, strict=True):
+def assert_same_values(results, expected):
+    assert [result.strength for result in results] == [result.strength for result in expected]
+    for a, b in zip(results, expected, strict=True):
         assert {name: array.tobytes() for name, array in a.values.items()} == {
             name: array.tobytes() for name, array in b.values.items()
         }
 
 
 @functools.cache
-def whole(key):
-    """Return the results of a row for all images, with small parameters."""
-    return results(TASKS[key])
+def results_of_all_images(key):
+    """Return the results of a task for all images, with small parameters."""
+    return evaluate_images(TASKS[key])
 
 
-@every_row
-def test_evaluate_part_measures_perturbed_images(row):
-    parameters = small_parameters(row)
-    actual = whole(row.key)
-    perturbed = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+@every_task
+def test_evaluate_part_measures_perturbed_images(task):
+    parameters = small_parameters(task)
+    actual = results_of_all_images(task.key)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
     assert [result.strength for result in actual] == list(parameters.strengths)
     for result in actual:
         predicted = tiny_classifier()(perturbed[result.strength]).argmax(dim=1).numpy()
@@ -75,72 +75,74 @@ def test_evaluate_part_measures_perturbed_images(row):
         assert result.seconds > 0
 
 
-@every_row
-def test_parts_merge_to_whole(row):
-    parts = [results(row, start=start, stop=stop) for start, stop in ((0, 8), (8, 16), (16, 21))]
-    for i, result in enumerate(whole(row.key)):
+@every_task
+def test_merged_parts_are_byte_identical_to_whole_unit(task):
+    parts = [evaluate_images(task, start=start, stop=stop) for start, stop in ((0, 8), (8, 16), (16, 21))]
+    for i, result in enumerate(results_of_all_images(task.key)):
         merged = merge_values([part[i].values for part in parts])
         assert {name: array.tobytes() for name, array in merged.items()} == {
             name: array.tobytes() for name, array in result.values.items()
         }
 
 
-@every_row
-def test_result_does_not_depend_on_order_of_batches(row, monkeypatch):
-    expected = whole(row.key)
-    perturb = row.load()
+@every_task
+def test_result_does_not_depend_on_order_of_batches(task, monkeypatch):
+    expected = results_of_all_images(task.key)
+    perturb = task.load()
 
-    def shuffled(*arguments, **images):
-        batches = list(perturb(*arguments, **images))
+    def shuffled(*arguments, **options):
+        batches = list(perturb(*arguments, **options))
         order = np.random.default_rng(0).permutation(len(batches))
         for i in order:
             reverse = torch.arange(len(batches[i].positions)).flip(0)
             yield batches[i]._replace(positions=batches[i].positions[reverse], images=batches[i].images[reverse])
 
-    monkeypatch.setattr(type(row), "load", lambda *_: shuffled)
-    assert_same_values(sorted(results(row), key=lambda result: result.strength), expected)
+    monkeypatch.setattr(type(task), "load", lambda *_: shuffled)
+    assert_same_values(sorted(evaluate_images(task), key=lambda result: result.strength), expected)
 
 
-@every_row
+@every_task
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
 @pytest.mark.each_value
-def test_evaluate_part_supports_few_images(row, n_images):
-    for result in results(row, images=tiny_images(n_images)):
+def test_evaluate_part_supports_few_images(task, n_images):
+    for result in evaluate_images(task, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in with_reference(FULLY_TESTED_ATTACKS) if row.constraint], ids=lambda row: row.key
+    "task", [task for task in with_reference(FULLY_TESTED_ATTACKS) if task.constraint], ids=lambda task: task.key
 )
-def test_attack_lowers_accuracy(row):
-    clean = float(results(TASKS["clean"])[0].values["accuracy"])
-    more = {"queries": 60} if row.key.startswith("aa_square") else {}
-    parameters = attack_parameters(row, (0.1, 32.0), **small_values(row) | more)
-    weak, strong = (float(result.values["accuracy"]) for result in results(row, parameters=parameters))
-    assert clean >= weak > strong
+def test_attack_lowers_accuracy(task):
+    clean_accuracy = float(evaluate_images(TASKS["clean"])[0].values["accuracy"])
+    extra_parameters = {"queries": 60} if task.key.startswith("aa_square") else {}
+    parameters = attack_parameters(task, (0.1, 32.0), **small_values(task) | extra_parameters)
+    weak_accuracy, strong_accuracy = (
+        float(result.values["accuracy"]) for result in evaluate_images(task, parameters=parameters)
+    )
+    assert clean_accuracy >= weak_accuracy > strong_accuracy
 
 
 def test_strength_is_yielded_as_soon_as_complete():
     network = CountingNetwork(TinyNetwork())
-    row = TASKS["fgsm"]
-    parameters = small_parameters(row)
+    task = TASKS["fgsm"]
+    parameters = small_parameters(task)
     stream = evaluate_part(
         tiny_context("", tiny_classifier(network)),
-        row,
+        task,
         parameters,
-        part_of(row, parameters, IMAGES),
+        part_of(task, parameters, IMAGES),
         IMAGES,
         ("accuracy",),
         provenance={},
     )
     assert next(stream).strength == 1.0
-    n_first = network.n_images
+    n_first_strength = network.n_images
     assert next(stream).strength == 8.0
-    assert network.n_images == 2 * n_first
+    assert network.n_images == 2 * n_first_strength
 
 
 def test_only_requested_measurements_are_returned():
-    (result,) = results(TASKS["clean"], measurements=("accuracy",))
+    (result,) = evaluate_images(TASKS["clean"], measurements=("accuracy",))
     assert set(result.values) == {"accuracy", "cm"}
 
 
@@ -148,69 +150,69 @@ def test_evaluate_part_accepts_read_only_images():
     images = tiny_images()
     for array in (images.images, images.labels, images.indices):
         array.flags.writeable = False
-    assert_same_values(results(TASKS["fgsm"], images=images), results(TASKS["fgsm"]))
+    assert_same_values(evaluate_images(TASKS["fgsm"], images=images), evaluate_images(TASKS["fgsm"]))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
 def test_evaluate_part_rejects_invalid_slice(start, stop):
     with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
-        results(TASKS["pgd"], start=start, stop=stop)
+        evaluate_images(TASKS["pgd"], start=start, stop=stop)
 
 
 def test_evaluate_part_rejects_part_of_another_image_set():
-    row = TASKS["clean"]
-    parameters = small_parameters(row)
-    part = part_of(row, parameters, tiny_images(16))
+    task = TASKS["clean"]
+    parameters = small_parameters(task)
+    part = part_of(task, parameters, tiny_images(16))
     with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
-        list(evaluate_part(tiny_context(""), row, parameters, part, IMAGES, ("cm",), provenance={}))
+        list(evaluate_part(tiny_context(""), task, parameters, part, IMAGES, ("cm",), provenance={}))
 
 
-@every_row
-def test_nan_weights_raise_error_naming_unit(row):
+@every_task
+def test_nan_weights_raise_error_naming_unit(task):
     network = TinyNetwork()
     with torch.no_grad():
         network.classifier.weight[0, 0] = torch.nan
-    with pytest.raises(EvaluationError, match=f"#0 tiny {row.key}"):
-        results(row, context=tiny_context("", tiny_classifier(network)))
+    with pytest.raises(EvaluationError, match=f"#0 tiny {task.key}"):
+        evaluate_images(task, context=tiny_context("", tiny_classifier(network)))
 
 
 def test_broken_attack_raises_error_naming_unit(monkeypatch):
-    row = TASKS["fgsm"]
-    perturb = row.load()
+    task = TASKS["fgsm"]
+    perturb = task.load()
 
-    def broken(*arguments, **images):
-        for batch in perturb(*arguments, **images):
+    def broken(*arguments, **options):
+        for batch in perturb(*arguments, **options):
             yield batch._replace(images=(batch.images + 0.1).clamp(0, 1))
 
-    monkeypatch.setattr(type(row), "load", lambda *_: broken)
+    monkeypatch.setattr(type(task), "load", lambda *_: broken)
     with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
-        results(row)
+        evaluate_images(task)
 
 
 def test_seed_changes_random_numbers():
-    row = TASKS["pgd"]
-    parameters = small_parameters(row, steps=1)
-    first = perturb_all(row, parameters, IMAGES, tiny_context("pgd"))
-    second = perturb_all(row, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
-    assert not torch.equal(first[8.0], second[8.0])
+    task = TASKS["pgd"]
+    parameters = small_parameters(task, steps=1)
+    perturbed = perturb_all(task, parameters, IMAGES, tiny_context("pgd"))
+    perturbed_with_other_seed = perturb_all(task, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
+    assert not torch.equal(perturbed[8.0], perturbed_with_other_seed[8.0])
 
 
 @pytest.mark.parametrize(
-    ("name", "neutral", "other"),
+    ("variable", "allowed", "rejected"),
     [
         ("NVIDIA_TF32_OVERRIDE", "0", "1"),
         ("ONEDNN_DEFAULT_FPMATH_MODE", "strict", "BF16"),
         ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
     ],
 )
-def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, name, neutral, other):
-    monkeypatch.setenv(name, neutral)
+def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, variable, allowed, rejected):
+    monkeypatch.setenv(variable, allowed)
     configure_torch(1)
-    if name.startswith("NVIDIA"):
-        with pytest.raises(ConfigError, match=name):
+    if variable.startswith("NVIDIA"):
+        with pytest.raises(ConfigError, match=variable):
             configure_torch(1, "tf32")
-    monkeypatch.setenv(name, other)
-    with pytest.raises(ConfigError, match=f"{name}: its value '{other}' overrides"):
+    monkeypatch.setenv(variable, rejected)
+    with pytest.raises(ConfigError, match=f"{variable}: its value '{rejected}' overrides"):
         configure_torch(1)
 
 

@@ -1,4 +1,4 @@
-"""Independence of fused attacks from batches, other images and strengths, and their cost."""
+"""Fused attacks: independence of batches, other images and strengths, and number of passes."""
 
 import dataclasses
 import functools
@@ -41,9 +41,9 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-AUTOATTACKS = [row for row in FULLY_TESTED_ATTACKS if row.key.startswith("aa_")]
-every_attack = pytest.mark.parametrize("row", by_default(FULLY_TESTED_ATTACKS))
-every_autoattack = pytest.mark.parametrize("row", by_default(AUTOATTACKS))
+AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
+every_attack = pytest.mark.parametrize("task", by_default(FULLY_TESTED_ATTACKS))
+every_autoattack = pytest.mark.parametrize("task", by_default(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
 
@@ -100,26 +100,26 @@ IMAGES = tiny_images(classifier=ExactNetwork())
 
 
 def attacked(
-    row, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
+    task, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
-    parameters = parameters or small_parameters(row)
+    parameters = parameters or small_parameters(task)
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
     batching = Batching(samples, pool) if interval is None else FixedInterval(samples, pool, interval)
     job = AttackJob(
         model=model,
         batching=batching,
-        draws=CounterDraws(SEED, row.key),
+        random_numbers=CounterDraws(SEED, task.key),
         images=torch.from_numpy(IMAGES.images[positions]),
         labels=torch.from_numpy(IMAGES.labels[positions]),
         indices=IMAGES.indices[positions],
         epsilons=tuple(
-            strength if row.constraint is None else row.constraint.radius(strength) for strength in strengths
+            strength if task.constraint is None else task.constraint.radius(strength) for strength in strengths
         ),
     )
     perturbed = {strength: torch.full((len(positions), *SHAPE), torch.nan) for strength in strengths}
-    for batch in row.load("fused")(job, parameters):
+    for batch in task.load("fused")(job, parameters):
         perturbed[strengths[batch.strength]][batch.positions] = batch.images
     return perturbed
 
@@ -171,22 +171,22 @@ LONG_PARAMETERS = {
     "aa_square": {"queries": 55, "restarts": 2},
 }
 PARAMETERS = {
-    row.key: attack_parameters(row, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(row.key, small_values(row)))
-    for row in ATTACKS
+    task.key: attack_parameters(task, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(task.key, small_values(task)))
+    for task in ATTACKS
 }
 
 
 @functools.cache
-def whole(key):
-    """Return the attack images, computed in one batch: {strength: (N, 3, H, W)}."""
+def all_attacked_images(key):
+    """Return all attacked images, computed in one batch: {strength: (N, 3, H, W)}."""
     return attacked(TASKS[key], parameters=PARAMETERS[key])
 
 
 @every_autoattack
-def test_attack_fools_some_images(row):
+def test_attack_fools_some_images(task):
     fooled = [
         int((MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).sum())
-        for images in whole(row.key).values()
+        for images in all_attacked_images(task.key).values()
     ]
     assert 5 <= fooled[0] < fooled[1] <= fooled[2]
 
@@ -194,56 +194,58 @@ def test_attack_fools_some_images(row):
 @every_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.each_value
-def test_result_does_not_depend_on_batches(row, samples, pool):
-    perturbed = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
-    assert_same(whole(row.key), perturbed)
+def test_result_does_not_depend_on_batches(task, samples, pool):
+    perturbed = attacked(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
+    assert_same(all_attacked_images(task.key), perturbed)
 
 
 @pytest.mark.parametrize("interval", [1, 3, 17, 1000])
 def test_square_result_does_not_depend_on_check_interval(interval):
-    row = TASKS["aa_square"]
-    assert_same(whole(row.key), attacked(row, parameters=PARAMETERS[row.key], interval=interval))
+    task = TASKS["aa_square"]
+    assert_same(all_attacked_images(task.key), attacked(task, parameters=PARAMETERS[task.key], interval=interval))
 
 
 @every_attack
-def test_result_does_not_depend_on_other_strengths(row):
-    for strength in PARAMETERS[row.key].strengths:
-        apart = attacked(row, parameters=PARAMETERS[row.key], strengths=(strength,))
-        assert_same(whole(row.key), apart)
+def test_result_does_not_depend_on_other_strengths(task):
+    for strength in PARAMETERS[task.key].strengths:
+        perturbed = attacked(task, parameters=PARAMETERS[task.key], strengths=(strength,))
+        assert_same(all_attacked_images(task.key), perturbed)
 
 
 @every_attack
 @settings(max_examples=4)
 @given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
-def test_result_does_not_depend_on_other_images(row, positions):
-    perturbed = attacked(row, parameters=PARAMETERS[row.key], positions=positions, samples=7, pool=30)
-    assert_same(whole(row.key), perturbed, rows=positions)
+def test_result_does_not_depend_on_other_images(task, positions):
+    perturbed = attacked(task, parameters=PARAMETERS[task.key], positions=positions, samples=7, pool=30)
+    assert_same(all_attacked_images(task.key), perturbed, rows=positions)
 
 
-@pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
-def test_fused_attack_keeps_contract(row):
-    parameters = PARAMETERS[row.key]
+@pytest.mark.parametrize("task", ATTACKS, ids=lambda task: task.key)
+def test_fused_attack_fulfils_contract(task):
+    parameters = PARAMETERS[task.key]
     request = request_of(IMAGES, parameters.strengths)
-    before = torch.get_rng_state()
-    context = dataclasses.replace(tiny_context(row.key), engine="fused")
-    perturbed = perturb(row, context, parameters, request)
-    for batch in checked(perturbed, name=row.key, request=request, constraint=row.constraint):
+    random_state = torch.get_rng_state()
+    context = dataclasses.replace(tiny_context(task.key), engine="fused")
+    perturbed = perturb(task, context, parameters, request)
+    for batch in checked(perturbed, name=task.key, request=request, constraint=task.constraint):
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
         assert not batch.images.is_inference()
-        assert torch.equal(torch.get_rng_state(), before)
+        assert torch.equal(torch.get_rng_state(), random_state)
 
 
 @every_attack
-def test_evaluate_part_uses_fused_engine(row):
+def test_evaluate_part_uses_fused_engine(task):
     images = tiny_images()
-    parameters = small_parameters(row)
-    context = dataclasses.replace(tiny_context(row.key), engine="fused")
-    part = part_of(row, parameters, images)
-    results = list(evaluate_part(context, row, parameters, part, images, ("predictions",), provenance={"host": "here"}))
+    parameters = small_parameters(task)
+    context = dataclasses.replace(tiny_context(task.key), engine="fused")
+    part = part_of(task, parameters, images)
+    results = list(
+        evaluate_part(context, task, parameters, part, images, ("predictions",), provenance={"host": "here"})
+    )
     assert sorted(result.strength for result in results) == list(parameters.strengths)
     expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
-    for batch in perturb(row, context, parameters, request_of(images, parameters.strengths)):
+    for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
         predicted = context.classifier(batch.images).argmax(dim=1)
         expected[parameters.strengths[batch.strength]][batch.positions.numpy()] = predicted.numpy()
     for result in results:
@@ -251,65 +253,65 @@ def test_evaluate_part_uses_fused_engine(row):
 
 
 def test_evaluate_part_measures_attacked_model():
-    row = TASKS["fgsm"]
+    task = TASKS["fgsm"]
     model = ExactModel()
     context = tiny_context("")
     context = type(context)(**{**vars(context), "engine": "fused", "model": model})
-    parameters = small_parameters(row)
-    part = part_of(row, parameters, IMAGES)
-    (weak, _) = evaluate_part(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
-    perturbed = attacked(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
+    parameters = small_parameters(task)
+    part = part_of(task, parameters, IMAGES)
+    (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
+    perturbed = attacked(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
     assert model.n_samples == 3 * len(IMAGES)
 
 
 @every_attack
-def test_fused_attack_yields_nothing_for_no_images(row):
-    assert all(len(images) == 0 for images in attacked(row, positions=np.zeros(0, np.int64)).values())
+def test_fused_attack_yields_nothing_for_no_images(task):
+    assert all(len(images) == 0 for images in attacked(task, positions=np.zeros(0, np.int64)).values())
 
 
 @every_autoattack
-def test_fused_autoattack_returns_clean_image_if_it_fails(row):
+def test_fused_autoattack_returns_clean_image_if_it_fails(task):
     labels = torch.from_numpy(IMAGES.labels)
     clean = to_float(torch.from_numpy(IMAGES.images))
-    wrong_before = MODEL.network(clean).argmax(dim=1) != labels
-    for images in whole(row.key).values():
+    misclassified_before = MODEL.network(clean).argmax(dim=1) != labels
+    for images in all_attacked_images(task.key).values():
         unchanged = (images == clean).flatten(1).all(dim=1)
-        wrong_after = MODEL.network(images).argmax(dim=1) != labels
-        assert unchanged[wrong_before].all()
-        assert torch.equal(~unchanged, wrong_after & ~wrong_before)
+        misclassified_after = MODEL.network(images).argmax(dim=1) != labels
+        assert unchanged[misclassified_before].all()
+        assert torch.equal(~unchanged, misclassified_after & ~misclassified_before)
 
 
-def test_result_is_classified_once_more():
-    class Mistaken(ExactModel):
+def test_autoattack_classifies_results_again_before_returning_them():
+    class ModelWithInvertedLogits(ExactModel):
         def loss_and_gradient(self, pixels, labels):
             logits, loss, gradient = super().loss_and_gradient(pixels, labels)
             return -logits, loss, gradient
 
-    row = TASKS["aa_apgd-ce"]
+    task = TASKS["aa_apgd-ce"]
     clean = to_float(torch.from_numpy(IMAGES.images))
-    for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
+    for images in attacked(task, parameters=PARAMETERS[task.key], model=ModelWithInvertedLogits()).values():
         changed = (images != clean).flatten(1).any(dim=1)
         assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
 
 
 @every_attack
-def test_model_batch_limits_batch_size(row):
-    class Bounded(CountingNetwork):
+def test_model_batch_limits_batch_size(task):
+    class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
             assert len(pixels) <= 5
             return super().forward(pixels)
 
-    context = tiny_context(row.key, tiny_classifier(Bounded(tiny_classifier().network)))
+    context = tiny_context(task.key, tiny_classifier(NetworkForSmallBatches(tiny_classifier().network)))
     context = dataclasses.replace(context, engine="fused", model_batch=5)
-    parameters = small_parameters(row)
-    batches = perturb(row, context, parameters, request_of(IMAGES, parameters.strengths))
+    parameters = small_parameters(task)
+    batches = perturb(task, context, parameters, request_of(IMAGES, parameters.strengths))
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
 
 
 def test_sweep_does_not_depend_on_batches_and_parts(make_sweep, tmp_path):
     exports = []
-    # Predictions instead of confidences: the plain network's logits round differently in other batches.
+    # Compare predictions instead of confidences, since logits of a float32 network round differently in other batches.
     for batch_size, minutes in ((4, 15.0), (3, 1e-4)):
         config = make_sweep(
             engine="fused",
@@ -320,14 +322,16 @@ def test_sweep_does_not_depend_on_batches_and_parts(make_sweep, tmp_path):
         )
         assert run_sweep(config, make_executor).complete
         store = ShardStore.open(config.results)
-        out = tmp_path / f"json {batch_size}"
-        export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
-        exports.append({name: text for name, text in read_tree(out).items() if "predictions" in name})
+        export_folder = tmp_path / f"json {batch_size}"
+        export_dataset(
+            load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), export_folder
+        )
+        exports.append({name: text for name, text in read_tree(export_folder).items() if "predictions" in name})
     assert len(exports[0]) == 7
     assert exports[0] == exports[1]
 
 
-# --- cost ----------------------------------------------------------------------------------------------------------
+# --- number of passes ----------------------------------------------------------------------------------------------
 
 
 def test_fgsm_takes_one_gradient_for_all_epsilons():
@@ -337,10 +341,10 @@ def test_fgsm_takes_one_gradient_for_all_epsilons():
 
 
 def test_square_removes_fooled_samples():
-    row = TASKS["aa_square"]
+    task = TASKS["aa_square"]
     model = ExactModel()
-    parameters = row.parameters(epsilons_255=(255.0,), queries=5000)
-    perturbed = attacked(row, parameters=parameters, model=model)[255.0]
+    parameters = task.parameters(epsilons_255=(255.0,), queries=5000)
+    perturbed = attacked(task, parameters=parameters, model=model)[255.0]
     assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.n_samples < 100 * len(IMAGES)
 
@@ -349,9 +353,9 @@ def test_square_makes_no_query_for_zero_margin():
     network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
     context = tiny_context("aa_square", tiny_classifier(network))
     images = tiny_images(8, labels=[0] * 8)
-    row, context = TASKS["aa_square"], dataclasses.replace(context, engine="fused")
-    list(perturb(row, context, row.parameters(), request_of(images, (8.0,))))
-    # A clean prediction, the margin at the start, and two predictions of the result.
+    task, context = TASKS["aa_square"], dataclasses.replace(context, engine="fused")
+    list(perturb(task, context, task.parameters(), request_of(images, (8.0,))))
+    # One pass on clean images, one for the margin at the start, and two on the result.
     assert network.n_images == 8 * 4
 
 
@@ -372,7 +376,7 @@ def test_fused_attack_uses_parameters(key, changes, passes):
     context = dataclasses.replace(context, engine="fused")
     batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
-    # One clean prediction for all strengths; for each, the attack and one prediction of its result.
+    # One pass on clean images for all strengths, and for each strength the attack and one pass on its result.
     assert network.n_images == 8 * (1 + 2 * (passes + 1))
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of fused attacks: names, distributions and Square's schedule."""
+"""Random numbers of fused attacks: what they depend on, their distributions, and Square's schedule."""
 
 import numpy as np
 import pytest
@@ -12,25 +12,25 @@ from tests.support.tiny_networks import SIZE
 SHAPE = (3, SIZE, SIZE)
 
 
-# --- draws ---------------------------------------------------------------------------------------------------------
+# --- random numbers ------------------------------------------------------------------------------------------------
 
 
-def test_draws_depend_on_seed_key_restart_and_image():
+def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
     images = np.array([3, 700, 64, 3])
     uniforms = CounterDraws(0, "pgd").uniforms(0, images, SHAPE)
     stripes = CounterDraws(0, "aa_square").stripes(0, images, SHAPE)
     assert torch.equal(uniforms[0], uniforms[3])
     assert torch.equal(uniforms[1:2], CounterDraws(0, "pgd").uniforms(0, images[1:2], SHAPE))
     assert torch.equal(stripes[2:3], CounterDraws(0, "aa_square").stripes(0, images[2:3], SHAPE))
-    others = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
-    for seed, key, restart in others:
-        other = CounterDraws(seed, key)
-        assert not torch.equal(other.uniforms(restart, images, SHAPE), uniforms)
+    other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
+    for seed, key, restart in other_arguments:
+        other_numbers = CounterDraws(seed, key)
+        assert not torch.equal(other_numbers.uniforms(restart, images, SHAPE), uniforms)
     assert not torch.equal(CounterDraws(0, "aa_square").stripes(1, images, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
-def test_swap_signs_are_cached_bits_of_a_stream():
+def test_swap_signs_are_consecutive_bits_of_a_stream():
     images = np.array([9999, 0, 7, 5000, 7])
     swaps = CounterDraws(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
     for query, swap in enumerate(swaps, start=5):
@@ -45,8 +45,8 @@ def test_uniforms_and_stripes_are_uniform():
     uniforms = CounterDraws(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
-    counts = torch.histc(uniforms, bins=64, min=0, max=1)
-    assert ((counts - counts.mean()).abs() < 6 * counts.mean().sqrt()).all()
+    bin_counts = torch.histc(uniforms, bins=64, min=0, max=1)
+    assert ((bin_counts - bin_counts.mean()).abs() < 6 * bin_counts.mean().sqrt()).all()
     stripes = CounterDraws(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
     assert stripes.shape == (100, 3, 1, 16)
     assert set(stripes.unique().tolist()) == {-1.0, 1.0}
@@ -74,13 +74,13 @@ def test_normals_are_normal():
     assert correlations.abs().max() < 6 / 2000**0.5
 
 
-def test_draws_match_recorded_values():
+def test_random_numbers_match_recorded_values():
     # Stored results depend on these numbers, so they must never change.
-    draws = CounterDraws(7, "pgd")
-    words = (draws.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
-    signs = draws.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
-    window = draws.windows(0, 11, [2], (3, 32, 32))[0]
-    normals = draws.normals(0, np.array([5]), 3).flatten().tolist()
+    random_numbers = CounterDraws(7, "pgd")
+    words = (random_numbers.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
+    signs = random_numbers.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
+    window = random_numbers.windows(0, 11, [2], (3, 32, 32))[0]
+    normals = random_numbers.normals(0, np.array([5]), 3).flatten().tolist()
     assert normals == pytest.approx([-0.3184232, 1.6386790, -1.0087410], rel=1e-6)
     assert words == [12551837, 3091260, 7270216]
     assert signs == [1, 1, -1, 1, 1, 1, 1, 1]
@@ -88,36 +88,49 @@ def test_draws_match_recorded_values():
 
 
 def test_windows_depend_on_query_number():
-    draws = CounterDraws(0, "aa_square")
+    random_numbers = CounterDraws(0, "aa_square")
     sides = [5] * 40
-    whole = draws.windows(0, 0, sides, SHAPE)
-    rest = draws.windows(0, 30, sides[30:], SHAPE)
-    for window, expected in zip(whole[30:], rest, strict=True):
+    windows = random_numbers.windows(0, 0, sides, SHAPE)
+    last_windows = random_numbers.windows(0, 30, sides[30:], SHAPE)
+    for window, expected in zip(windows[30:], last_windows, strict=True):
         assert window[:3] == expected[:3]
         assert torch.equal(window.signs, expected.signs)
-    # AutoAttack draws below H - side, so the last row and column never change.
-    assert {window.row for window in whole} == {window.column for window in whole} == set(range(SIZE - 5))
-    assert draws.windows(0, 0, [SIZE], SHAPE)[0][:2] == (0, 0)
-    assert len({tuple(window.signs.flatten().tolist()) for window in whole}) == 8
+    # As in AutoAttack, first rows are less than H - side, so the last row and column never change.
+    assert {window.row for window in windows} == {window.column for window in windows} == set(range(SIZE - 5))
+    assert random_numbers.windows(0, 0, [SIZE], SHAPE)[0][:2] == (0, 0)
+    assert len({tuple(window.signs.flatten().tolist()) for window in windows}) == 8
 
 
 def test_side_of_follows_published_schedule():
     shape = (3, 32, 32)
-    edges = {0: 29, 10: 29, 11: 20, 50: 20, 51: 14, 200: 14, 201: 10, 500: 10, 501: 7, 1000: 7, 1001: 5, 2001: 4}
-    assert {query: side_of(query, 0.8, shape) for query in edges} == edges
+    expected_sides = {
+        0: 29,
+        10: 29,
+        11: 20,
+        50: 20,
+        51: 14,
+        200: 14,
+        201: 10,
+        500: 10,
+        501: 7,
+        1000: 7,
+        1001: 5,
+        2001: 4,
+    }
+    assert {query: side_of(query, 0.8, shape) for query in expected_sides} == expected_sides
     assert side_of(9999, 0.8, shape) == 1
     assert side_of(0, 1.0, (3, 16, 8)) == 8
 
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
-def test_draws_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
-    draws = CounterDraws(5, "large")
-    before = _uniform_block.cache_info().currsize
-    uniforms = draws.uniforms(0, np.array([3, 70]), shape)
+def test_uniforms_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
+    random_numbers = CounterDraws(5, "large")
+    n_cached_before = _uniform_block.cache_info().currsize
+    uniforms = random_numbers.uniforms(0, np.array([3, 70]), shape)
     n_values = int(np.prod(shape))
     for position, image in enumerate((3, 70)):
         words = generator(5, "large", "start", 0, image).bit_generator.random_raw(-(-n_values // 2)).astype("<u8")
         expected = (words.view("<u4")[:n_values] >> np.uint32(8)) * np.float32(2**-24)
         np.testing.assert_array_equal(uniforms[position].flatten().numpy(), expected)
     # One block for each image of 224 pixels; a larger image exceeds the maximum of a block, and is not cached.
-    assert _uniform_block.cache_info().currsize - before == (2 if shape[1] == 224 else 0)
+    assert _uniform_block.cache_info().currsize - n_cached_before == (2 if shape[1] == 224 else 0)

@@ -1,4 +1,4 @@
-"""Bit-by-bit parity of the fused attacks with the libraries: full iteration counts on tiny networks.
+"""Bit-by-bit parity of the fused attacks with the libraries, at full iteration counts on tiny networks.
 
 `benchmarks/parity.py` does the same on whole networks.
 """
@@ -36,24 +36,23 @@ FULL_PARAMETERS = {
 every_attack = pytest.mark.parametrize("key", list(FULL_PARAMETERS))
 
 FEW_STEPS = {"steps": 12, "queries": 40}
-"""Few steps and queries, but enough to test how attacks start and end; APGD halves its step size at the third of
-twelve."""
+"""Few steps and queries, but enough to test the start and end of attacks. APGD first halves its step size at step 3."""
 
 
 def parameters_of(key, **changes):
     return TASKS[key].parameters(**FULL_PARAMETERS[key] | changes)
 
 
-def few_steps(key):
-    """Return the attack's parameters with few steps or queries."""
+def short_parameters(key):
+    """Return the parameters of an attack with few steps or queries."""
     return parameters_of(
         key, **{name: value for name, value in FEW_STEPS.items() if name in TASKS[key].parameters.model_fields}
     )
 
 
-def assert_equal(key, classifier, image_set, parameters, *, apart=False):
+def assert_equal(key, classifier, image_set, parameters, *, separate_strengths=False):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
-    differences = compare(key, classifier, images, labels, parameters, seed=SEED, apart=apart)
+    differences = compare(key, classifier, images, labels, parameters, seed=SEED, separate_strengths=separate_strengths)
     bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
     assert bits == dict.fromkeys(parameters.strengths, (0, 0))
     return differences
@@ -75,7 +74,7 @@ def test_parity_with_a_hundred_classes(key):
         torch.manual_seed(1)
         network.classifier = nn.Linear(24, 100)
     classifier = Classifier(network, NORMALISATION, 100)
-    assert_equal(key, classifier, tiny_images(classifier=classifier), few_steps(key))
+    assert_equal(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
 
 
 @every_attack
@@ -86,7 +85,7 @@ def test_parity_with_a_hundred_classes(key):
 )
 def test_parity_on_constant_networks(key, logits, in_graph):
     images = tiny_images(labels=np.arange(21) % 5)
-    parameters = few_steps(key)
+    parameters = short_parameters(key)
     assert_equal(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
 
 
@@ -97,19 +96,19 @@ def test_parity_with_few_correct_images(key, n_correct):
     predicted = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
     labels = (predicted + 1) % 5
     labels[:n_correct] = predicted[:n_correct]
-    assert_equal(key, tiny_classifier(), tiny_images(labels=labels), few_steps(key))
+    assert_equal(key, tiny_classifier(), tiny_images(labels=labels), short_parameters(key))
 
 
 @every_attack
 def test_parity_with_one_image(key):
-    assert_equal(key, tiny_classifier(), tiny_images(1), few_steps(key))
+    assert_equal(key, tiny_classifier(), tiny_images(1), short_parameters(key))
 
 
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
 @pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_parity_with_restarts(key, restarts):
     parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
-    assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True)
+    assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True)
 
 
 # After 3 steps, an image that was fooled is classified correctly again: its last misclassified iterate is returned.
@@ -118,7 +117,7 @@ def test_parity_of_apgd_with_few_iterations(steps):
     assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
-# restarts=2 also checks the first restart, so restarts=1 runs only in the slow suite.
+# With 2 restarts the first restart is tested too, so a single restart is tested only in the slow suite.
 two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
 APGD_VARIANTS = {
@@ -135,7 +134,9 @@ APGD_VARIANTS = {
 @two_restarts
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 
@@ -143,7 +144,9 @@ def test_parity_of_apgd_variants(key, restarts):
 @two_restarts
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 
@@ -154,13 +157,15 @@ FAB_VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("ball", list(FAB_VARIANTS))
+@pytest.mark.parametrize("norm_suffix", list(FAB_VARIANTS))
 @pytest.mark.parametrize(("key", "changes"), [("aa_fab", {"restarts": 2}), ("aa_fab-t", {"targets": 9})])
 @pytest.mark.each_value
-def test_parity_of_fab_variants(key, changes, ball):
-    key += ball
-    parameters = TASKS[key].parameters(**FAB_VARIANTS[ball], steps=6, **changes)
-    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+def test_parity_of_fab_variants(key, changes, norm_suffix):
+    key += norm_suffix
+    parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, **changes)
+    differences = list(
+        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+    )
     assert differences[0].changed < differences[-1].changed
 
 
@@ -218,8 +223,8 @@ def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_equal("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
-def test_replayed_draws_reject_restarts_of_several_strengths():
-    draws = ReplayedDraws(0)
-    draws.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
+def test_replayed_random_numbers_reject_restarts_of_several_strengths():
+    random_numbers = ReplayedDraws(0)
+    random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):
-        draws.uniforms(1, np.array([0, 1]), (3, 2, 2))
+        random_numbers.uniforms(1, np.array([0, 1]), (3, 2, 2))

@@ -42,16 +42,16 @@ class SmoothNetwork(nn.Module):
         return self.classifier(self.stem(pixels).flatten(1))
 
 
-def measured(key, image_set, classifier=None, *, seed=0, **parameters):
-    row = find_task(key)
+def measure(key, image_set, classifier=None, *, seed=0, **parameters):
+    task = find_task(key)
     parameters = {"tolerance": 1e-4} | parameters
     context = dataclasses.replace(tiny_context(key, classifier), seed=seed)
-    values = row.load("fused")(context, row.parameters(**parameters), request_of(image_set, (0.0,)))
+    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
     return {name: float(value) for name, value in values.items()}
 
 
-def exact_weights(network, images, classifier):
-    """Return the largest eigenvalue of the dense matrix, in float64."""
+def exact_eigenvalue_of_weights(network, images, classifier):
+    """Return the largest eigenvalue of the dense Hessian, in float64."""
     network = network.double().eval()
     pixels = ((torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std).double()
     labels = torch.from_numpy(images.labels)
@@ -63,14 +63,17 @@ def exact_weights(network, images, classifier):
 
     blocks = torch.autograd.functional.hessian(loss, weights)
     sizes = [weight.numel() for weight in weights]
-    rows = [torch.cat([block.reshape(n, -1) for block in row], dim=1) for n, row in zip(sizes, blocks, strict=True)]
+    rows = [
+        torch.cat([block.reshape(n, -1) for block in block_row], dim=1)
+        for n, block_row in zip(sizes, blocks, strict=True)
+    ]
     return float(torch.linalg.eigvalsh(torch.cat(rows))[-1])
 
 
 def test_hessian_weights_matches_dense_matrix():
     images, network = tiny_images(12), SmoothNetwork()
-    result = measured("hessian_weights", images, tiny_classifier(network), images=12, batch=4)
-    expected = exact_weights(SmoothNetwork(), images, tiny_classifier(network))
+    result = measure("hessian_weights", images, tiny_classifier(network), images=12, batch=4)
+    expected = exact_eigenvalue_of_weights(SmoothNetwork(), images, tiny_classifier(network))
     assert expected > 0.1
     assert result["largest"] == pytest.approx(expected, rel=1e-4)
     assert result["largest_summed"] == 3 * result["largest"]
@@ -89,7 +92,7 @@ def test_hessian_input_matches_dense_matrices(space):
         for n, x in enumerate(inputs)
     ]
     expected = torch.linalg.eigvalsh(torch.stack(matrices).reshape(-1, 192, 192).double())[:, -1]
-    result = measured("hessian_input", images, classifier, input=space)
+    result = measure("hessian_input", images, classifier, input=space)
     assert result["largest"] == pytest.approx(float(expected.mean()), rel=1e-4)
     assert result["largest_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
 
@@ -97,12 +100,12 @@ def test_hessian_input_matches_dense_matrices(space):
 @pytest.mark.parametrize("key", ["hessian_weights", "hessian_input"])
 def test_result_does_not_depend_on_batches_and_starts(key):
     images, classifier = tiny_images(4), tiny_classifier(SmoothNetwork())
-    whole = measured(key, images, classifier)
-    assert measured(key, images, tiny_classifier(SmoothNetwork(), micro_batch=3)) == pytest.approx(whole, rel=1e-4)
-    other = measured(key, images, classifier, seed=1)
-    assert other == pytest.approx(whole, rel=1e-4)
-    assert other != whole
-    assert measured(key, images, classifier) == whole
+    expected = measure(key, images, classifier)
+    assert measure(key, images, tiny_classifier(SmoothNetwork(), micro_batch=3)) == pytest.approx(expected, rel=1e-4)
+    with_other_start = measure(key, images, classifier, seed=1)
+    assert with_other_start == pytest.approx(expected, rel=1e-4)
+    assert with_other_start != expected
+    assert measure(key, images, classifier) == expected
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
@@ -110,10 +113,10 @@ def test_hessians_of_constant_networks(in_graph):
     """The Hessian of the loss with respect to constant logits is diag(p) - pp'."""
     classifier = tiny_classifier(PathlessNetwork([1.0, 0.0, 0.5, 0.0, -1.0], in_graph=in_graph))
     images = tiny_images(5, classifier=classifier)
-    assert measured("hessian_input", images, classifier) == {"largest": 0.0, "largest_sd": 0.0}
+    assert measure("hessian_input", images, classifier) == {"largest": 0.0, "largest_sd": 0.0}
     probabilities = classifier.network.logits.double().softmax(dim=0)
     expected = torch.linalg.eigvalsh(probabilities.diag() - torch.outer(probabilities, probabilities))[-1]
-    result = measured("hessian_weights", images, classifier)
+    result = measure("hessian_weights", images, classifier)
     assert result["largest"] == result["largest_summed"] == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -128,9 +131,9 @@ def eigenvalues_of(*matrices, steps=50, tolerance=1e-6, seed=0):
 
 
 def test_lanczos_supports_operators_of_different_rank():
-    """Operators of low rank, negative ones and zero do not affect the others."""
-    random = np.random.default_rng(1).normal(size=(30, 30))
-    symmetric = random + random.T
+    """Operators that are zero, negative or of low rank do not affect the results of other operators."""
+    matrix = np.random.default_rng(1).normal(size=(30, 30))
+    symmetric = matrix + matrix.T
     rank_one = np.zeros((30, 30))
     rank_one[2, 2] = 5.0
     result = eigenvalues_of(symmetric, rank_one, -np.eye(30) - rank_one, np.zeros((30, 30)), -np.eye(30))
@@ -153,7 +156,7 @@ def test_hessians_reject_nan_weights():
     network.classifier.weight.data[0, 0] = torch.nan
     for key in ("hessian_weights", "hessian_input"):
         with pytest.raises(EvaluationError, match=f"failed for {key}: expected finite"):
-            measured(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
+            measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
 
 
 def test_parameters_require_equal_batches():
@@ -165,24 +168,24 @@ def test_parameters_require_equal_batches():
 # --- independent libraries, skipped if not installed ------------------------------------------------------------------
 
 
-def largest_by_curvlinops(network, data):
+def curvlinops_eigenvalue(network, data):
     curvlinops = pytest.importorskip("curvlinops")
     operator = curvlinops.HessianLinearOperator(network, nn.CrossEntropyLoss(), list(network.parameters()), data)
     return float(scipy.sparse.linalg.eigsh(operator.to_scipy(), k=1, which="LA", return_eigenvectors=False)[0])
 
 
-def largest_by_hessian_eigenthings(network, data):
+def hessian_eigenthings_eigenvalue(network, data):
     library = pytest.importorskip("hessian_eigenthings")
     operator = library.HessianOperator(network, data, library.supervised_loss(nn.CrossEntropyLoss()))
     return float(library.lanczos(operator, k=1, which="LA", seed=0, max_iter=50).eigenvalues[0])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("largest", [largest_by_curvlinops, largest_by_hessian_eigenthings])
-def test_hessian_weights_matches_libraries(largest):
+@pytest.mark.parametrize("library_eigenvalue", [curvlinops_eigenvalue, hessian_eigenthings_eigenvalue])
+def test_hessian_weights_matches_libraries(library_eigenvalue):
     images, network = tiny_images(12), SmoothNetwork()
-    result = measured("hessian_weights", images, tiny_classifier(network), images=12)["largest"]
+    result = measure("hessian_weights", images, tiny_classifier(network), images=12)["largest"]
     classifier = tiny_classifier()
     inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
-    expected = largest(SmoothNetwork().eval(), [(inputs, torch.from_numpy(images.labels))])
+    expected = library_eigenvalue(SmoothNetwork().eval(), [(inputs, torch.from_numpy(images.labels))])
     assert result == pytest.approx(expected, rel=1e-4)

@@ -20,7 +20,7 @@ from tests.support.tiny_networks import (
 MEASURE = find_task("input_gradient").load("fused")
 
 
-def measured(images, classifier, batch_size=8):
+def measure(images, classifier, batch_size=8):
     context = tiny_context("input_gradient", classifier, batch_size=batch_size)
     request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
     return {name: float(value) for name, value in MEASURE(context, InputGradientParameters(), request).items()}
@@ -32,11 +32,11 @@ def test_norm_matches_autograd(batch_size):
     pixels = (torch.from_numpy(images.images) / 255).requires_grad_()
     functional.cross_entropy(classifier(pixels), torch.from_numpy(images.labels), reduction="sum").backward()
     expected = float(pixels.grad.double().flatten(1).norm(dim=1).mean())
-    assert measured(images, classifier, batch_size) == {"norm": pytest.approx(expected, rel=1e-6), "zero_share": 0.0}
+    assert measure(images, classifier, batch_size) == {"norm": pytest.approx(expected, rel=1e-6), "zero_share": 0.0}
 
 
 class _SaturatedNetwork(nn.Module):
-    """Logits of a tiny network, so large on bright images that their softmax is 1 and 0 in float32."""
+    """A tiny network whose logits are so large on bright images that their softmax is 1 and 0 in float32."""
 
     def __init__(self):
         super().__init__()
@@ -52,14 +52,14 @@ def test_zero_share_counts_saturated_images():
     labels = classifier.logits(torch.from_numpy(images.images) / 255).argmax(dim=1)
     means = classifier.mean.mean()
     assert 0 <= float(means) <= 1
-    correct = tiny_images(8, labels=labels.tolist())
-    inputs = (torch.from_numpy(correct.images) / 255 - classifier.mean) / classifier.std
-    bright = float((inputs.mean(dim=(1, 2, 3)) > 0).double().mean())
-    assert 0 < bright < 1
-    assert measured(correct, classifier)["zero_share"] == bright
+    correct_images = tiny_images(8, labels=labels.tolist())
+    inputs = (torch.from_numpy(correct_images.images) / 255 - classifier.mean) / classifier.std
+    bright_fraction = float((inputs.mean(dim=(1, 2, 3)) > 0).double().mean())
+    assert 0 < bright_fraction < 1
+    assert measure(correct_images, classifier)["zero_share"] == bright_fraction
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
 def test_input_gradient_of_constant_networks_is_zero(in_graph):
     classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
-    assert measured(tiny_images(5, classifier=classifier), classifier) == {"norm": 0.0, "zero_share": 1.0}
+    assert measure(tiny_images(5, classifier=classifier), classifier) == {"norm": 0.0, "zero_share": 1.0}

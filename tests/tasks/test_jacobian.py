@@ -53,9 +53,9 @@ def test_projections_are_unbiased():
     standard_error = estimates.std() / np.sqrt(len(estimates))
     assert 0 < standard_error < 0.2 * exact
     assert abs(estimates.mean() - exact) < 4 * standard_error
-    # More projections with the same seed are closer to the exact norm.
-    many = squared_norm(images, classifier, projections=400)["squared_norm"]
-    assert many == pytest.approx(exact, rel=0.2)
+    # An estimate from more projections with the same seed is closer to the exact norm.
+    precise_estimate = squared_norm(images, classifier, projections=400)["squared_norm"]
+    assert precise_estimate == pytest.approx(exact, rel=0.2)
 
 
 def test_projection_is_exact_for_one_class():
@@ -83,21 +83,23 @@ def test_jacobian_of_constant_networks_is_zero(projections, in_graph):
 @pytest.mark.parametrize("projections", ["exact", 2])
 def test_result_does_not_depend_on_batches(projections):
     images, classifier = tiny_images(21), tiny_classifier()
-    whole = squared_norm(images, classifier, batch_size=21, projections=projections)
+    expected = squared_norm(images, classifier, batch_size=21, projections=projections)
     for batch_size in (1, 4, 20):
         assert squared_norm(images, classifier, batch_size=batch_size, projections=projections) == pytest.approx(
-            whole, rel=1e-5
+            expected, rel=1e-5
         )
 
 
 def test_directions_do_not_depend_on_other_images():
-    """The directions of an image do not depend on the other images."""
+    """The mean over two halves of the images equals the result for all images."""
     images, classifier = tiny_images(8), tiny_classifier()
-    both = squared_norm(images, classifier)["squared_norm"]
+    all_images_norm = squared_norm(images, classifier)["squared_norm"]
     halves = [
         dataclasses.replace(
             images, images=images.images[rows], labels=images.labels[rows], indices=images.indices[rows]
         )
         for rows in (slice(0, 4), slice(4, 8))
     ]
-    assert both == pytest.approx(np.mean([squared_norm(half, classifier)["squared_norm"] for half in halves]), rel=1e-5)
+    assert all_images_norm == pytest.approx(
+        np.mean([squared_norm(half_of_images, classifier)["squared_norm"] for half_of_images in halves]), rel=1e-5
+    )

@@ -21,9 +21,9 @@ def test_expand_keys_replaces_groups_in_place() -> None:
     assert expand_keys(["corruptions", "mine"], {"pgd"}) == ("corruptions", "mine")
 
 
-@pytest.mark.parametrize("row", TASKS.values(), ids=lambda row: row.key)
-def test_closest_key_recognises_labels_of_figures(row) -> None:
-    assert closest_key(row.label, TASKS) == f" Did you mean {row.key!r}?"
+@pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)
+def test_closest_key_recognises_labels_of_figures(task) -> None:
+    assert closest_key(task.label, TASKS) == f" Did you mean {task.key!r}?"
 
 
 def test_expand_keys_knows_autoattack_and_paper_keys() -> None:
@@ -61,14 +61,14 @@ def test_evaluate_accepts_parameters_of_group() -> None:
         TinyNetwork(seed=5), images.images[:2], images.labels[:2], keys, normalisation=NORMALISATION, progress=False
     )
     assert {*frame["key"]} == {"clean", *CORRUPTIONS}
-    by_key = frame.groupby("key")["strength"].apply(list)
-    assert by_key["fog"] == [2, 3]
-    assert by_key["snow"] == [1]
+    strengths_by_key = frame.groupby("key")["strength"].apply(list)
+    assert strengths_by_key["fog"] == [2, 3]
+    assert strengths_by_key["snow"] == [1]
 
 
 def test_metrics_expand_group_to_corruptions_of_dataset(tmp_path: Path) -> None:
     export(tmp_path, make_plan([0, 1, 2], ("clean", "fog", "snow", "pgd")), formats=("json",))
-    data = RobustnessDataset(tmp_path)
-    by_group, by_name = data.metrics(keys=["corruptions"]), data.metrics(keys=["fog", "snow"])
+    dataset = RobustnessDataset(tmp_path)
+    by_group, by_name = dataset.metrics(keys=["corruptions"]), dataset.metrics(keys=["fog", "snow"])
     assert by_group.to_payload() == by_name.to_payload()
     assert by_group.to_payload()["metrics"]

@@ -18,9 +18,16 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 def gradient_image(size: int = SIZE) -> NDArray[np.uint8]:
     """Return a smooth image with some texture: (1, size, size, 3)."""
-    down, right = np.mgrid[:size, :size] / size
-    texture = 20 * np.sin(60 * down * right)
-    pixels = np.stack([200 * down + texture + 20, 180 * right + 30, 100 * (down + right) - texture + 20], axis=-1)
+    row_position, column_position = np.mgrid[:size, :size] / size
+    texture = 20 * np.sin(60 * row_position * column_position)
+    pixels = np.stack(
+        [
+            200 * row_position + texture + 20,
+            180 * column_position + 30,
+            100 * (row_position + column_position) - texture + 20,
+        ],
+        axis=-1,
+    )
     return np.clip(pixels, 0, 255).astype(np.uint8)[None]
 
 
@@ -34,21 +41,22 @@ def corrupted(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, index: 
 
 @pytest.mark.parametrize("key", CORRUPTIONS)
 def test_corruption_supports_large_images(key: str) -> None:
-    first, last = corrupted(key, 1), corrupted(key, 5)
-    assert first.shape == last.shape == (SIZE, SIZE, 3)
-    changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (first, last)]
+    weakest, strongest = corrupted(key, 1), corrupted(key, 5)
+    assert weakest.shape == strongest.shape == (SIZE, SIZE, 3)
+    changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (weakest, strongest)]
     assert changes[0] > 0.5
-    assert changes[0] < changes[1] or key in {"elastic_transform", "frost"}  # these get weaker towards the end
+    # elastic_transform and frost are weaker at the highest severities.
+    assert changes[0] < changes[1] or key in {"elastic_transform", "frost"}
 
 
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.08, 0.12, 0.18, 0.26, 0.38), strict=True)])
 def test_gaussian_noise_has_published_scale(severity: int, scale: float) -> None:
     grey = np.full((1, SIZE, SIZE, 3), 128, np.uint8)
     noise = corrupted("gaussian_noise", severity, grey) / 255.0 - 128 / 255
-    inside = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
-    # The noise is clipped at black and white, so compare a quantile inside of the range.
+    is_unclipped = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
+    # The noise is clipped at black and white, so compare a quantile that clipping does not affect.
     assert np.quantile(np.abs(noise), 0.5) == pytest.approx(0.6745 * scale, abs=0.004)
-    assert inside.mean() > 0.7
+    assert is_unclipped.mean() > 0.7
 
 
 @pytest.mark.parametrize(("severity", "factor"), [*zip(SEVERITIES, (0.4, 0.3, 0.2, 0.1, 0.05), strict=True)])
@@ -71,7 +79,7 @@ def test_pixelate_matches_script(severity: int, scale: float) -> None:
     ("severity", "radius", "smoothing"), [(1, 3, 0.1), (2, 4, 0.5), (3, 6, 0.5), (4, 8, 0.5), (5, 10, 0.5)]
 )
 def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: float) -> None:
-    """The script's disk, smoothed here pixel by pixel with a border that mirrors at the edge pixel."""
+    """Compare with the script's disk, smoothed pixel by pixel with a border that mirrors at the edge pixel's centre."""
     reach = 8 if radius <= 8 else radius
     width = 1 if radius <= 8 else 2
     side = 2 * reach + 1
@@ -84,11 +92,11 @@ def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: fl
     expected = np.zeros((side, side))
     for row in range(side):
         for column in range(side):
-            for down in range(-width, width + 1):
-                for right in range(-width, width + 1):
-                    y, x = abs(row + down), abs(column + right)
+            for row_shift in range(-width, width + 1):
+                for column_shift in range(-width, width + 1):
+                    y, x = abs(row + row_shift), abs(column + column_shift)
                     y, x = min(y, 2 * (side - 1) - y), min(x, 2 * (side - 1) - x)
-                    expected[row, column] += taps[down + width] * taps[right + width] * disk[y, x]
+                    expected[row, column] += taps[row_shift + width] * taps[column_shift + width] * disk[y, x]
     kernel = blurs.large_defocus_kernel(*blurs.DEFOCUS_RADII.imagenet[severity - 1], 1.0)
     padding = reach - len(kernel) // 2
     np.testing.assert_allclose(np.pad(kernel, padding), expected, atol=1e-7)
@@ -105,8 +113,8 @@ def test_constants_and_version_change_at_224_pixels() -> None:
     keys = ("brightness", "snow")
     assert corruption_versions(keys, IMAGENET_SIZE - 1) == {"brightness": 1, "snow": 2}
     assert corruption_versions(keys, IMAGENET_SIZE) == {"brightness": 3, "snow": 3}
-    below = corrupted("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
-    at = corrupted("brightness", 1).astype(int) - IMAGE[0]
-    value = IMAGE[0].max(axis=-1) < 200
-    assert at.max(axis=-1)[value].min() >= 24  # .1 of 255, truncated
-    assert below.max() <= 13  # .05
+    small_image_changes = corrupted("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
+    large_image_changes = corrupted("brightness", 1).astype(int) - IMAGE[0]
+    is_unclipped = IMAGE[0].max(axis=-1) < 200
+    assert large_image_changes.max(axis=-1)[is_unclipped].min() >= 24  # .1 of 255, truncated
+    assert small_image_changes.max() <= 13  # .05

@@ -48,9 +48,9 @@ def test_compact_values_match_confusion_matrix() -> None:
 @pytest.mark.parametrize("measurements", [COMPACT, ("confidence", "cm", "predictions")])
 def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
     parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
-    merged, whole = merge_values(parts), measure(measurements)
-    assert merged.keys() == whole.keys()
-    for name, array in whole.items():
+    merged, expected = merge_values(parts), measure(measurements)
+    assert merged.keys() == expected.keys()
+    for name, array in expected.items():
         assert merged[name].dtype == array.dtype
         assert merged[name].tobytes() == array.tobytes(), name
 
@@ -75,5 +75,7 @@ def test_check_values_rejects_damaged_results(name, change, message) -> None:  #
 def test_accumulator_rejects_too_many_classes() -> None:
     with pytest.raises(EvaluationError, match=r"cm of 5,000 classes is too large \(maximum 4,096 classes\)"):
         Accumulator(("cm",), 5000, "cpu", 1)
-    with pytest.raises(EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate on fewer"):
+    with pytest.raises(
+        EvaluationError, match=r"expected up to 32,767 classes, got 70,000\. Evaluate a network with fewer"
+    ):
         Accumulator(("accuracy",), 70_000, "cpu", 1)

@@ -22,7 +22,7 @@ EXACT = {"tolerance": 1e-5}
 
 
 class NormalisedNetwork(nn.Module):
-    """Smooth network with BatchNorm, whose running statistics differ from all batches', and optional dropout."""
+    """A smooth network with dropout and with BatchNorm, whose running statistics differ from those of all batches."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -37,41 +37,42 @@ class NormalisedNetwork(nn.Module):
         return self.classifier(self.stem(pixels).flatten(1))
 
 
-def measured(key, image_set, classifier, **parameters):
-    row = find_task(key)
+def measure(key, image_set, classifier, **parameters):
+    task = find_task(key)
     context = tiny_context(key, classifier)
-    values = row.load("fused")(context, row.parameters(**parameters), request_of(image_set, (0.0,)))
+    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
     return {name: float(value) for name, value in values.items()}
 
 
-def replaced_names(images, classifier):
+def normalised_images(images, classifier):
+    """Return images (N, 3, H, W) float64 after the classifier's normalisation."""
     return ((torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std).double()
 
 
 def batches_of(images, classifier):
     """Return each batch's normalised images (B, 3, H, W) float64 and labels (B,)."""
     labels = torch.from_numpy(images.labels)
-    return list(zip(replaced_names(images, classifier).split(BATCH), labels.split(BATCH), strict=True))
+    return list(zip(normalised_images(images, classifier).split(BATCH), labels.split(BATCH), strict=True))
 
 
 def in_mode(mode):
-    """Return a new network in float64, whose running statistics are those of initialisation."""
+    """Return a new network in float64 with its initial running statistics."""
     return NormalisedNetwork().double().train(mode == "training")
 
 
-def dense_hessian(network, losses_of):
+def dense_hessian(network, loss_of):
     """Return the dense Hessian of a function of the network with respect to its weights."""
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
     def loss(*values):
         state = dict(zip(names, values, strict=True)) | {name: buffer.clone() for name, buffer in buffers.items()}
-        return losses_of(lambda x: torch.func.functional_call(network, state, (x,)))
+        return loss_of(lambda x: torch.func.functional_call(network, state, (x,)))
 
     blocks = torch.autograd.functional.hessian(loss, weights)
     rows = [
-        torch.cat([block.reshape(weight.numel(), -1) for block in row], dim=1)
-        for weight, row in zip(weights, blocks, strict=True)
+        torch.cat([block.reshape(weight.numel(), -1) for block in block_row], dim=1)
+        for weight, block_row in zip(weights, blocks, strict=True)
     ]
     return torch.cat(rows)
 
@@ -81,15 +82,15 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     batches = batches_of(images, classifier)
     columns = ["largest", "largest_summed", "batch_largest", "batch_largest_sd"]
-    result = measured("hessian_weights", images, classifier, **TRAINING | EXACT | {"mode": mode, "columns": columns})
+    result = measure("hessian_weights", images, classifier, **TRAINING | EXACT | {"mode": mode, "columns": columns})
     hessians = [
         dense_hessian(in_mode(mode), lambda call, x=x, y=y: functional.cross_entropy(call(x), y)) for x, y in batches
     ]
     eigenvalues = np.array([float(torch.linalg.eigvalsh(hessian)[-1]) for hessian in hessians])
-    whole = float(torch.linalg.eigvalsh(torch.stack(hessians).mean(dim=0))[-1])
+    expected_largest = float(torch.linalg.eigvalsh(torch.stack(hessians).mean(dim=0))[-1])
     assert result["batch_largest"] == pytest.approx(eigenvalues.mean(), rel=1e-4)
     assert result["batch_largest_sd"] == pytest.approx(eigenvalues.std(), rel=1e-3)
-    assert result["largest"] == pytest.approx(whole, rel=1e-4)
+    assert result["largest"] == pytest.approx(expected_largest, rel=1e-4)
     assert result["largest_summed"] == 3 * result["largest"]
     assert result["batch_largest"] > 1.01 * result["largest"]  # Jensen's inequality: the two columns differ
 
@@ -97,12 +98,12 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
 @pytest.mark.parametrize("space", ["normalised", "pixels"])
 def test_batch_eigenvalues_of_input_match_dense_hessians(space):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measured("hessian_input", images, classifier, input=space, **TRAINING, **EXACT)
+    result = measure("hessian_input", images, classifier, input=space, **TRAINING, **EXACT)
     scale = classifier.std.double() if space == "normalised" else torch.ones(())
     expected = []
     for x, y in batches_of(images, classifier):
         network = in_mode("training")
-        pixels = x * scale  # the derivative with respect to x = pixels / std + constant is that for pixels, scaled
+        pixels = x * scale  # x = pixels / std + constant, so derivatives differ by the factor std
         factor = torch.ones(()) if space == "normalised" else 1 / classifier.std.double()
 
         def loss(z, x=x, y=y, network=network, factor=factor):
@@ -118,7 +119,7 @@ def test_batch_eigenvalues_of_input_match_dense_hessians(space):
 def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     fields = {"batch": BATCH, "images": N_IMAGES} | EXACT
-    result = measured("hessian_input", images, classifier, columns=["batch_largest", "largest"], **fields)
+    result = measure("hessian_input", images, classifier, columns=["batch_largest", "largest"], **fields)
     network = in_mode("evaluation")
     largest = [
         float(
@@ -128,23 +129,23 @@ def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
                 ).reshape(x.numel(), -1)
             )[-1]
         )
-        for x, y in zip(replaced_names(images, classifier), torch.from_numpy(images.labels), strict=True)
+        for x, y in zip(normalised_images(images, classifier), torch.from_numpy(images.labels), strict=True)
     ]
     assert result["batch_largest"] == pytest.approx(np.reshape(largest, (-1, BATCH)).max(axis=1).mean(), rel=1e-4)
     assert result["largest"] == pytest.approx(np.mean(largest), rel=1e-4)
 
 
 def squares_from_loop(images, classifier, network, projections):
-    """Return squared norms from a plain loop in training mode, with running statistics restored afterwards."""
+    """Return squared norms from a simple loop in training mode, which restores running statistics at its end."""
     state = copy.deepcopy(network.state_dict())
     network.train()
     squares = []
-    draws = CounterDraws(SEED, "jacobian")
-    for batch, normalised in enumerate(replaced_names(images, classifier).float().split(BATCH)):
+    random_numbers = CounterDraws(SEED, "jacobian")
+    for batch, normalised in enumerate(normalised_images(images, classifier).float().split(BATCH)):
         indices = images.indices[batch * BATCH : (batch + 1) * BATCH]
         total = torch.zeros(len(normalised), dtype=torch.float64)
         for projection in range(projections):
-            directions = functional.normalize(draws.normals(projection, indices, N_CLASSES), dim=1)
+            directions = functional.normalize(random_numbers.normals(projection, indices, N_CLASSES), dim=1)
             x = normalised.clone().requires_grad_()
             (gradient,) = torch.autograd.grad((network(x) * directions).sum(), [x])
             total += gradient.double().flatten(1).square().sum(dim=1)
@@ -158,29 +159,29 @@ def squares_from_loop(images, classifier, network, projections):
 def test_jacobian_matches_plain_loop_in_training_mode(projections):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     columns = ["squared_norm", "squared_norm_sd", "norm"]
-    result = measured("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING)
+    result = measure("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING)
     squares = squares_from_loop(images, classifier, NormalisedNetwork(), projections)
     expected = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     assert result == pytest.approx(expected, rel=1e-5)
-    evaluation = measured("jacobian", images, classifier, projections=projections)
+    evaluation = measure("jacobian", images, classifier, projections=projections)
     assert evaluation["squared_norm"] != pytest.approx(result["squared_norm"], rel=0.05)
 
 
 def test_projections_estimate_jacobian_of_whole_batch():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(BATCH)
-    result = measured("jacobian", images, classifier, projections=2000, **TRAINING | {"images": BATCH})
+    result = measure("jacobian", images, classifier, projections=2000, **TRAINING | {"images": BATCH})
     ((x, _),) = batches_of(images, classifier)
     jacobian = torch.autograd.functional.jacobian(in_mode("training"), x)
     expected = float(jacobian.square().sum()) / BATCH
     assert result["squared_norm"] == pytest.approx(expected, rel=0.02)
-    without_others = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
-    assert expected > 1.04 * without_others  # images of a batch affect each other's logits
+    own_image_only = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
+    assert expected > 1.04 * own_image_only  # images of a batch affect each other's logits
 
 
 def test_norm_is_mean_of_square_roots():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measured("jacobian", images, classifier, projections="exact", columns=["norm"])
-    network, inputs = in_mode("evaluation"), replaced_names(images, classifier)
+    result = measure("jacobian", images, classifier, projections="exact", columns=["norm"])
+    network, inputs = in_mode("evaluation"), normalised_images(images, classifier)
     norms = [float(torch.autograd.functional.jacobian(network, x[None]).norm()) for x in inputs]
     assert result == {"norm": pytest.approx(np.mean(norms), rel=1e-5)}
 
@@ -189,25 +190,25 @@ def test_norm_is_mean_of_square_roots():
 def test_training_mode_preserves_network_and_is_deterministic(key):
     network, images = NormalisedNetwork(dropout=0.3), tiny_images(N_IMAGES)
     classifier = tiny_classifier(network)
-    before, random_state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
-    result = measured(key, images, classifier, **TRAINING)
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    state_before, random_state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
+    result = measure(key, images, classifier, **TRAINING)
+    assert all(torch.equal(value, state_before[name]) for name, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not any(module.training for module in network.modules())
-    assert measured(key, images, classifier, **TRAINING) == result
-    assert measured(key, images, tiny_classifier(network, micro_batch=3), **TRAINING) == result
+    assert measure(key, images, classifier, **TRAINING) == result
+    assert measure(key, images, tiny_classifier(network, micro_batch=3), **TRAINING) == result
     network.stem[1].running_mean.add_(1.0)
     network.stem[1].running_var.mul_(7.0)
-    assert measured(key, images, classifier, **TRAINING) == result
+    assert measure(key, images, classifier, **TRAINING) == result
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_training_mode_depends_on_batches_and_rejects_unequal_ones(key):
+def test_training_mode_depends_on_batches_and_rejects_unequal_batches(key):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measured(key, images, classifier, **TRAINING)
-    assert measured(key, images, classifier, **TRAINING | {"batch": 6}) != pytest.approx(result, rel=1e-3)
+    result = measure(key, images, classifier, **TRAINING)
+    assert measure(key, images, classifier, **TRAINING | {"batch": 6}) != pytest.approx(result, rel=1e-3)
     with pytest.raises(EvaluationError, match=rf"failed for {key}: 11 images are not a multiple of batch \(4\)"):
-        measured(key, tiny_images(11), classifier, **TRAINING)
+        measure(key, tiny_images(11), classifier, **TRAINING)
 
 
 @pytest.mark.parametrize(
@@ -219,15 +220,15 @@ def test_training_mode_depends_on_batches_and_rejects_unequal_ones(key):
     ],
 )
 def test_identity_of_older_parameters_is_unchanged(key, identity):
-    row = find_task(key)
-    assert row.parameters().identity() == identity
-    default = list(reversed(row.columns))
-    assert row.parameters(mode="evaluation", columns=default).identity() == identity
-    assert row.with_parameters(row.parameters()) is row
-    training = row.parameters(mode="training", columns=["norm"] if key == "jacobian" else ["batch_largest"])
+    task = find_task(key)
+    assert task.parameters().identity() == identity
+    default = list(reversed(task.columns))
+    assert task.parameters(mode="evaluation", columns=default).identity() == identity
+    assert task.with_parameters(task.parameters()) is task
+    training = task.parameters(mode="training", columns=["norm"] if key == "jacobian" else ["batch_largest"])
     added = {"mode": "training", "batch": 256, "columns": list(training.selected_columns)}
     assert training.identity() == identity | added
-    assert row.with_parameters(training).columns == training.selected_columns
+    assert task.with_parameters(training).columns == training.selected_columns
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from robust201.core.errors import EvaluationError
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of
 from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values, row_sum_tolerance
 
-ALL = tuple(MEASUREMENTS)
+ALL_MEASUREMENTS = tuple(MEASUREMENTS)
 
 
 @st.composite
 def logits_and_labels(draw, max_images=40):
-    """Logits and labels of a few images; classes without images or predictions are common."""
+    """Draw logits and labels of a few images, often with classes without images or predictions."""
     n_images = draw(st.integers(1, max_images))
     n_classes = draw(st.sampled_from([2, 3, 10]))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -28,7 +28,7 @@ def logits_and_labels(draw, max_images=40):
     return logits, labels
 
 
-def measure(logits, labels, order=None, batch=1000, measurements=ALL):
+def measure(logits, labels, order=None, batch=1000, measurements=ALL_MEASUREMENTS):
     order = torch.arange(len(labels)) if order is None else order
     accumulator = Accumulator(measurements, logits.shape[1], "cpu", len(labels))
     for positions in order.split(batch):
@@ -73,28 +73,28 @@ def test_values_do_not_depend_on_order_and_batches(sample, seed, batch):
 @given(logits_and_labels(), st.data())
 def test_merged_parts_equal_whole(sample, data):
     logits, labels = sample
-    cuts = data.draw(st.lists(st.integers(1, len(labels)), unique=True, max_size=5).map(sorted))
-    edges = [0, *cuts, len(labels)]
+    boundaries = data.draw(st.lists(st.integers(1, len(labels)), unique=True, max_size=5).map(sorted))
+    edges = [0, *boundaries, len(labels)]
     parts = [
         measure(logits[start:stop], labels[start:stop]) for start, stop in itertools.pairwise(edges) if start < stop
     ]
-    whole = measure(logits, labels)
-    assert_same_bytes(merge_values(parts), whole)
+    expected = measure(logits, labels)
+    assert_same_bytes(merge_values(parts), expected)
     middle = data.draw(st.integers(1, len(parts)))
-    first = [merge_values(parts[:middle])]
-    second = [merge_values(parts[middle:])] if parts[middle:] else []
-    assert_same_bytes(merge_values(first + second), whole)
+    first_half = [merge_values(parts[:middle])]
+    second_half = [merge_values(parts[middle:])] if parts[middle:] else []
+    assert_same_bytes(merge_values(first_half + second_half), expected)
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_maximum_number_of_images_merges_exactly(seed):
-    # Sums near the bound: every image has the same class, which is predicted with any confidence.
-    random = np.random.default_rng(seed)
-    half = MAX_IMAGES // 2
-    sums = random.integers(half * 2**31, half * 2**32, size=2, endpoint=True)
+    # All images have one class, which is predicted with any confidence, so sums are close to their bound.
+    generator = np.random.default_rng(seed)
+    n_part_images = MAX_IMAGES // 2
+    sums = generator.integers(n_part_images * 2**31, n_part_images * 2**32, size=2, endpoint=True)
 
-    def part(total, count):
+    def part_values(total, count):
         mean = np.array([[total / (count * 2.0**32), 1 - total / (count * 2.0**32)], [np.nan, np.nan]])
         return {
             "cm": np.array([[count, 0], [0, 0]], dtype=np.int32),
@@ -102,21 +102,21 @@ def test_maximum_number_of_images_merges_exactly(seed):
             "confidence_label": mean,
         }
 
-    merged = merge_values([part(int(total), half) for total in sums])
+    merged = merge_values([part_values(int(total), n_part_images) for total in sums])
     assert merged["confidence_label"][0, 0] == int(sums.sum()) / (MAX_IMAGES * 2.0**32)
 
 
 def test_confidences_are_rounded_to_nearest_unit():
     logits = torch.randn((200, 7), generator=torch.Generator().manual_seed(2)) * 3
-    for row in logits:
-        values = measure(row[None], torch.tensor([4]), measurements=("confidence",))
-        expected = np.rint(row.softmax(dim=0).double().numpy() * 2.0**32) / 2.0**32
+    for image_logits in logits:
+        values = measure(image_logits[None], torch.tensor([4]), measurements=("confidence",))
+        expected = np.rint(image_logits.softmax(dim=0).double().numpy() * 2.0**32) / 2.0**32
         np.testing.assert_array_equal(values["confidence_label"][4], expected)
 
 
 def test_accumulator_and_merge_reject_too_many_images():
     with pytest.raises(EvaluationError, match="262144"):
-        Accumulator(ALL, 10, "cpu", MAX_IMAGES + 1)
+        Accumulator(ALL_MEASUREMENTS, 10, "cpu", MAX_IMAGES + 1)
     cm = np.array([[MAX_IMAGES // 2 + 1]], dtype=np.int32)
     with pytest.raises(EvaluationError, match="262144"):
         merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
@@ -126,7 +126,7 @@ def test_accumulator_and_merge_reject_too_many_images():
 def test_columns_match_table_and_pass_checks(sample):
     logits, labels = sample
     n_classes = logits.shape[1]
-    for measurements in (ALL, ("accuracy",), ("confidence",), ("predictions", "cm")):
+    for measurements in (ALL_MEASUREMENTS, ("accuracy",), ("confidence",), ("predictions", "cm")):
         values = measure(logits, labels, measurements=measurements)
         assert tuple(values) == columns_of(measurements, n_classes)
         assert {"accuracy", "cm"} <= set(values)
@@ -141,16 +141,16 @@ def test_tied_logits_predict_first_class():
     assert values["predictions"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_finalise_rejects_non_finite_logits(bad):
-    accumulator = Accumulator(ALL, 2, "cpu", 2, name="#3")
-    accumulator.update(torch.arange(2), torch.tensor([[1.0, bad], [0.0, 1.0]]), torch.tensor([0, 1]))
+@pytest.mark.parametrize("logit", [torch.nan, torch.inf, -torch.inf])
+def test_finalise_rejects_non_finite_logits(logit):
+    accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 2, name="#3")
+    accumulator.update(torch.arange(2), torch.tensor([[1.0, logit], [0.0, 1.0]]), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match=r"#3: expected finite logits, got NaN or infinity for 1 of 2 images"):
         accumulator.finalise()
 
 
 def test_finalise_rejects_missing_images():
-    accumulator = Accumulator(ALL, 2, "cpu", 3)
+    accumulator = Accumulator(ALL_MEASUREMENTS, 2, "cpu", 3)
     accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
         accumulator.finalise()
@@ -161,7 +161,7 @@ def _example():
     return measure(torch.randn((30, 3), generator=generator), torch.arange(30) % 2)
 
 
-def _changed(name, index, change):
+def _damaged(name, index, change):
     values = {column: array.copy() for column, array in _example().items()}
     values[name][index] = change(values[name][index])
     return values
@@ -170,19 +170,19 @@ def _changed(name, index, change):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (_changed("accuracy", (), lambda x: x + 1e-12), "accuracy"),
-        (_changed("cm", (0, 0), lambda x: x + 1), "30 images"),
-        (_changed("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
-        (_changed("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
-        (_changed("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
-        (_changed("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
-        (_changed("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
-        (_changed("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
-        (_changed("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
-        (_changed("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
-        (_changed("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
-        (_changed("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
-        (_changed("predictions", 4, lambda _: 200), "predictions as in cm"),
+        (_damaged("accuracy", (), lambda x: x + 1e-12), "accuracy"),
+        (_damaged("cm", (0, 0), lambda x: x + 1), "30 images"),
+        (_damaged("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
+        (_damaged("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
+        (_damaged("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
+        (_damaged("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
+        (_damaged("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
+        (_damaged("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
+        (_damaged("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
+        (_damaged("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
+        (_damaged("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
+        (_damaged("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
+        (_damaged("predictions", 4, lambda _: 200), "predictions as in cm"),
         ({**_example(), "cm": _example()["cm"].astype(np.int64)}, "int32"),
         ({**_example(), "predictions": _example()["predictions"][1:]}, r"\(30,\)"),
         ({**_example(), "loss": np.array(1.0)}, "loss"),

@@ -10,18 +10,18 @@ from robust201.tasks import ENGINES, TASKS
 from robust201.tasks.evaluate import evaluate_part
 from tests.support.tiny_networks import TinyNetwork, part_of, tiny_classifier, tiny_context, tiny_images
 
-MEASURES = [key for key, row in TASKS.items() if row.kind == "measure"]
+MEASURES = [key for key, task in TASKS.items() if task.kind == "measure"]
 
 
 def values_of(key, *, engine="fused", batch_size=8, classifier=None):
     """Return the columns of every strength, evaluated as in a sweep."""
     images = tiny_images()
-    row = TASKS[key]
-    parameters = row.parameters()
-    part = part_of(row, parameters, images)
+    task = TASKS[key]
+    parameters = task.parameters()
+    part = part_of(task, parameters, images)
     context = tiny_context(key, classifier or tiny_classifier(), batch_size=batch_size)
     context = dataclasses.replace(context, engine=engine)
-    results = evaluate_part(context, row, parameters, part, images, ("accuracy",), provenance={})
+    results = evaluate_part(context, task, parameters, part, images, ("accuracy",), provenance={})
     return {result.strength: result.values for result in results}
 
 
@@ -37,24 +37,24 @@ def test_measure_returns_declared_columns_per_strength(key, engine):
 
 @pytest.mark.parametrize("key", MEASURES)
 def test_batches_affect_only_rounding(key):
-    whole, pieces = values_of(key, batch_size=32), values_of(key, batch_size=4)
-    for strength, columns in whole.items():
+    expected, small_batch_values = values_of(key, batch_size=32), values_of(key, batch_size=4)
+    for strength, columns in expected.items():
         for name, value in columns.items():
-            np.testing.assert_allclose(pieces[strength][name], value, rtol=1e-5)
+            np.testing.assert_allclose(small_batch_values[strength][name], value, rtol=1e-5)
 
 
 @pytest.mark.parametrize("key", MEASURES)
 def test_measure_does_not_depend_on_or_change_global_state(key):
     classifier = tiny_classifier(TinyNetwork())
-    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
-    first = values_of(key, classifier=classifier)
+    state_before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+    first_values = values_of(key, classifier=classifier)
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002 - the global state that a library might use
     state = torch.get_rng_state()
-    second = values_of(key, classifier=classifier)
+    second_values = values_of(key, classifier=classifier)
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(classifier.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(torch.equal(classifier.state_dict()[name], tensor) for name, tensor in state_before.items())
     assert not any(parameter.requires_grad or parameter.grad is not None for parameter in classifier.parameters())
-    assert first.keys() == second.keys()
-    for strength, columns in first.items():
-        assert all(np.array_equal(columns[name], second[strength][name]) for name in columns)
+    assert first_values.keys() == second_values.keys()
+    for strength, columns in first_values.items():
+        assert all(np.array_equal(columns[name], second_values[strength][name]) for name in columns)

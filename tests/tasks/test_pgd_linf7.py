@@ -1,4 +1,4 @@
-"""Seven steps of PGD in an Linf ball: the variants, compared with a plain loop that stores all iterates."""
+"""Seven steps of PGD in an Linf ball: comparison of its variants with a simple loop that stores all iterates."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from robust201.tasks.attack_kit.context import to_float
 from tests.support.library_parity import fused_images
 from tests.support.tiny_networks import perturb_all, tiny_classifier, tiny_context, tiny_images
 
-ROW = TASKS["pgd_linf7"]
+TASK = TASKS["pgd_linf7"]
 SEED = 5
 EPSILONS = (4 / 255, 16 / 255)
 IMAGES = tiny_images()
@@ -46,11 +46,11 @@ def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
 @pytest.mark.parametrize("label", ["given", "predicted"])
 @pytest.mark.parametrize("iterate", ["last", "best"])
 @pytest.mark.parametrize("random_start", [True, False])
-def test_variants_match_plain_loop(random_start, iterate, label):
+def test_variants_match_simple_loop(random_start, iterate, label):
     variant = {"random_start": random_start, "iterate": iterate, "label": label, "steps": 9}
-    parameters = ROW.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
+    parameters = TASK.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
     images = torch.from_numpy(IMAGES.images)
-    perturbed = fused_images(ROW.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
+    perturbed = fused_images(TASK.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
     iterates = set()
     for epsilon, result in zip(EPSILONS, perturbed, strict=True):
         expected, selected = iterates_from_loop(epsilon, **variant)
@@ -60,7 +60,7 @@ def test_variants_match_plain_loop(random_start, iterate, label):
 
 
 def test_parameters_have_published_defaults_and_identity():
-    parameters = ROW.parameters()
+    parameters = TASK.parameters()
     assert parameters.strengths == (1.0, 2.0, 4.0, 8.0)
     assert parameters.identity() == {
         "steps": 7,
@@ -69,14 +69,14 @@ def test_parameters_have_published_defaults_and_identity():
         "iterate": "last",
         "label": "given",
     }
-    assert ROW.parameters(epsilons=["0.5/255", "8/255"]).strengths == (0.5, 8.0)
+    assert TASK.parameters(epsilons=["0.5/255", "8/255"]).strengths == (0.5, 8.0)
 
 
 @pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
 def test_reference_engine_rejects_predicted_label_with_random_start(key):
-    row = TASKS[key]
-    parameters = row.parameters(label="predicted", random_start=True)
-    assert parameters.refusal("fused") is None
-    assert row.parameters(label="predicted").refusal("reference") is None
+    task = TASKS[key]
+    parameters = task.parameters(label="predicted", random_start=True)
+    assert parameters.unsupported_engine_reason("fused") is None
+    assert task.parameters(label="predicted").unsupported_engine_reason("reference") is None
     with pytest.raises(ConfigError, match="expected label: given with engine: reference and random_start: true"):
-        perturb_all(row, parameters, IMAGES, tiny_context(key))
+        perturb_all(task, parameters, IMAGES, tiny_context(key))

@@ -1,8 +1,7 @@
 """Images, random numbers and identities do not depend on the processor.
 
-Libraries select kernels by processor, and some of these round differently. Environment variables select kernels
-instead, in a separate process. Hashes of the images are recorded too, so each machine that runs the tests checks its
-own kernels.
+Libraries select kernels by processor, and some kernels round differently. Here environment variables select kernels in
+a separate process. Hashes of the images are recorded too, so each machine that runs the tests checks its own kernels.
 """
 
 import hashlib
@@ -38,7 +37,7 @@ OLD_PROCESSOR = {
     "JSIMD_FORCENONE": "1",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX",
 }
-"""Makes OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute like on a processor without AVX."""
+"""Variables that make OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute as without AVX."""
 
 SINGLE_VARIABLES = [
     *({name: value} for name, value in OLD_PROCESSOR.items()),
@@ -67,8 +66,8 @@ RECORDED_HASHES = {
     "zoom_blur": "7e376bc45bd2a205",
     "snow of noise": "80408dc547255f0e",
 }
-"""Hashes of the images' hashes at all sizes, except for jpeg_compression, whose bytes depend on the version of libjpeg.
-On an older commit, with OpenBLAS's kernels for AVX2, the snow of noise has different pixels."""
+"""Hash over the images' hashes at all sizes, except for jpeg_compression, whose bytes depend on the version of libjpeg.
+An older version of the code computed other pixels for the snow of noise with OpenBLAS's kernels for AVX2."""
 
 
 def hashes_with(variables: Mapping[str, str]) -> dict[str, str]:
@@ -85,15 +84,15 @@ def expected() -> dict[str, str]:
     return hashes(SIZES)
 
 
-def differing(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    assert first.keys() == second.keys()
-    return sorted(name for name in first if first[name] != second[name])
+def differing_names(hashes: Mapping[str, str], other_hashes: Mapping[str, str]) -> list[str]:
+    assert hashes.keys() == other_hashes.keys()
+    return sorted(name for name in hashes if hashes[name] != other_hashes[name])
 
 
 def test_hashes_are_equal_on_old_processor(expected: Mapping[str, str]) -> None:
-    names = differing(expected, hashes_with(OLD_PROCESSOR))
+    names = differing_names(expected, hashes_with(OLD_PROCESSOR))
     assert [name for name in names if not name.startswith("control")] == []
-    # These differ only if the variables have an effect; otherwise the line above would prove nothing.
+    # The controls differ only if the variables have an effect. Otherwise the assertion above would prove nothing.
     assert "control OPENBLAS_CORETYPE" in names
     assert "control ONEDNN_MAX_CPU_ISA" in names
 
@@ -104,7 +103,7 @@ def test_hashes_are_equal_with_each_kernel(expected: Mapping[str, str], variable
     flag = REQUIRED_FLAGS.get(variables.get("OPENBLAS_CORETYPE", ""))
     if flag is not None and flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"the processor lacks {flag}")
-    names = differing(expected, hashes_with(variables))
+    names = differing_names(expected, hashes_with(variables))
     assert [name for name in names if not name.startswith("control")] == []
 
 
@@ -119,7 +118,7 @@ def test_recorded_hashes_cover_all_corruptions() -> None:
 
 
 def test_grey_of_matches_fused_multiply_adds_for_all_colours() -> None:
-    """Double rounding differs from rounding once only if the first result is halfway between two float32 numbers."""
+    """Rounding twice differs from rounding once only if the first result is halfway between two float32 numbers."""
     levels = (np.arange(256) / 255.0).astype(np.float32)
     weights = np.array((0.299, 0.587, 0.114), np.float32).astype(np.float64)
     green, blue = np.meshgrid(levels, levels, indexing="ij")
@@ -128,11 +127,11 @@ def test_grey_of_matches_fused_multiply_adds_for_all_colours() -> None:
         for channel, weight in ((green, weights[1]), (blue, weights[2])):
             product = channel.astype(np.float64) * weight
             total = product + grey
-            part = total - product
-            error = (product - (total - part)) + (grey - part)  # exact (Knuth)
+            rounded_product = total - product
+            error = (product - (total - rounded_product)) + (grey - rounded_product)  # exact (Knuth)
             grey = total.astype(np.float32)
-            below = np.nextafter(grey, np.float32(-1)).astype(np.float64)
-            above = np.nextafter(grey, np.float32(2)).astype(np.float64)
-            is_middle = (total == (below + grey) / 2) | (total == (above + grey) / 2)
+            next_below = np.nextafter(grey, np.float32(-1)).astype(np.float64)
+            next_above = np.nextafter(grey, np.float32(2)).astype(np.float64)
+            is_middle = (total == (next_below + grey) / 2) | (total == (next_above + grey) / 2)
             assert not (is_middle & (error != 0)).any()
         assert (grey == grey_of(np.stack((np.full_like(green, red), green, blue), axis=-1))).all()

@@ -48,10 +48,10 @@ class TwoStages(nn.Module):
         return self.linear(maps.mean(dim=(2, 3)))
 
 
-def measured(network, image_set, key="proxies", **parameters):
-    row = find_task(key)
+def measure(network, image_set, key="proxies", **parameters):
+    task = find_task(key)
     context = tiny_context(key, tiny_classifier(network))
-    values = row.load("fused")(context, row.parameters(**parameters), request_of(image_set, (0.0,)))
+    values = task.load("fused")(context, task.parameters(**parameters), request_of(image_set, (0.0,)))
     return {name: float(value) for name, value in values.items()}
 
 
@@ -62,7 +62,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def scores(images):
-    return measured(TwoStages(), images)
+    return measure(TwoStages(), images)
 
 
 def training_batch(images):
@@ -72,44 +72,48 @@ def training_batch(images):
     return TwoStages().train(), inputs, torch.from_numpy(images.labels)
 
 
-NAMES = ("first.weight", "second.weight", "linear.weight")
+LAYER_WEIGHTS = ("first.weight", "second.weight", "linear.weight")
 
 
 def loss_of_weights(images):
     """Return the loss as a function of the layers' weights, and the weights, in float64."""
     network, inputs, labels = training_batch(images)
     network, inputs = network.double(), inputs.double()
-    others = {name: value.detach() for name, value in network.named_parameters()}
+    all_weights = {name: value.detach() for name, value in network.named_parameters()}
 
     def loss(weights):
-        return functional.cross_entropy(torch.func.functional_call(network, others | weights, (inputs,)), labels)
+        return functional.cross_entropy(torch.func.functional_call(network, all_weights | weights, (inputs,)), labels)
 
-    return loss, {name: others[name] for name in NAMES}
+    return loss, {name: all_weights[name] for name in LAYER_WEIGHTS}
 
 
 def gradient_of(loss, weights):
     gradients = torch.autograd.functional.jacobian(
-        lambda *values: loss(dict(zip(NAMES, values, strict=True))), tuple(weights[name] for name in NAMES)
+        lambda *values: loss(dict(zip(LAYER_WEIGHTS, values, strict=True))),
+        tuple(weights[name] for name in LAYER_WEIGHTS),
     )
-    return dict(zip(NAMES, gradients, strict=True))
+    return dict(zip(LAYER_WEIGHTS, gradients, strict=True))
 
 
 def test_gradient_proxies_match_jacobian(images, scores):
     loss, weights = loss_of_weights(images)
     gradient = gradient_of(loss, weights)
-    products = torch.cat([(weights[name] * gradient[name]).flatten() for name in NAMES])
+    products = torch.cat([(weights[name] * gradient[name]).flatten() for name in LAYER_WEIGHTS])
     assert scores["plain"] == pytest.approx(float(products.sum()), rel=1e-4)
     assert scores["snip"] == pytest.approx(float(products.abs().sum()), rel=1e-4)
-    assert scores["grad_norm"] == pytest.approx(sum(float(gradient[name].norm()) for name in NAMES), rel=1e-4)
-    assert scores["l2_norm"] == pytest.approx(sum(float(weights[name].norm()) for name in NAMES), rel=1e-5)
+    assert scores["grad_norm"] == pytest.approx(sum(float(gradient[name].norm()) for name in LAYER_WEIGHTS), rel=1e-4)
+    assert scores["l2_norm"] == pytest.approx(sum(float(weights[name].norm()) for name in LAYER_WEIGHTS), rel=1e-5)
 
 
 def test_grasp_matches_difference_of_gradients(images, scores):
     """-w·Hg, where Hg is the directional derivative of the gradient along itself."""
     loss, weights = loss_of_weights(images)
-    along, step = gradient_of(loss, weights), 1e-6
-    moved = [gradient_of(loss, {name: weights[name] + sign * step * along[name] for name in NAMES}) for sign in (1, -1)]
-    expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in NAMES)
+    direction, step = gradient_of(loss, weights), 1e-6
+    moved = [
+        gradient_of(loss, {name: weights[name] + sign * step * direction[name] for name in LAYER_WEIGHTS})
+        for sign in (1, -1)
+    ]
+    expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in LAYER_WEIGHTS)
     assert scores["grasp"] == pytest.approx(expected, rel=1e-3)
 
 
@@ -135,8 +139,8 @@ def test_fisher_matches_gradients_of_channel_factors(images, scores):
 def jacobians_of(images):
     """Return the gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
     network, inputs, _ = training_batch(images)
-    whole = torch.autograd.functional.jacobian(lambda x: network(x).sum(), inputs)
-    return whole.flatten(1).double().numpy()
+    batch_jacobian = torch.autograd.functional.jacobian(lambda x: network(x).sum(), inputs)
+    return batch_jacobian.flatten(1).double().numpy()
 
 
 def test_jacov_matches_explicit_correlations(images, scores):
@@ -165,10 +169,10 @@ def test_epe_nas_compares_classes_if_there_are_many():
 def test_nwot_matches_explicit_codes(images, scores):
     network, inputs, _ = training_batch(images)
     with torch.no_grad():
-        before = [network.norm(network.first(inputs))]
-        before.append(network.second(before[0].clamp_min(0)))
-        before.append(network.second(before[1].clamp_min(0)))
-    codes = torch.cat([maps.flatten(1) for maps in before], dim=1).numpy() > 0
+        relu_inputs = [network.norm(network.first(inputs))]
+        relu_inputs.append(network.second(relu_inputs[0].clamp_min(0)))
+        relu_inputs.append(network.second(relu_inputs[1].clamp_min(0)))
+    codes = torch.cat([maps.flatten(1) for maps in relu_inputs], dim=1).numpy() > 0
     agreements = [[float((code == other).sum()) for other in codes] for code in codes]
     sign, expected = np.linalg.slogdet(np.array(agreements))
     assert sign == 1
@@ -182,7 +186,7 @@ def test_nwot_supports_equal_images_and_no_relu():
 
 
 def test_synflow_of_linear_chain_is_product_of_weights():
-    """For linear layers, each layer's sum is the whole product of absolute weights."""
+    """For linear layers, the sum of each layer is the product of the absolute weights of all layers."""
 
     class Chain(nn.Module):
         def __init__(self):
@@ -197,36 +201,41 @@ def test_synflow_of_linear_chain_is_product_of_weights():
             return self.layers(pixels)
 
     chain = Chain()
-    first, second, third = (chain.layers[i].weight.detach().double().abs().flatten(1) for i in (0, 3, 5))
-    product = third @ second @ first @ torch.ones(192, dtype=torch.float64)
-    assert measured(chain, tiny_images(4))["synflow"] == pytest.approx(3 * float(product.sum()), rel=1e-9)
+    first_weight, second_weight, third_weight = (
+        chain.layers[i].weight.detach().double().abs().flatten(1) for i in (0, 3, 5)
+    )
+    product = third_weight @ second_weight @ first_weight @ torch.ones(192, dtype=torch.float64)
+    assert measure(chain, tiny_images(4))["synflow"] == pytest.approx(3 * float(product.sum()), rel=1e-9)
 
 
-def test_zen_matches_plain_computation():
-    """Compare with the last map and variances from a plain computation; the score is finite without BatchNorm."""
+def test_zen_matches_explicit_computation():
+    """Compare with an explicit computation of the last map and variances. Without BatchNorm the score is finite."""
     images, context = tiny_images(6), tiny_context("proxies")
     classifier = tiny_classifier(TwoStages())
-    scores = measured(classifier.network, images)["zen"]
+    score = measure(classifier.network, images)["zen"]
     weights = normals(context, "weights", (108 + 144 + 20,))
-    first, second, _ = weights.split([108, 144, 20])
-    before, after = [], []
-    for pixels, maps in (
-        (normals(context, "images", (6, 3, 8, 8)), before),
-        (normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)), after),
+    first_weight, second_weight, _ = weights.split([108, 144, 20])
+    results, perturbed_results = [], []
+    for pixels, result_list in (
+        (normals(context, "images", (6, 3, 8, 8)), results),
+        (
+            normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)),
+            perturbed_results,
+        ),
     ):
-        conv = functional.conv2d(pixels, first.view(4, 3, 3, 3))
+        conv = functional.conv2d(pixels, first_weight.view(4, 3, 3, 3))
         variance = conv.var(dim=(0, 2, 3), correction=0)
         norm = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
         for _ in range(2):
-            norm = functional.conv2d(norm.relu(), second.view(4, 4, 3, 3), padding=1)
-        maps += [norm.relu(), variance.mean()]
-    distance = float((after[0] - before[0]).abs().sum(dim=(1, 2, 3)).mean())
-    assert scores == pytest.approx(np.log(distance) + 0.5 * np.log(float(before[1])), rel=1e-4)
-    plain = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
-    assert np.isfinite(measured(plain, images)["zen"])
+            norm = functional.conv2d(norm.relu(), second_weight.view(4, 4, 3, 3), padding=1)
+        result_list += [norm.relu(), variance.mean()]
+    distance = float((perturbed_results[0] - results[0]).abs().sum(dim=(1, 2, 3)).mean())
+    assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(results[1])), rel=1e-4)
+    network_without_batch_norm = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
+    assert np.isfinite(measure(network_without_batch_norm, images)["zen"])
 
 
-def test_zen_ignores_batch_norm_behind_dead_edges(images):
+def test_zen_ignores_batch_norm_with_constant_input(images):
     class WithDeadBranch(TwoStages):
         def __init__(self):
             super().__init__()
@@ -236,18 +245,18 @@ def test_zen_ignores_batch_norm_behind_dead_edges(images):
             dead = self.third_norm(self.third(pixels * 0)).mean()
             return super().forward(pixels) + dead
 
-    # The weights of layers are weights in order, so those of the other layers do not change.
-    assert measured(WithDeadBranch(), images)["zen"] == pytest.approx(measured(TwoStages(), images)["zen"], rel=1e-6)
+    # Random weights are assigned to layers in order, so the additional layer does not change the other layers' weights.
+    assert measure(WithDeadBranch(), images)["zen"] == pytest.approx(measure(TwoStages(), images)["zen"], rel=1e-6)
 
 
 def test_zen_does_not_depend_on_weights(images, scores):
-    other = TwoStages()
+    scaled_network = TwoStages()
     with torch.no_grad():
-        for weight in other.parameters():
+        for weight in scaled_network.parameters():
             weight.mul_(3)
-    changed = measured(other, images)
-    same = {name for name in PROXIES if changed[name] == scores[name]}
-    assert same == {"zen", "params", "flops"}
+    scaled_scores = measure(scaled_network, images)
+    unchanged_proxies = {name for name in PROXIES if scaled_scores[name] == scores[name]}
+    assert unchanged_proxies == {"zen", "params", "flops"}
 
 
 @pytest.mark.parametrize(("index", "macs", "parameters"), [(0, 15.64737e6, 129_306), (1462, 220.11969e6, 1_531_546)])
@@ -271,8 +280,8 @@ def test_counts_match_nas_bench_201(index, macs, parameters):
 )
 def test_degenerate_networks_have_finite_scores(network):
     images = tiny_images(6, labels=[0, 0, 1, 1, 2, 2])
-    assert all(np.isfinite(value) for value in measured(network, images).values())
-    assert np.isfinite(measured(network, images, "croze")["score"])
+    assert all(np.isfinite(value) for value in measure(network, images).values())
+    assert np.isfinite(measure(network, images, "croze")["score"])
 
 
 def test_observe_counts_relu_calls_of_zoo_networks():
@@ -285,18 +294,20 @@ def test_observe_counts_relu_calls_of_zoo_networks():
 
 
 def test_proxies_use_only_first_images(images):
-    few = dataclasses.replace(images, images=images.images[:4], labels=images.labels[:4], indices=images.indices[:4])
-    assert measured(TinyNetwork(), images, images=4) == measured(TinyNetwork(), few)
+    first_images = dataclasses.replace(
+        images, images=images.images[:4], labels=images.labels[:4], indices=images.indices[:4]
+    )
+    assert measure(TinyNetwork(), images, images=4) == measure(TinyNetwork(), first_images)
 
 
 @pytest.mark.parametrize("key", ["proxies", "croze"])
 def test_proxies_reject_nan_weights(key, images):
     network = TwoStages()
     network.linear.weight.data.fill_(torch.nan)
-    row = find_task(key)
-    parameters = row.parameters()
+    task = find_task(key)
+    parameters = task.parameters()
     results = evaluate_part(
-        tiny_context(key, tiny_classifier(network)), row, parameters, part_of(row, parameters, images), images, (),
+        tiny_context(key, tiny_classifier(network)), task, parameters, part_of(task, parameters, images), images, (),
         provenance={},
     )  # fmt: skip
     with pytest.raises(EvaluationError, match=r"Checking a measure failed for .*to be finite, got nan"):
@@ -313,13 +324,13 @@ def test_croze_matches_numpy():
     classifier = tiny_classifier(network)
     mean, std = classifier.mean.double().numpy(), classifier.std.double().numpy()
     weight, bias = (np.abs(tensor.detach().double().numpy()) for tensor in (network[1].weight, network[1].bias))
-    pixels, hot = images.images / 255, np.eye(N_CLASSES)[images.labels]
+    pixels, one_hot = images.images / 255, np.eye(N_CLASSES)[images.labels]
 
     def logits_and_gradient(images, matrix):
         inputs = ((images - mean) / std).reshape(6, -1)
         logits = inputs @ matrix.T + bias
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        logit_gradient = (exponentials / exponentials.sum(axis=1, keepdims=True) - hot) / 6
+        logit_gradient = (exponentials / exponentials.sum(axis=1, keepdims=True) - one_hot) / 6
         pixel_gradient = (logit_gradient @ matrix).reshape(pixels.shape) / std
         return logits, logit_gradient.T @ inputs, pixel_gradient
 
@@ -337,4 +348,4 @@ def test_croze_matches_numpy():
         * (1 + cosines(logits, moved_logits)).sum()
         * np.abs(cosines(gradient, moved_gradient)).sum()
     )
-    assert measured(network, images, "croze")["score"] == pytest.approx(expected, rel=1e-6)
+    assert measure(network, images, "croze")["score"] == pytest.approx(expected, rel=1e-6)

@@ -34,7 +34,7 @@ SEED, STEPS, PASSES = 5, 6, 3
 
 
 class NoisyNetwork(nn.Module):
-    """The tiny network with normal noise on its logits; counts all passes and those with a gradient."""
+    """The tiny network with normal noise on its logits. It counts all passes, and passes with a gradient."""
 
     def __init__(self, deviation: float) -> None:
         super().__init__()
@@ -54,8 +54,8 @@ def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: i
     adversary = AutoAttack(classifier, eps=radius, norm=norm, seed=SEED, version="rand")
     assert (adversary.attacks_to_run, adversary.apgd.n_restarts) == (["apgd-ce", "apgd-dlr"], 1)
     adversary.verbose = False
-    shared = {"norm": norm, "eps": radius, "seed": SEED, "logger": adversary.logger, "n_restarts": 1}
-    adversary.apgd = APGDAttack(classifier, n_iter=STEPS, eot_iter=passes, **shared)
+    common_arguments = {"norm": norm, "eps": radius, "seed": SEED, "logger": adversary.logger, "n_restarts": 1}
+    adversary.apgd = APGDAttack(classifier, n_iter=STEPS, eot_iter=passes, **common_arguments)
     with torch.random.fork_rng():
         return adversary.run_standard_evaluation(PIXELS / 255, LABELS, batch_size=12)[0].detach().clamp(0, 1)
 
@@ -83,8 +83,8 @@ def test_defaults_match_library() -> None:
 
 
 def test_number_of_gradients_matches_library() -> None:
-    """On constant logits without noise, which resist, every gradient of both attacks is computed."""
-    counts = {}
+    """Without noise, images resist epsilons this small, so every gradient of both attacks is computed."""
+    n_gradients = {}
     for name in ("fused", "library"):
         network = NoisyNetwork(0.0)
         classifier = Classifier(network, NORMALISATION, N_CLASSES)
@@ -98,8 +98,8 @@ def test_number_of_gradients_matches_library() -> None:
                 IMAGES,
                 context,
             )
-        counts[name] = network.gradients
-    assert counts["fused"] == counts["library"] == 2 * (STEPS + 1) * PASSES
+        n_gradients[name] = network.gradients
+    assert n_gradients["fused"] == n_gradients["library"] == 2 * (STEPS + 1) * PASSES
 
 
 def test_averaged_gradients_are_means_of_independent_passes() -> None:

@@ -12,7 +12,7 @@ from robust201.tasks.perturbations.spatial import source_coordinates, transform
 from tests.support.tiny_networks import CountingNetwork, perturb_all, tiny_classifier, tiny_context, tiny_images
 
 KEYS = ("grid775", "grid135", "grid775_10", "rot30", "rot10")
-SMALLER = {"grid775": {"rotations": 7}, "grid775_10": {"rotations": 4, "translations": 2}}
+SMALL_GRIDS = {"grid775": {"rotations": 7}, "grid775_10": {"rotations": 4, "translations": 2}}
 IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
@@ -26,8 +26,8 @@ def attack(key, engine, *, classifier=None, images=IMAGES, model_batch=None, **c
 
 @pytest.mark.parametrize("key", KEYS)
 def test_fused_spatial_attack_matches_foolbox(key):
-    perturbed = attack(key, "fused", **SMALLER.get(key, {}))
-    expected = attack(key, "reference", **SMALLER.get(key, {}))
+    perturbed = attack(key, "fused", **SMALL_GRIDS.get(key, {}))
+    expected = attack(key, "reference", **SMALL_GRIDS.get(key, {}))
     assert torch.equal(perturbed, expected)
     changed = (perturbed != CLEAN).flatten(1).any(dim=1)
     assert 0 < int(changed.sum()) < len(CLEAN)
@@ -42,13 +42,13 @@ def test_result_does_not_depend_on_model_batch(model_batch):
     correct = torch.stack([classifier.logits(images).argmax(dim=1) == LABELS for images in transformed])
     expected = CLEAN.clone()
     for image in range(len(CLEAN)):
-        wrong = (~correct[:, image]).nonzero().flatten()
-        if len(wrong) and classifier.logits(CLEAN[image : image + 1]).argmax() == LABELS[image]:
-            expected[image] = transformed[wrong[0], image]
+        fooling_points = (~correct[:, image]).nonzero().flatten()
+        if len(fooling_points) and classifier.logits(CLEAN[image : image + 1]).argmax() == LABELS[image]:
+            expected[image] = transformed[fooling_points[0], image]
     network = CountingNetwork(classifier.network)
     perturbed = attack("grid135", "fused", classifier=tiny_classifier(network), model_batch=model_batch)
     assert torch.equal(perturbed, expected)
-    # Fooled images were left out, and the remaining ones fill the batches.
+    # Fooled images are not evaluated again, so there are fewer passes.
     assert network.n_images < 0.8 * 136 * len(CLEAN)
 
 
@@ -70,18 +70,18 @@ def test_grid_has_expected_number_of_points_and_identity():
 
 def test_transform_matches_rot90_and_shifted_arrays():
     quarter = TASKS["rot30"].parameters(rotations=2, max_rotation=90)
-    back, forth = transform(CLEAN, source_coordinates(quarter, 8, 8))
-    torch.testing.assert_close(back, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
-    torch.testing.assert_close(forth, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
+    clockwise, counterclockwise = transform(CLEAN, source_coordinates(quarter, 8, 8))
+    torch.testing.assert_close(clockwise, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(counterclockwise, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
     # The distance between pixel centres is 8/7 of a pixel's width. The second of three angles is 0.
     shifts = TASKS["grid775"].parameters(rotations=3, translations=2, max_translation=8 / 7)
     shifted = transform(CLEAN, source_coordinates(shifts, 8, 8)[4:8])
-    for number, (across, down) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
+    for index, (column_shift, row_shift) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
         expected = torch.zeros_like(CLEAN)
-        rows, columns = (slice(max(0, -step), 8 - max(0, step)) for step in (down, across))
-        from_rows, from_columns = (slice(max(0, step), 8 + min(0, step)) for step in (down, across))
+        rows, columns = (slice(max(0, -shift), 8 - max(0, shift)) for shift in (row_shift, column_shift))
+        from_rows, from_columns = (slice(max(0, shift), 8 + min(0, shift)) for shift in (row_shift, column_shift))
         expected[:, :, rows, columns] = CLEAN[:, :, from_rows, from_columns]
-        torch.testing.assert_close(shifted[number], expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(shifted[index], expected, rtol=0, atol=1e-5)
 
 
 def test_parameters_have_defaults_and_reject_bad_values():
@@ -89,6 +89,6 @@ def test_parameters_have_defaults_and_reject_bad_values():
         assert TASKS[key].parameters().strengths == (0.0,)
         assert TASKS[key].published_key == key
         assert TASKS[key].passes(TASKS[key].parameters(), 10) == TASKS[key].parameters().points + 2
-    for wrong in ({"rotations": 1}, {"translations": 1}, {"max_rotation": 0}, {"max_rotation": 181}):
+    for invalid_fields in ({"rotations": 1}, {"translations": 1}, {"max_rotation": 0}, {"max_rotation": 181}):
         with pytest.raises(ValidationError):
-            TASKS["grid775"].parameters(**wrong)
+            TASKS["grid775"].parameters(**invalid_fields)

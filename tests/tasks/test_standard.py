@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: parity with the library, and comparison of stages with single keys."""
+"""AutoAttack's standard version: parity with the library, and comparison of its stages with the attacks' own keys."""
 
 import dataclasses
 import itertools
@@ -31,8 +31,8 @@ from tests.support.tiny_networks import (
 SEED = 5
 
 
-def ten_classes():
-    """Return the tiny network with ten classes, as required by AutoAttack's nine targets."""
+def ten_class_classifier():
+    """Return the tiny network with ten classes, which AutoAttack's nine targets need."""
     network = TinyNetwork()
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -50,11 +50,11 @@ def ten_classes():
     ],
 )
 def test_standard_matches_library_bitwise(key, radii):
-    classifier = ten_classes()
+    classifier = ten_class_classifier()
     images = tiny_images(10, classifier=classifier)
     parameters = TASKS[key].parameters(**radii, steps=6, queries=20)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, apart=True)
+    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, separate_strengths=True)
     bits = {(difference.image_bits, difference.logit_bits) for difference in differences.values()}
     assert bits == {(0, 0)}
     assert min(difference.changed for difference in differences.values()) > 0
@@ -70,9 +70,11 @@ def outcomes(key, *, images=None, **changes):
 
 
 def test_standard_is_at_least_as_strong_as_first_stage():
-    for whole, first in zip(outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True):
-        assert not (whole & ~first).any()
-        assert whole.sum() <= first.sum()
+    for is_correct, is_correct_after_first in zip(
+        outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True
+    ):
+        assert not (is_correct & ~is_correct_after_first).any()
+        assert is_correct.sum() <= is_correct_after_first.sum()
 
 
 STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")]
@@ -80,61 +82,63 @@ STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")
 
 def stages_of(engine, parameters, images, classifier):
     images = dataclasses.replace(images, n_classes=classifier.n_classes)
-    row = TASKS["aa_standard"]
+    task = TASKS["aa_standard"]
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
-    part = part_of(row, parameters, images)
-    started = []
+    part = part_of(task, parameters, images)
+    started_stages = []
     results = evaluate_part(
         context,
-        row,
+        task,
         parameters,
         part,
         images,
         ("stages",),
         provenance={},
-        on_stage=lambda *stage: started.append(stage),
+        on_stage=lambda *stage: started_stages.append(stage),
     )
-    counts = {result.strength: result.values["stages"].tolist() for result in results}
-    assert started == STAGES
-    return counts
+    counts_by_strength = {result.strength: result.values["stages"].tolist() for result in results}
+    assert started_stages == STAGES
+    return counts_by_strength
 
 
 def test_reference_stages_match_library():
-    classifier = ten_classes()
+    classifier = ten_class_classifier()
     images = tiny_images(8, classifier=classifier)
     parameters = TASKS["aa_standard"].parameters(epsilons_255=(4.0,), steps=3, queries=10)
     pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
-    names = ["apgd-ce", "apgd-t", "fab-t", "square"]
-    resisting = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
-    for number in range(1, 5):
+    attack_names = ["apgd-ce", "apgd-t", "fab-t", "square"]
+    n_resisting = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
+    for n_stages in range(1, 5):
         with torch.random.fork_rng():
             seed = derived_seed(tiny_context("").seed, "aa_standard", 0)
-            adversary = AutoAttack(classifier, attacks=names[:number], eps=4 / 255, seed=seed, version="custom")
-            shared = {"n_iter": 3, "eps": 4 / 255, "seed": seed, "logger": adversary.logger}
-            adversary.apgd = APGDAttack(classifier, **shared)
-            adversary.apgd_targeted = APGDAttack_targeted(classifier, **shared)
+            adversary = AutoAttack(
+                classifier, attacks=attack_names[:n_stages], eps=4 / 255, seed=seed, version="custom"
+            )
+            common_arguments = {"n_iter": 3, "eps": 4 / 255, "seed": seed, "logger": adversary.logger}
+            adversary.apgd = APGDAttack(classifier, **common_arguments)
+            adversary.apgd_targeted = APGDAttack_targeted(classifier, **common_arguments)
             adversary.fab.n_iter = 3
             adversary.square.n_queries = 10
             perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
-        resisting.append(int((classifier.logits(perturbed).argmax(dim=1) == labels).sum()))
-    fooled = [before - after for before, after in itertools.pairwise(resisting)]
-    expected = [len(images) - resisting[0], *fooled, resisting[-1]]
+        n_resisting.append(int((classifier.logits(perturbed).argmax(dim=1) == labels).sum()))
+    n_fooled = [before - after for before, after in itertools.pairwise(n_resisting)]
+    expected = [len(images) - n_resisting[0], *n_fooled, n_resisting[-1]]
     assert stages_of("reference", parameters, images, classifier) == {4.0: expected}
     assert sum(1 for count in expected if count) >= 3
 
 
 def test_fused_first_stage_matches_apgd():
-    classifier = ten_classes()
+    classifier = ten_class_classifier()
     images = tiny_images(12, classifier=classifier)
     parameters = TASKS["aa_standard"].parameters(epsilons_255=(2.0, 4.0), steps=3, queries=10)
     context = dataclasses.replace(tiny_context("aa_apgd-ce", classifier), engine="fused")
-    first = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
-    perturbed = perturb_all(TASKS["aa_apgd-ce"], first, images, context)
+    apgd_parameters = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
+    perturbed = perturb_all(TASKS["aa_apgd-ce"], apgd_parameters, images, context)
     labels = torch.from_numpy(images.labels)
     for strength, stages in stages_of("fused", parameters, images, classifier).items():
-        wrong = int((classifier.logits(perturbed[strength]).argmax(dim=1) != labels).sum())
+        n_misclassified = int((classifier.logits(perturbed[strength]).argmax(dim=1) != labels).sum())
         assert stages[0] == 3
-        assert stages[0] + stages[1] == wrong
+        assert stages[0] + stages[1] == n_misclassified
         assert sum(stages) == len(images)
 
 
@@ -172,9 +176,11 @@ def test_targets_are_limited_to_other_classes():
     # Five classes allow four targets; AutoAttack would fail at the fifth.
     classifier = tiny_classifier()
     for key in ("aa_apgd-t", "aa_fab-t"):
-        row = TASKS[key]
+        task = TASKS[key]
         images = []
         for engine in ("reference", "fused"):
             context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
-            images.append(perturb_all(row, row.parameters(epsilons_255=(1.0,), steps=2), tiny_images(4), context)[1.0])
+            images.append(
+                perturb_all(task, task.parameters(epsilons_255=(1.0,), steps=2), tiny_images(4), context)[1.0]
+            )
         assert all(torch.isfinite(pixels).all() for pixels in images)

@@ -23,26 +23,26 @@ from tests.support.tiny_networks import (
 
 CLASSIFIER = tiny_classifier(UnroundedNetwork())
 IMAGES = tiny_images(classifier=CLASSIFIER)
-RECORDING = [key for key, row in TASKS.items() if row.records_steps]
+RECORDING_KEYS = [key for key, task in TASKS.items() if task.records_steps]
 
 
-def evaluated(key, measurements=("predictions", "steps"), start=0, stop=None, engine="fused", **changes):
+def evaluate_key(key, measurements=("predictions", "steps"), start=0, stop=None, engine="fused", **changes):
     """Return a key's columns by strength."""
-    row = TASKS[key]
+    task = TASKS[key]
     context = dataclasses.replace(tiny_context(key, CLASSIFIER), engine=engine)
-    parameters = small_parameters(row, **changes)
-    part = part_of(row, parameters, IMAGES, start, stop)
-    results = evaluate_part(context, row, parameters, part, IMAGES, measurements, provenance={})
+    parameters = small_parameters(task, **changes)
+    part = part_of(task, parameters, IMAGES, start, stop)
+    results = evaluate_part(context, task, parameters, part, IMAGES, measurements, provenance={})
     return {result.strength: result.values for result in results}
 
 
-def is_wrong(values):
+def is_misclassified(values):
     return values["predictions"] != IMAGES.labels
 
 
-def clean_wrong():
-    (values,) = evaluated("clean", ("predictions",)).values()
-    return is_wrong(values)
+def is_misclassified_clean():
+    (values,) = evaluate_key("clean", ("predictions",)).values()
+    return is_misclassified(values)
 
 
 SEARCHES = [("aa_square", {}), ("aa_square_l2", {}), ("aa_square_l1", {})]
@@ -59,25 +59,27 @@ DESCENTS = [
 @pytest.mark.parametrize(("key", "changes"), SEARCHES)
 def test_steps_of_square_match_attacks_with_fewer_queries(key, changes):
     n_queries = 24
-    for strength, values in evaluated(key, queries=n_queries, **changes).items():
+    for strength, values in evaluate_key(key, queries=n_queries, **changes).items():
         steps = steps_of(values["steps"])
-        np.testing.assert_array_equal(steps == 0, clean_wrong())
+        np.testing.assert_array_equal(steps == 0, is_misclassified_clean())
         for queries in (1, 2, 3, 7, 12, 23, n_queries):
-            fewer = evaluated(key, ("predictions",), queries=queries, **changes)[strength]
-            np.testing.assert_array_equal(steps <= queries, is_wrong(fewer))
+            values_of_fewer_queries = evaluate_key(key, ("predictions",), queries=queries, **changes)[strength]
+            np.testing.assert_array_equal(steps <= queries, is_misclassified(values_of_fewer_queries))
 
 
 @pytest.mark.parametrize(("key", "changes"), DESCENTS)
 def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
     n_steps, changes = 6, {"epsilons_255": (16.0, 64.0)} | changes
-    whole = evaluated(key, steps=n_steps, **changes)
-    fewer = {steps: evaluated(key, ("predictions",), steps=steps, **changes) for steps in range(1, n_steps + 1)}
+    recorded_values = evaluate_key(key, steps=n_steps, **changes)
+    values_by_n_steps = {
+        steps: evaluate_key(key, ("predictions",), steps=steps, **changes) for steps in range(1, n_steps + 1)
+    }
     all_steps = set()
-    for strength, values in whole.items():
+    for strength, values in recorded_values.items():
         expected = np.full(len(IMAGES), np.inf)
-        for steps in reversed(fewer):
-            expected[is_wrong(fewer[steps][strength])] = steps
-        expected[clean_wrong()] = 0
+        for steps in reversed(values_by_n_steps):
+            expected[is_misclassified(values_by_n_steps[steps][strength])] = steps
+        expected[is_misclassified_clean()] = 0
         np.testing.assert_array_equal(steps_of(values["steps"]), expected)
         all_steps |= set(expected)
     assert len(all_steps) > 2  # some clean images, some at later steps, some never
@@ -87,74 +89,77 @@ class TracingModel:
     """A model that records, for every gradient, whether each sample is misclassified there."""
 
     def __init__(self):
-        self.wrong = []
+        self.is_misclassified = []
 
     def logits(self, pixels):
         return CLASSIFIER.logits(pixels)
 
     def loss_and_gradient(self, pixels, labels):
         logits, loss, gradient = CLASSIFIER.loss_and_gradient(pixels, labels)
-        self.wrong.append(logits.argmax(dim=1) != labels)
+        self.is_misclassified.append(logits.argmax(dim=1) != labels)
         return logits, loss, gradient
 
 
 def test_steps_of_apgd_match_traced_iterates():
-    row = TASKS["aa_apgd-ce"]
-    parameters = row.parameters(epsilons_255=(8.0,), steps=9)
+    task = TASKS["aa_apgd-ce"]
+    parameters = task.parameters(epsilons_255=(8.0,), steps=9)
     model = TracingModel()
-    context = dataclasses.replace(tiny_context(row.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
-    part = part_of(row, parameters, IMAGES)
-    (result,) = evaluate_part(context, row, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    traced = torch.stack(model.wrong).numpy()  # starting point and iterates of images that are correct when clean
+    context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
+    part = part_of(task, parameters, IMAGES)
+    (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
+    # The starting points and iterates of images that are correct when clean.
+    traced = torch.stack(model.is_misclassified).numpy()
     assert len(traced) == 10
     expected = np.where(traced.any(axis=0), np.maximum(traced.argmax(axis=0), 1), np.inf)
     steps = steps_of(result.values["steps"])
-    np.testing.assert_array_equal(steps[~clean_wrong()], expected)
-    assert (steps[clean_wrong()] == 0).all()
+    np.testing.assert_array_equal(steps[~is_misclassified_clean()], expected)
+    assert (steps[is_misclassified_clean()] == 0).all()
     assert len(np.unique(expected)) > 2
 
 
-@pytest.mark.parametrize("key", RECORDING)
+@pytest.mark.parametrize("key", RECORDING_KEYS)
 def test_recording_steps_does_not_change_other_columns(key):
-    plain = evaluated(key, ("confidence", "predictions"))
-    for strength, values in evaluated(key, ("confidence", "predictions", "steps")).items():
-        others = {name: array.tobytes() for name, array in values.items() if name != "steps"}
-        assert others == {name: array.tobytes() for name, array in plain[strength].items()}
-        parts = [evaluated(key, ("steps",), *piece)[strength] for piece in ((0, 8), (8, 21))]
+    expected = evaluate_key(key, ("confidence", "predictions"))
+    for strength, values in evaluate_key(key, ("confidence", "predictions", "steps")).items():
+        other_columns = {name: array.tobytes() for name, array in values.items() if name != "steps"}
+        assert other_columns == {name: array.tobytes() for name, array in expected[strength].items()}
+        parts = [evaluate_key(key, ("steps",), *bounds)[strength] for bounds in ((0, 8), (8, 21))]
         assert merge_values(parts)["steps"].tobytes() == values["steps"].tobytes()
 
 
-@pytest.mark.parametrize("key", [key for key in RECORDING if not key.startswith("pgd")])
+@pytest.mark.parametrize("key", [key for key in RECORDING_KEYS if not key.startswith("pgd")])
 def test_steps_match_outcomes_of_attacks_that_return_any_misclassified_image(key):
-    for values in evaluated(key).values():
-        np.testing.assert_array_equal(values["steps"] != NEVER_FOOLED, is_wrong(values))
-        assert (values["steps"][clean_wrong()] == 0).all()
+    for values in evaluate_key(key).values():
+        np.testing.assert_array_equal(values["steps"] != NEVER_FOOLED, is_misclassified(values))
+        assert (values["steps"][is_misclassified_clean()] == 0).all()
 
 
 @pytest.mark.parametrize("key", ["fmn", "fmn_l2", "fmn_l1", "fmn_l0"])
 def test_image_is_fooled_no_later_in_larger_ball(key):
-    steps = [steps_of(values["steps"]) for _, values in sorted(evaluated(key, steps=40).items())]
+    steps = [steps_of(values["steps"]) for _, values in sorted(evaluate_key(key, steps=40).items())]
     assert all((smaller >= larger).all() for smaller, larger in itertools.pairwise(steps))
     assert len(np.unique(np.concatenate(steps))) > 3
 
 
-def test_steps_of_restarts_and_targets_are_counted_on():
-    single = evaluated("aa_square", queries=3)
-    three = evaluated("aa_square", queries=3, restarts=3)
-    targeted = evaluated("aa_apgd-t", steps=4, targets=3)
-    for strength, values in three.items():
-        steps, first = steps_of(values["steps"]), steps_of(single[strength]["steps"])
-        np.testing.assert_array_equal(steps[np.isfinite(first)], first[np.isfinite(first)])
-        later = steps[np.isinf(first) & np.isfinite(steps)]
-        assert ((later > 3) & (later <= 9)).all()
-    finite = np.concatenate([steps_of(values["steps"]) for values in targeted.values()])
+def test_step_numbers_continue_over_restarts_and_targets():
+    values_of_one_run = evaluate_key("aa_square", queries=3)
+    values_of_three_runs = evaluate_key("aa_square", queries=3, restarts=3)
+    targeted_values = evaluate_key("aa_apgd-t", steps=4, targets=3)
+    for strength, values in values_of_three_runs.items():
+        steps, first_run_steps = steps_of(values["steps"]), steps_of(values_of_one_run[strength]["steps"])
+        np.testing.assert_array_equal(
+            steps[np.isfinite(first_run_steps)], first_run_steps[np.isfinite(first_run_steps)]
+        )
+        later_steps = steps[np.isinf(first_run_steps) & np.isfinite(steps)]
+        assert ((later_steps > 3) & (later_steps <= 9)).all()
+    finite = np.concatenate([steps_of(values["steps"]) for values in targeted_values.values()])
     assert finite[np.isfinite(finite)].max() <= 12
 
 
 def test_steps_without_attack_are_0_or_never():
     for key in ("clean", "fog"):
-        for values in evaluated(key).values():
-            np.testing.assert_array_equal(values["steps"], np.where(is_wrong(values), 0, NEVER_FOOLED))
+        for values in evaluate_key(key).values():
+            np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NEVER_FOOLED))
 
 
 @pytest.mark.parametrize(
@@ -168,4 +173,4 @@ def test_steps_without_attack_are_0_or_never():
 )
 def test_unsupported_attacks_reject_steps(key, engine, message):
     with pytest.raises(ConfigError, match=message):
-        evaluated(key, engine=engine)
+        evaluate_key(key, engine=engine)

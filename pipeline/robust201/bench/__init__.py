@@ -1,1 +1,1 @@
-"""Benchmarks: a user's loop over attacks, and a comparison of its time with that of `robust201 run`."""
+"""Benchmarks that compare the time of a user's loop over attacks with that of `robust201 run`."""

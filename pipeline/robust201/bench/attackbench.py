@@ -31,7 +31,7 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
 
     Args:
         key: a minimum-norm attack of the fused engine, such as ``"fmn_l2"``.
-        seed: seed of its random draws.
+        seed: seed of its random numbers.
         parameters: parameters of the attack, such as ``steps=1000``.
 
     Returns:
@@ -42,16 +42,16 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
     Raises:
         ConfigError: the fused engine has no such minimum-norm attack.
     """
-    known = [
-        name for name, row in TASKS.items() if issubclass(row.parameters, MinimumNorm) and "fused" in row.functions
+    known_keys = [
+        name for name, task in TASKS.items() if issubclass(task.parameters, MinimumNorm) and "fused" in task.functions
     ]
-    if key not in known:
+    if key not in known_keys:
         raise ConfigError(
-            f"Making an attack for AttackBench failed for {key!r}: expected one of {', '.join(known)}."
-            f"{closest(str(key), known)}"
+            f"Making an attack for AttackBench failed for {key!r}: expected one of {', '.join(known_keys)}."
+            f"{closest(str(key), known_keys)}"
         )
-    row, attack_parameters = TASKS[key], TASKS[key].parameters(**parameters)
-    attack_job = row.load("fused")
+    task, attack_parameters = TASKS[key], TASKS[key].parameters(**parameters)
+    run_job = task.load("fused")
 
     def attack(
         model: nn.Module,
@@ -62,18 +62,18 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
     ) -> torch.Tensor:
         del targets
         if targeted:
-            raise ConfigError(f"Attacking failed for {key}: it is untargeted. Call it with targeted=False.")
+            raise ConfigError(f"Attacking failed for {key}: the attack is untargeted. Call it with targeted=False.")
         job = AttackJob(
             model=_ModuleAsModel(model),
             batching=Batching(max(1, len(inputs)), max(1, len(inputs))),
-            draws=CounterDraws(seed, key),
+            random_numbers=CounterDraws(seed, key),
             images=_to_8_bit(inputs, key),
             labels=labels,
             indices=np.arange(len(inputs)),
             epsilons=(math.inf,),
         )
         perturbed = inputs.clone()
-        for batch in attack_job(job, attack_parameters):
+        for batch in run_job(job, attack_parameters):
             perturbed[batch.positions] = batch.images
         return perturbed
 
@@ -85,14 +85,13 @@ def _to_8_bit(inputs: torch.Tensor, key: str) -> torch.Tensor:
     pixels = (inputs * 255).round().clamp(0, 255).to(torch.uint8)
     if not torch.allclose(to_float(pixels), inputs, rtol=0, atol=1e-6):
         raise DatasetError(
-            f"Attacking failed for {key}: expected pixels that are multiples of 1/255 in [0, 1]. Round the "
-            "images to 8 bits first."
+            f"Attacking failed for {key}: pixels must be multiples of 1/255 in [0, 1]. Round the images to 8 bits."
         )
     return pixels
 
 
 class _ModuleAsModel:
-    """An unmodified module as a `Model`, since AttackBench's module counts its passes."""
+    """Adapts a module to `Model`. AttackBench's module counts its passes, so it is not compiled or copied."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

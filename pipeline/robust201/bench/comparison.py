@@ -1,7 +1,7 @@
-"""Time the processes of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
+"""Comparison of the time of a user's loop (`user_loop`) with that of `robust201 run`, on the same images and weights.
 
-If other programs run on the machine, CPU time is more reliable than wall time. The start-up time is measured by the
-same commands without attacks, and subtracted.
+If other programs run on the machine, CPU time is more reliable than wall time. The same commands without attacks
+measure the start-up time, which is subtracted.
 """
 
 import json
@@ -23,13 +23,13 @@ from robust201.core.records import Normalisation
 
 LAYOUTS = ("default", "channels_last")
 DATASET = "images"
-"""Name of the images in the sweep."""
+"""Name of the image dataset in the sweep."""
 
 MIN_START_UP_FRACTION = 0.05
 """Attack times below this fraction of the start-up time are dominated by its noise."""
 
 _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_square"}
-"""Keys of the sweep by the loop's names of the attacks."""
+"""Name of an attack in the loop → key in the sweep."""
 
 
 class RunTime(NamedTuple):
@@ -74,7 +74,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Subject:
-    """One network with its images.
+    """A network and the images on which it is attacked.
 
     Attributes:
         name: index in NAS-Bench-201, or a name of the zoo.
@@ -83,7 +83,7 @@ class Subject:
         n_images: N.
         image_size: H and W.
         n_classes: number of classes.
-        normalisation: the normalisation with which the network was trained.
+        normalisation: normalisation of the network's training images.
         channels: channels of the first stage; ignored for the zoo.
         cells: cells per stage; ignored for the zoo.
     """
@@ -111,7 +111,7 @@ class Machine:
     device: str = "cpu"
 
     def environment(self) -> dict[str, str]:
-        """Return a process's environment variables, which give the libraries' thread pools PyTorch's thread count."""
+        """Return a process's environment variables, which limit the thread pools of all libraries to `threads`."""
         return os.environ | {"OMP_NUM_THREADS": str(self.threads), "GIT_PYTHON_REFRESH": "quiet"}
 
 
@@ -128,7 +128,7 @@ class Loop:
 
     @property
     def start_up_group(self) -> str:
-        """Label of commands with the same start-up: layout and batch size do not matter to the loop's."""
+        """Label shared by commands with the same start-up, which does not depend on the layout and batch size."""
         return "loop"
 
     def command(
@@ -149,10 +149,10 @@ class Loop:
     def read(self, folder: Path, output: str) -> dict[str, dict[float, float]]:
         """Return accuracies by the sweep's key and strength."""
         del folder
-        accuracies = json.loads(output.splitlines()[-1])
+        accuracies_by_attack = json.loads(output.splitlines()[-1])
         return {
-            _KEYS.get(name, name): {float(epsilon): value for epsilon, value in values.items()}
-            for name, values in accuracies.items()
+            _KEYS.get(name, name): {float(epsilon): accuracy for epsilon, accuracy in accuracies.items()}
+            for name, accuracies in accuracies_by_attack.items()
         }
 
 
@@ -220,7 +220,7 @@ class Sweep:
         }
 
 
-Way = Loop | Sweep
+Contender = Loop | Sweep
 
 
 def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
@@ -238,8 +238,7 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path)
         log: file for its stderr.
 
     Returns:
-        Its time and its stdout. The CPU time includes the children that the process waited for, which excludes Ray's
-        workers.
+        Its time and its stdout. The CPU time includes child processes that it waited for, but not Ray's workers.
 
     Raises:
         EvaluationError: the process failed.
@@ -250,30 +249,30 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path)
         assert process.stdout is not None  # noqa: S101 - set by stdout=PIPE
         with process.stdout:
             output = process.stdout.read()
-        _, status, used = os.wait4(process.pid, 0)
+        _, status, resource_usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         last_lines = " / ".join(log.read_text(errors="replace").splitlines()[-3:])
         raise EvaluationError(
-            f"Timing a process failed for {' '.join(command[1:4])}: expected exit code 0, got {process.returncode}: "
+            f"Timing a process failed for {' '.join(command[1:4])}: it ended with exit code {process.returncode}: "
             f"{last_lines}. See {log}."
         )
-    return RunTime(wall, used.ru_utime + used.ru_stime), output.decode()
+    return RunTime(wall, resource_usage.ru_utime + resource_usage.ru_stime), output.decode()
 
 
 @dataclass
-class Timed:
-    """The measured times of one way to compute a subject's attacks.
+class ContenderTimes:
+    """The measured times of one contender on a subject.
 
     Attributes:
-        way: the loop or sweep.
+        contender: the loop or sweep.
         starts: times without attacks, measured with this way or one of its `start_up_group`.
         totals: times with attacks.
         accuracies: results of the last process with attacks, by key and strength.
     """
 
-    way: Way
+    contender: Contender
     starts: list[RunTime] = field(default_factory=list)
     totals: list[RunTime] = field(default_factory=list)
     accuracies: dict[str, dict[float, float]] = field(default_factory=dict)
@@ -292,39 +291,41 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The times of all ways to compute a subject's attacks; the sweep is the last."""
+class TimeComparison:
+    """The times of all contenders on a subject. The sweep is the last."""
 
     subject: Subject
-    ways: tuple[Timed, ...]
+    contenders: tuple[ContenderTimes, ...]
 
     @property
-    def baselines(self) -> tuple[Timed, ...]:
-        return tuple(timed for timed in self.ways if isinstance(timed.way, Loop))
+    def baselines(self) -> tuple[ContenderTimes, ...]:
+        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Loop))
 
     @property
-    def sweeps(self) -> tuple[Timed, ...]:
-        return tuple(timed for timed in self.ways if isinstance(timed.way, Sweep))
+    def sweeps(self) -> tuple[ContenderTimes, ...]:
+        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Sweep))
 
-    def best(self, clock: str) -> Timed:
+    def best(self, clock: str) -> ContenderTimes:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
         return min(self.baselines, key=lambda timed: getattr(timed.attacks, clock))
 
     def ratio(self, clock: str, *, start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
-        part = "total" if start_up else "attacks"
-        best = min(getattr(getattr(timed, part), clock) for timed in self.baselines)
-        sweep_time = getattr(getattr(self.sweeps[0], part), clock)
+        period = "total" if start_up else "attacks"
+        best = min(getattr(getattr(timed, period), clock) for timed in self.baselines)
+        sweep_time = getattr(getattr(self.sweeps[0], period), clock)
         if min(best, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
             return math.nan
         return float(best / sweep_time)
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference between the accuracies of the sweep and the best loop, whose random draws differ."""
+        """The largest difference between accuracies of the sweep and of the best loop, whose random numbers differ."""
         expected, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
         return max(
-            abs(accuracies[key][strength] - value) for key in expected for strength, value in expected[key].items()
+            abs(accuracies[key][strength] - accuracy)
+            for key in expected
+            for strength, accuracy in expected[key].items()
         )
 
     def to_payload(self) -> dict[str, object]:
@@ -332,7 +333,8 @@ class Compared:
             "network": self.subject.name,
             "images": self.subject.n_images,
             "seconds": {
-                timed.way.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()} for timed in self.ways
+                timed.contender.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()}
+                for timed in self.contenders
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
             "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
@@ -342,45 +344,47 @@ class Compared:
 
 def compare(
     subject: Subject,
-    ways: Sequence[Way],
+    contenders: Sequence[Contender],
     lengths: Lengths,
     machine: Machine,
     folder: Path,
     *,
     rounds: int = 1,
-    tell: Callable[[str], None] = lambda _line: None,
-) -> Compared:
-    """Time several ways alternately, to spread changes in the machine's load over all of them.
+    report: Callable[[str], None] = lambda _line: None,
+) -> TimeComparison:
+    """Time several commands alternately, to spread changes in the machine's load over all of them.
 
     Args:
         subject: network and images.
-        ways: loops and the sweep.
+        contenders: loops and the sweep.
         lengths: radii, steps and queries of the attacks.
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
-        rounds: number of runs of each way.
-        tell: receives a line about each timed run.
+        rounds: number of runs of each contender.
+        report: function that receives a line about each timed run.
 
     Raises:
         EvaluationError: a process failed.
     """
-    timed = [Timed(way) for way in ways]
-    for number, current in _rounds(timed, rounds):
-        start_up_owner = next(other for other in timed if other.way.start_up_group == current.way.start_up_group)
-        for attacks in (True,) if len(start_up_owner.starts) > number else (False, True):
-            run_folder = folder / f"{number}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
+    timed = [ContenderTimes(contender) for contender in contenders]
+    for round_index, current in _rounds(timed, rounds):
+        start_up_owner = next(
+            candidate for candidate in timed if candidate.contender.start_up_group == current.contender.start_up_group
+        )
+        for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
+            run_folder = folder / f"{round_index}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
             run_folder.mkdir(parents=True)
-            command = current.way.command(subject, lengths, machine, run_folder, attacks=attacks)
+            command = current.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
             cost, output = run_timed(command, machine.environment(), run_folder / "log")
             (current.totals if attacks else start_up_owner.starts).append(cost)
         current.starts = start_up_owner.starts
-        current.accuracies = current.way.read(run_folder, output)
-        tell(f"{subject.label}, {current.way.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
-    return Compared(subject, tuple(timed))
+        current.accuracies = current.contender.read(run_folder, output)
+        report(f"{subject.label}, {current.contender.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
+    return TimeComparison(subject, tuple(timed))
 
 
-def _rounds(timed: Sequence[Timed], rounds: int) -> Iterator[tuple[int, Timed]]:
-    """Yield all of them in each round, in reverse in every other round, so that none is always first."""
-    for number in range(rounds):
-        for one in timed if number % 2 == 0 else reversed(timed):
-            yield number, one
+def _rounds(timed: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
+    """Yield the round's index with each command; odd rounds are in reverse order, so that none is always first."""
+    for round_index in range(rounds):
+        for current in timed if round_index % 2 == 0 else reversed(timed):
+            yield round_index, current

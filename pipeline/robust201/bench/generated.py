@@ -1,4 +1,4 @@
-"""Networks and images that need no download: random weights and scikit-learn's digits."""
+"""Networks with random weights and scikit-learn's digits, which need no download."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from robust201.tasks.attack_kit.context import to_float
 
 
 def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path, **size: int) -> Subject:
-    """Write a network's weights and images as files for the processes.
+    """Write a network's weights and images to files that the timed processes read.
 
     Args:
         name: index in NAS-Bench-201, or a name of the zoo.
@@ -37,9 +37,9 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
 
 
 def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
-    """Build a network with random weights and label the images by its predictions, so that attacks start from them.
+    """Build a network with random weights, and label the images by its predictions, so that its accuracy is 1.
 
-    Its BatchNorms get the statistics of the images, since otherwise its outputs hardly depend on the image.
+    Its BatchNorms get the statistics of the images, since otherwise its outputs would hardly depend on the image.
     """
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
@@ -49,7 +49,8 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
         torch.manual_seed(0)
         network = space.build(architecture, n_classes=images.n_classes)
         mean, std = (
-            torch.tensor(values).view(1, 3, 1, 1) for values in (images.normalisation.mean, images.normalisation.std)
+            torch.tensor(per_channel).view(1, 3, 1, 1)
+            for per_channel in (images.normalisation.mean, images.normalisation.std)
         )
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -64,12 +65,14 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
 def random_subjects(
     names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
 ) -> list[Subject]:
-    """Write networks with random weights and some of the digits; an architecture with several names is written once.
+    """Write networks with random weights and some of the digits. An architecture with several names is written once.
 
     Raises:
         ArchitectureError: no architecture has one of the names.
     """
-    ids = dict.fromkeys(str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names)
+    architecture_names = dict.fromkeys(
+        str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names
+    )
     images = select(load_images("digits"), count=n_images, seed=0)
     return [
         write_subject(
@@ -79,5 +82,5 @@ def random_subjects(
             channels=channels,
             cells=cells,
         )
-        for name in ids
+        for name in architecture_names
     ]

@@ -1,4 +1,4 @@
-"""A user's loop with Foolbox and AutoAttack on a network, once per epsilon: the baseline of `robust201 bench`.
+"""A user's loop that attacks a network with Foolbox and AutoAttack at each epsilon: the baseline of `robust201 bench`.
 
     python -m robust201.bench.user_loop images.npz weights.safetensors --architecture 309 --mean .49 .48 .45 \
         --std .25 .24 .26
@@ -45,10 +45,10 @@ class Normalised(nn.Module):
         return logits
 
 
-def attack_by_foolbox(
+def attack_with_foolbox(
     name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epsilon: float, options: argparse.Namespace
 ) -> torch.Tensor:
-    """Return adversarial images by Foolbox, batch by batch."""
+    """Attack with Foolbox, batch by batch, and return the adversarial images."""
     attack = foolbox.attacks.LinfFastGradientAttack()
     if name == "pgd":
         attack = foolbox.attacks.LinfPGD(rel_stepsize=0.01 / 0.3, steps=options.pgd_steps, random_start=True)
@@ -57,10 +57,10 @@ def attack_by_foolbox(
     return torch.cat([attack(foolbox_model, batch, classes, epsilons=epsilon)[1] for batch, classes in batches])
 
 
-def attack_by_autoattack(
+def attack_with_autoattack(
     name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epsilon: float, options: argparse.Namespace
 ) -> torch.Tensor:
-    """Return adversarial images by AutoAttack, which skips misclassified images and makes batches itself."""
+    """Attack with AutoAttack, which skips misclassified images and makes batches itself."""
     key = "apgd-ce" if name == "apgd" else "square"
     device = images.device
     adversary = AutoAttack(model, attacks=[key], eps=epsilon, norm="Linf", seed=0, version="custom", device=device)
@@ -126,7 +126,7 @@ def run_loop() -> None:
 
     accuracies = {"clean": {0.0: accuracy(model, images, labels, options.batch)}}
     for name in options.attacks:
-        attack = attack_by_foolbox if name in ("fgsm", "pgd") else attack_by_autoattack
+        attack = attack_with_foolbox if name in ("fgsm", "pgd") else attack_with_autoattack
         accuracies[name] = {}
         for epsilon in options.fgsm_epsilons if name == "fgsm" else options.epsilons:
             adversarial = attack(name, model, images, labels, epsilon / 255, options)

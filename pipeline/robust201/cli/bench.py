@@ -14,7 +14,7 @@ from robust201.core.files import write_text
 from robust201.core.host import MAX_THREADS
 
 if TYPE_CHECKING:
-    from robust201.bench.comparison import Compared
+    from robust201.bench.comparison import TimeComparison
 
 PAPER_BUDGET_DIVISOR = 40
 """Attacks run with 1/40 of the paper's steps and queries, so their relative costs stay the same."""
@@ -39,7 +39,7 @@ def bench(
     Both run the paper's attacks on networks with random weights, at two epsilons, with 1/40 of the steps and queries.
     The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster one.
     """
-    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, Way, compare
+    from robust201.bench.comparison import LAYOUTS, Contender, Lengths, Loop, Machine, Sweep, compare
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
@@ -54,7 +54,7 @@ def bench(
         apgd_steps=paper.apgd_steps // PAPER_BUDGET_DIVISOR,
         queries=paper.queries // PAPER_BUDGET_DIVISOR,
     )
-    contenders: list[Way] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
+    contenders: list[Contender] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
     with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
         folder = Path(name)
@@ -64,7 +64,7 @@ def bench(
             "timing prints a line; the first may take minutes."
         )
         comparisons = [
-            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
+            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, report=console.say)
             for subject in subjects
         ]
     if json_file is not None:
@@ -72,11 +72,11 @@ def bench(
     _show(comparisons, machine.threads, device)
 
 
-def _show(comparisons: "list[Compared]", threads: int, device: str) -> None:
+def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> None:
     clock = "CPU" if device == "cpu" else "wall"
     rows = []
     for comparison in comparisons:
-        seconds = [getattr(timed.attacks, clock.lower()) for timed in comparison.ways]
+        seconds = [getattr(timed.attacks, clock.lower()) for timed in comparison.contenders]
         rows.append(
             (
                 comparison.subject.label,

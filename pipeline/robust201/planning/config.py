@@ -734,7 +734,7 @@ class SweepConfig(WorkSection):
                     f"engine: expected an engine that implements {key} ({', '.join(task.functions)}), got "
                     f"{self.engine}. Choose another engine, or remove the key."
                 )
-            problem = parameters.refusal(self.engine)
+            problem = parameters.unsupported_engine_reason(self.engine)
             if problem is not None:
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
@@ -743,7 +743,9 @@ class SweepConfig(WorkSection):
                     task, parameters, spec.n_classes
                 )
                 if problem is None and task.constraint is not None:
-                    problem = task.constraint.refusal(parameters.strengths, (3, spec.image_size, spec.image_size))
+                    problem = task.constraint.excessive_strength_reason(
+                        parameters.strengths, (3, spec.image_size, spec.image_size)
+                    )
                 if problem is not None:
                     raise ValueError(f"keys.{key} on {dataset}: {problem}")
         return self

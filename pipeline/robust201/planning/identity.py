@@ -28,7 +28,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
         # The reference libraries and custom attacks draw random numbers once per batch. For other tasks the batch
         # affects only the last bits of convolutions.
         payload["batch_size"] = config.batch_size
-    if task.kind == "attack" or parameters.draws:
+    if task.kind == "attack" or parameters.uses_random_numbers:
         payload["seed"] = config.seed
     if task.kind == "corruption":
         payload["corruption"] = dict(dataset_facts.corruptions.get(key, {}))

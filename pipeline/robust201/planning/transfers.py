@@ -59,11 +59,11 @@ class TransferParameters(Parameters):
             "parameters": self.attack.identity(),
         }
 
-    def refusal(self, engine: str) -> str | None:
+    def unsupported_engine_reason(self, engine: str) -> str | None:
         if engine not in self.attack_task.functions:
             engines = ", ".join(self.attack_task.functions)
             return f"expected an engine that implements {self.key} ({engines}), got {engine}."
-        return self.attack.refusal(engine)
+        return self.attack.unsupported_engine_reason(engine)
 
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
         return self.attack.unsupported_classes_reason(n_classes)

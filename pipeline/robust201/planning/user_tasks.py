@@ -99,7 +99,7 @@ class UserTaskParameters(Parameters):
         return (Caution("strengths", what, "Set them, unless the attack ignores its strength."),)
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         """Always True: whether the function draws random numbers is unknown, so the protocol contains the seed."""
         return True
 
@@ -135,5 +135,5 @@ class UserTaskParameters(Parameters):
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),
-            given=self.parameters,
+            function_parameters=self.parameters,
         )

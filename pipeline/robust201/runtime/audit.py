@@ -96,7 +96,10 @@ def sample_sweep(
         for key, parameters in config.parameters.items()
         if key in TASKS
         and TASKS[key].kind == "attack"
-        and all(engine in TASKS[key].functions and parameters.refusal(engine) is None for engine in ENGINES)
+        and all(
+            engine in TASKS[key].functions and parameters.unsupported_engine_reason(engine) is None
+            for engine in ENGINES
+        )
     ]
     wrong = [key for key in keys or () if key not in audited]
     if wrong or not audited:

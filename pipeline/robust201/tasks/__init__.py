@@ -1,7 +1,7 @@
 """The table of tasks: every attack, corruption and measure that a sweep can evaluate.
 
-A row holds what planning needs (parameters, strengths, cost) and the names of the functions that do the work. Only
-workers import their modules (`Task.load`), so planning, status and export never import torch.
+A task holds the data that planning needs (parameters, strengths, cost) and the names of the functions that do the
+work. Only workers import these functions (`Task.load`), so planning, status and export never import torch.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
 parameter class in `tasks/parameters.py`, and a row here. The table-wide tests then cover it.
@@ -71,7 +71,7 @@ Passes = Callable[[Any, int], float]
 _STEP_MODULES = {
     *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
 }
-"""Modules of the attacks whose fused implementation records the step at which it fools each image."""
+"""Modules of the attacks whose fused implementation records the step at which each image is fooled."""
 
 _FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Names of parameters that multiply the number of passes."""
@@ -79,23 +79,23 @@ _FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 
 @dataclass(frozen=True)
 class Task:
-    """A task: one row of the table.
+    """A task, which is one row of the table.
 
     Attributes:
         key: the key in the paper's style.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         parameters: class of the key's parameters.
-        semantics_version: raised only when results change although the parameters are equal.
+        semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
         passes: (parameters, number of classes) → forward-pass equivalents per image and strength, for planning; a
             gradient counts 3.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
-        images_version: raised only when the generator makes different pixels from equal images; unused for published
-            corrupted images.
+        images_version: increased only when the generator makes different pixels from equal images; not used for
+            published corrupted images.
         name: name in figures; if empty, the key with spaces.
-        records_steps: whether the fused implementation records the step at which it fools each image.
+        records_steps: whether the fused implementation records the step at which each image is fooled.
     """
 
     key: str
@@ -116,12 +116,12 @@ class Task:
 
     @property
     def finds_distances(self) -> bool:
-        """Whether the attack searches for the smallest perturbation that fools a network, whatever the epsilons."""
+        """Whether the attack searches for the smallest perturbation that fools a network, independently of epsilons."""
         return issubclass(self.parameters, MinimumNorm | Fab)
 
     @property
     def is_divisible(self) -> bool:
-        """Whether a unit may be split by images: outcomes merge exactly, but a measure needs all images at once."""
+        """Whether the images of a unit may be split into parts. A measure needs all images at once."""
         return self.kind != "measure"
 
     def with_parameters(self, parameters: Parameters) -> "Task":
@@ -145,21 +145,22 @@ class Task:
         """Return why the measurement `steps` cannot be recorded, or None. Only attacks have steps."""
         if self.kind != "attack" or (self.records_steps and self.takes_job(engine)):
             return None
-        where = f"with engine {engine}" if self.records_steps else "with any engine"
-        support = "with engine fused: FGSM, PGD, APGD, Square and FMN"
+        engine_phrase = f"with engine {engine}" if self.records_steps else "with any engine"
+        supported = "with engine fused: FGSM, PGD, APGD, Square and FMN"
         return (
-            f"{self.key} does not record `steps` {where}. Leave {self.key} or the measurement out (recorded {support})."
+            f"{self.key} does not record `steps` {engine_phrase}. Leave {self.key} or the measurement out (it is "
+            f"recorded {supported})."
         )
 
     def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
-        """Return why the parameters cost too much although each is in its range, or None."""
+        """Return why the parameters together cost too much, or None."""
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
         if passes <= MAX_PASSES:
             return None
-        factors = [name for name in _FACTORS if hasattr(parameters, name)]
+        costly_parameters = [name for name in _FACTORS if hasattr(parameters, name)]
         return (
             f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
-            f"{passes:,.0f}. Lower {', '.join(factors)} or the number of strengths."
+            f"{passes:,.0f}. Lower {', '.join(costly_parameters)} or the number of strengths."
         )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
@@ -169,15 +170,19 @@ class Task:
             ConfigError: the engine does not exist or does not support this task; the message names the closest.
         """
         if engine not in self.functions:
-            only = next(iter(self.functions)) if engine in ENGINES else ""
-            advice = f" Use engine {only} (--engine {only})." if only else closest(engine, self.functions)
+            other_engine = next(iter(self.functions)) if engine in ENGINES else ""
+            advice = (
+                f" Use engine {other_engine} (--engine {other_engine})."
+                if other_engine
+                else closest(engine, self.functions)
+            )
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
                 f"{engine!r}.{advice}"
             )
         module, name = self.functions[engine].split(".")
-        room = "measures" if self.kind == "measure" else "perturbations"
-        function: Callable[..., Any] = getattr(importlib.import_module(f"robust201.tasks.{room}.{module}"), name)
+        folder = "measures" if self.kind == "measure" else "perturbations"
+        function: Callable[..., Any] = getattr(importlib.import_module(f"robust201.tasks.{folder}.{module}"), name)
         return function
 
 
@@ -197,16 +202,16 @@ def _attack(
 
 
 def _in_balls(
-    key: str, module: str, family: type[Attack], passes: Passes, name: str, *, other_balls: str = ""
+    key: str, module: str, family: type[Attack], passes: Passes, name: str, *, module_of_other_norms: str = ""
 ) -> Iterator[Task]:
-    """Yield one task per norm: the key itself in the Linf ball, the key with the norm's name in other balls."""
+    """Yield one task per norm. The key of Linf has no suffix; other keys end with the norm's name."""
     for norm in NORMS:
         parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
         if norm == "Linf":
             yield _attack(key, module, parameters, passes, constraint, name=name)
         else:
-            other = other_balls or module
-            yield _attack(f"{key}_{norm.lower()}", other, parameters, passes, constraint, name=f"{name}, {norm}")
+            norm_module = module_of_other_norms or module
+            yield _attack(f"{key}_{norm.lower()}", norm_module, parameters, passes, constraint, name=f"{name}, {norm}")
 
 
 def _minimum_norm(
@@ -226,7 +231,7 @@ def _minimum_norm(
 
 
 def _grid(key: str, parameters: type[SpatialParameters], name: str) -> Task:
-    # Every grid point is a forward pass. Images that are already fooled are left out, which this estimate ignores.
+    # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
     return _attack(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
 
 
@@ -253,21 +258,21 @@ _INPUT_HESSIAN_PASSES = 6.0
 """Forward-pass equivalents of a product with the Hessian of the input, whose first derivative is stored."""
 
 _RESISTING = 0.4
-"""Fraction of the images that are still correct when an attack on the next target starts, about Square's fraction
-(docs/protocol.md)."""
+"""Typical fraction of the images that no earlier target has fooled, about the same as for Square (docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
     # One iteration covers all images; per-batch columns need a second, with as many products per image.
-    batches = [name.startswith("batch_") for name in parameters.selected_columns]
-    return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * (any(batches) + (not all(batches))))
+    is_per_batch = [name.startswith("batch_") for name in parameters.selected_columns]
+    n_iterations = any(is_per_batch) + (not all(is_per_batch))
+    return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_iterations)
 
 
 def _hessian_input_passes(parameters: Any, n_classes: int) -> float:
     # ReLUs make the logits piecewise linear, so the Hessian's rank is below the number of classes. In training mode
     # BatchNorm makes them non-linear, and all images of a batch share one Hessian.
-    most = n_classes + 2 if parameters.mode == "evaluation" else _LANCZOS_STEPS
-    return float(6.0 + _INPUT_HESSIAN_PASSES * min(parameters.steps, most))
+    max_steps = n_classes + 2 if parameters.mode == "evaluation" else _LANCZOS_STEPS
+    return float(6.0 + _INPUT_HESSIAN_PASSES * min(parameters.steps, max_steps))
 
 
 def _apgd_passes(parameters: Any, _n_classes: int) -> float:
@@ -280,8 +285,8 @@ def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
-    # Gradients of all classes, one more of the label, and a forward pass after the step. The fused engine's first run
-    # serves all epsilons, so this estimate per strength is too high for it.
+    # A step takes the gradients of all classes, another gradient of the label, and a forward pass. The fused engine's
+    # first run serves all epsilons, so this estimate per strength is too high for it.
     return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
@@ -304,7 +309,7 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
         n_classes: number of classes.
         resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical network.
     """
-    # APGD-CE attacks all images. Most that it does not fool resist to the end: they take every target and every query.
+    # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
     attacked, queried = (_RESISTING, 0.39) if resisting is None else (resisting, resisting)
@@ -312,7 +317,7 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
-    # One run serves all epsilons; each then takes one more pass, on the images that lie in its ball.
+    # One run serves all epsilons. Each epsilon then takes one more pass, on the images that lie in its ball.
     return float(3.0 * parameters.steps / len(parameters.strengths) + 2)
 
 
@@ -344,19 +349,19 @@ _CORRUPTIONS = (
     _corruption("zoom_blur"),
 )
 
-CORRUPTIONS = tuple(row.key for row in _CORRUPTIONS)
+CORRUPTIONS = tuple(task.key for task in _CORRUPTIONS)
 """The 15 corruptions of the paper, in the order of the published helper."""
 
 TASKS: dict[str, Task] = {
-    row.key: row
-    for row in (
+    task.key: task
+    for task in (
         Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.show"), lambda _p, _c: 1.0),
         *_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
         *_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
         *_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
         *_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
         *_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
-        *_in_balls("aa_square", "square", Square, _square_passes, "Square", other_balls="square_lp"),
+        *_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
         *_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
         _attack("aa_rand", "rand", in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
         _attack("aa_rand_l2", "rand", in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"),
@@ -374,7 +379,7 @@ TASKS: dict[str, Task] = {
         _grid("rot30", RotationParameters, "Rotation 30°"),
         _grid("rot10", SmallRotationParameters, "Rotation 10°"),
         *_CORRUPTIONS,
-        # For `exact` projections: one gradient per class.
+        # With `projections: exact`, the Jacobian takes one gradient per class.
         _measure(
             "jacobian",
             JacobianParameters,
@@ -399,14 +404,14 @@ ENSEMBLES = ("aa_standard", "aa_rand")
 """Prefixes of the keys of AutoAttack's versions, which are ensembles of attacks."""
 
 RANDOMISED_GROUPS = {"autoattack": "aa_rand", "autoattack_l2": "aa_rand_l2"}
-"""Group → key that it stands for if the network's outputs are random."""
+"""Group → key that replaces it if the network's outputs are random."""
 
 PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
-"""The twenty keys of the paper, which a sweep evaluates if it names none."""
+"""The twenty keys of the paper, which a sweep evaluates by default."""
 
 
 CORRUPTION_GROUP = "corruptions"
-"""Name that stands for all corruptions in lists of keys."""
+"""Name of the group of all corruptions in lists of keys."""
 
 KEY_GROUPS = {
     CORRUPTION_GROUP: CORRUPTIONS,
@@ -415,7 +420,7 @@ KEY_GROUPS = {
     "autoattack_l2": ("aa_standard_l2",),
     "autoattack_l1": ("aa_standard_l1",),
 }
-"""Names that stand for other keys in lists of keys."""
+"""Group → keys that replace it in lists of keys."""
 
 
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
@@ -432,20 +437,20 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
-    """Suggest a known key for an unknown name, which may also be a name from figures such as AutoAttack."""
+    """Suggest a known key for an unknown name, which may also be a label in figures, such as AutoAttack."""
     known = list(known)
-    labels = {_letters(row.label): row.key for row in TASKS.values() if row.key in known}
-    return closest(labels.get(_letters(name), name), known)
+    key_by_label = {_letters(task.label): task.key for task in TASKS.values() if task.key in known}
+    return closest(key_by_label.get(_letters(name), name), known)
 
 
 def _advise_key(key: str) -> str:
-    """Advise on an unknown key: how to give strengths, where to define custom attacks, or the closest key."""
+    """Return advice on an unknown key: how to set strengths, how to define custom attacks, or the closest key."""
     name, colon, _ = key.partition(":")
     if colon and name in TASKS:
         example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
         return f" Strengths are parameters of {name}: in Python {example}, on the command line --set."
     if key.endswith(".py"):
-        return " Your own attacks and measures need the fields of docs/your-own.md, such as `file`."
+        return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
     return closest_key(key, [*TASKS, *KEY_GROUPS])
 
 
@@ -459,7 +464,7 @@ def find_task(key: str) -> Task:
     Raises:
         ConfigError: the key is unknown; the message names the closest.
     """
-    row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
-    if row is None:
+    found_task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
+    if found_task is None:
         raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{_advise_key(key)}")
-    return row
+    return found_task

@@ -1,11 +1,11 @@
-"""The columns of results. A row of `COLUMNS` defines a column completely; no other module depends on its name.
+"""The columns of results. A row of `COLUMNS` defines a column completely. No other module depends on the column's name.
 
 Tasks that classify images share the columns of the table; the sweep's measurements select among them. A measure defines
-its own columns: float64 numbers, or lists of them, whose names are not in the table.
+its own columns, which contain float64 numbers or lists of them, and whose names are not in the table.
 
-To add a column, write a row here and the function that computes an image's contribution. The column is then
-accumulated, merged, stored, checked, exported and read (`tests/tasks/test_columns.py` covers it). This module does not
-import torch.
+To add a column, write a row here and a function that computes the contribution of an image. The column is then
+accumulated, merged, stored, checked, exported and read, which `tests/tasks/test_columns.py` covers. This module does
+not import torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ MAX_COUNTED_CLASSES = 256
 """Maximum number of classes for which every result has a confusion matrix and a predicted class fits into one byte."""
 
 MAX_MATRIX_CLASSES = 4096
-"""Maximum number of classes for which class-by-class matrices may be requested: one of float64 takes 128 MiB."""
+"""Maximum number of classes for which class-by-class matrices may be requested. A float64 matrix then takes 128 MiB."""
 
 Dimension = Literal["classes", "images"] | int
 """Length of an array's axis: the number of classes C, the number of images N, or a constant."""
@@ -43,13 +43,13 @@ class FoolingSteps(NamedTuple):
     """The steps at which an attack fooled a batch of images (see `tasks.attack_kit.step_log`).
 
     Attributes:
-        first: (B,) int64, the step at which the attack first fooled each image, as far as it checked; `NEVER_FOOLED`
+        first_steps: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED`
             if it observed none.
-        last: the attack's last step, which counts for all other images that it returns misclassified.
+        last_step: the attack's last step, which is recorded for all other images that the attack returns misclassified.
     """
 
-    first: "torch.Tensor"
-    last: int
+    first_steps: "torch.Tensor"
+    last_step: int
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class ModelOutputs:
     Attributes:
         positions: (B,) int64, positions of the images within the part.
         labels: (B,) int64 true classes.
-        predicted: (B,) int64, the first of the largest logits.
+        predicted: (B,) int64, predicted classes; of equal largest logits, the first.
         logits: (B, C) float32.
         stage: number of the stage that fooled the images, from 1, for a multi-stage attack; otherwise 0.
-        measure_distances: returns (B,) float64, distances from the original images in the key's norm; None for a key
-            without a norm.
+        measure_distances: function that returns the distances (B,) float64 from the original images in the key's norm;
+            None for a key without a norm.
         fooling_steps: steps at which an attack fooled the images; None for a key without steps.
     """
 
@@ -84,7 +84,13 @@ class ModelOutputs:
 
 
 class ParquetForm(NamedTuple):
-    """A column of exported Parquet files: its description, its source column, and the element of it if not all."""
+    """A column of exported Parquet files.
+
+    Attributes:
+        meaning: description.
+        source: column of results that contains the values.
+        element: index of the element of `source`; None for all elements.
+    """
 
     meaning: str
     source: str
@@ -93,31 +99,31 @@ class ParquetForm(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of results: what one evaluation stores of a measurement.
+    """A column of results, in which an evaluation stores a measurement or a part of one.
 
     During an evaluation, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
     2**-FRACTION_BITS. Totals of parts are added; per-image values are concatenated. The total can be computed exactly
-    from the stored value, so merged parts are byte-identical to the whole. All checks follow from the fields: counts
-    must not be negative, fractions lie in [0, 1], and a fraction read from a dataset's files may differ by half a unit
-    of its last digit.
+    from the stored value, so the result of merged parts is byte-identical to that of the whole unit. The fields
+    determine all checks: counts must not be negative, fractions must be in [0, 1], and a fraction read from a dataset's
+    files may differ by half a unit of its last digit.
 
     Attributes:
         name: name in shards.
         measurement: the column's measurement, as named in sweeps and in result files.
-        meaning: description for people; unused if `elements` has descriptions.
+        meaning: description for readers; not used if `elements` has descriptions.
         field: name in the measurement's JSON object; empty if the column is the whole value.
         dtype: NumPy type.
         dimensions: lengths of the axes.
-        add: (outputs) → (B,) int64 indices into the leading axes, flattened, and the values (B, …) int64 that the
-            images add to the total there. None if the column follows from the counts.
+        add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
+            to the total at these indices. None if the column is computed from the counts.
         counts: (`cm` (…, C, C) int64) → number of images in each mean, with a shape that broadcasts after the leading
             axes; None if the column holds no means.
-        value_from_counts: (`cm`, as above) → value of a column that has no total of its own, a fraction.
-        is_distribution: whether rows are means of softmax vectors, which sum to 1 and have a known sum over all images.
-        images: (value) → number of images, if it follows from the value.
-        contradiction: (value, `cm`) → "expected, got" text if the two contradict each other, else None.
-        elements: name → description of the elements' Parquet columns, if each has its own.
-        most: maximum that an image adds to a total of integers.
+        value_from_counts: (`cm`, as above) → value of a fraction that has no total of its own.
+        is_distribution: whether rows are means of softmax vectors, which sum to 1.
+        images: (value) → number of images; None if the value does not determine it.
+        contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
+        elements: name → description of Parquet columns, if each element has a Parquet column of its own.
+        max_term: maximum that an image adds to a total of integers.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
 
@@ -134,7 +140,7 @@ class Column:
     images: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
-    most: int = 1
+    max_term: int = 1
     wide_dtype: np.dtype[Any] | None = None
 
     def dtype_for(self, n_classes: int) -> np.dtype[Any]:
@@ -179,24 +185,24 @@ def _add_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
 
 
 def _add_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    wrong = (outputs.predicted != outputs.labels).long()
-    return wrong, outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
+    is_wrong = (outputs.predicted != outputs.labels).long()
+    return is_wrong, outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
 
 
 def _accuracy(cm: Counts) -> NDArray[np.float64]:
-    correct, wrong = np.moveaxis(_correct_and_wrong(cm), -1, 0)
-    accuracy: NDArray[np.float64] = np.asarray(correct / (correct + wrong))
+    n_correct, n_wrong = np.moveaxis(_correct_and_wrong(cm), -1, 0)
+    accuracy: NDArray[np.float64] = np.asarray(n_correct / (n_correct + n_wrong))
     return accuracy
 
 
 def _correct_and_wrong(cm: Counts) -> Counts:
-    correct = np.trace(cm, axis1=-2, axis2=-1)
-    return np.stack([correct, cm.sum(axis=(-2, -1)) - correct], axis=-1)
+    n_correct = np.trace(cm, axis1=-2, axis2=-1)
+    return np.stack([n_correct, cm.sum(axis=(-2, -1)) - n_correct], axis=-1)
 
 
 def _add_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    wrong = (outputs.predicted != outputs.labels).long()
-    return wrong, outputs.labels.new_ones(len(wrong))
+    is_wrong = (outputs.predicted != outputs.labels).long()
+    return is_wrong, outputs.labels.new_ones(len(is_wrong))
 
 
 def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str | None:
@@ -210,16 +216,16 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
 def _bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the confidence in the predicted class, and its bin ((m - 1) / M, m / M], computed in integers."""
     confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
-    whole = 2**FRACTION_BITS
-    bins = (confidences * N_BINS + whole - 1).div(whole, rounding_mode="floor") - 1
+    one = 2**FRACTION_BITS
+    bins = (confidences * N_BINS + one - 1).div(one, rounding_mode="floor") - 1
     return confidences, bins.clamp(0, N_BINS - 1)
 
 
 def _add_bin_counts(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    right = (outputs.predicted == outputs.labels).long()
-    pairs = right[:, None].repeat(1, 2)
-    pairs[:, 0] = 1
-    return _bins(outputs)[1], pairs
+    is_correct = (outputs.predicted == outputs.labels).long()
+    terms = is_correct[:, None].repeat(1, 2)
+    terms[:, 0] = 1
+    return _bins(outputs)[1], terms
 
 
 def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
@@ -228,10 +234,10 @@ def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Ten
 
 
 def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
-    right, counted = int(np.trace(cm)), int(counts[:, 1].sum())
+    n_correct, n_correct_in_bins = int(np.trace(cm)), int(counts[:, 1].sum())
     if (counts[:, 1] > counts[:, 0]).any():
-        return "no more right images in a bin than images, got more"
-    return None if counted == right else f"{right} right images, got {counted}"
+        return "at most as many correct images as images in every bin, got more"
+    return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
 
 
 STAGES = 4
@@ -239,44 +245,44 @@ STAGES = 4
 
 
 def _add_stage(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    right = outputs.predicted == outputs.labels
-    return right.long() * (STAGES + 1 - outputs.stage) + outputs.stage, outputs.labels.new_ones(len(outputs.labels))
+    is_correct = outputs.predicted == outputs.labels
+    indices = is_correct.long() * (STAGES + 1 - outputs.stage) + outputs.stage
+    return indices, outputs.labels.new_ones(len(outputs.labels))
 
 
 def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
-    right = int(np.trace(cm))
-    return None if stages[-1] == right else f"{right} right images, got {int(stages[-1])}"
+    n_correct = int(np.trace(cm))
+    return None if stages[-1] == n_correct else f"{n_correct} correct images, got {int(stages[-1])}"
 
 
 UNITS_PER_DISTANCE = 1e9
-"""Stored distances are whole numbers of billionths of the pixel range (of a value, in L0). Scaling by a whole number
-recovers whole distances exactly."""
+"""Number of units of stored distances in the pixel range (L0: in one value). Whole distances are recovered exactly."""
 
 NOT_FOOLED = 2**53 - 1
 """Stored distance of an image that is not fooled: the largest integer that all JSON parsers represent exactly."""
 
 CALIBRATION = "calibration"
-"""Measurement of binned confidences, which the expected calibration error is computed from."""
+"""Measurement of binned confidences, from which the expected calibration error is computed."""
 
 DISTANCES = "distances"
 """Column of per-image distances; the measurement has the same name."""
 
 
 def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    wrong = outputs.predicted != outputs.labels
+    is_wrong = outputs.predicted != outputs.labels
     if outputs.measure_distances is None:
-        return outputs.positions, (~wrong).long() * NOT_FOOLED
+        return outputs.positions, (~is_wrong).long() * NOT_FOOLED
     distances = outputs.measure_distances().double()
-    # Rounded down, so that no distance is overestimated; 0 is reserved for images without a perturbation.
+    # Round down, so that no distance is overestimated. 0 is reserved for images without a perturbation.
     units = (distances * UNITS_PER_DISTANCE).floor().long().maximum((distances > 0).long())
-    return outputs.positions, units.where(wrong, units.new_full((), NOT_FOOLED))
+    return outputs.positions, units.where(is_wrong, units.new_full((), NOT_FOOLED))
 
 
 def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | None:
-    fooled, wrong = int((distances != NOT_FOOLED).sum()), int(cm.sum() - np.trace(cm))
+    n_fooled, n_wrong = int((distances != NOT_FOOLED).sum()), int(cm.sum() - np.trace(cm))
     if distances.max(initial=0) > NOT_FOOLED:
         return f"numbers up to {NOT_FOOLED}, got {int(distances.max())}"
-    return None if fooled == wrong else f"{wrong} of wrong images, got {fooled}"
+    return None if n_fooled == n_wrong else f"distances of {n_wrong} misclassified images, got {n_fooled}"
 
 
 def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
@@ -292,21 +298,21 @@ STEPS = "steps"
 
 
 def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    wrong = outputs.predicted != outputs.labels
-    never = outputs.positions.new_full((), NEVER_FOOLED)
+    is_wrong = outputs.predicted != outputs.labels
+    never_fooled = outputs.positions.new_full((), NEVER_FOOLED)
     if outputs.fooling_steps is None:
-        return outputs.positions, (~wrong).long() * NEVER_FOOLED
-    return outputs.positions, outputs.fooling_steps.first.minimum(
-        (wrong.long() * outputs.fooling_steps.last).where(wrong, never)
+        return outputs.positions, (~is_wrong).long() * NEVER_FOOLED
+    return outputs.positions, outputs.fooling_steps.first_steps.minimum(
+        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, never_fooled)
     )
 
 
 def _contradiction_of_steps(steps: NDArray[Any], cm: Counts) -> str | None:
-    fallen, wrong = int((steps != NEVER_FOOLED).sum()), int(cm.sum() - np.trace(cm))
+    n_fooled, n_wrong = int((steps != NEVER_FOOLED).sum()), int(cm.sum() - np.trace(cm))
     if steps.max(initial=0) > NEVER_FOOLED:
         return f"numbers up to {NEVER_FOOLED}, got {int(steps.max())}"
     # An image that is fooled at an earlier step may be classified correctly at the last one.
-    return None if fallen >= wrong else f"at least {wrong} of wrong images, got {fallen}"
+    return None if n_fooled >= n_wrong else f"steps of at least {n_wrong} misclassified images, got {n_fooled}"
 
 
 def steps_of(stored: NDArray[Any]) -> NDArray[np.float64]:
@@ -315,7 +321,7 @@ def steps_of(stored: NDArray[Any]) -> NDArray[np.float64]:
 
 
 COUNTS = "cm"
-"""Column of the confusion matrix, whose counts are needed for means, merging and checks."""
+"""Column of the confusion matrix, whose counts are used for means, merging and checks."""
 
 OUTCOME_COUNTS = "outcome_counts"
 """Column that replaces the confusion matrix beyond `MAX_COUNTED_CLASSES` classes."""
@@ -418,7 +424,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int64),
             dimensions=(N_BINS,),
             add=_add_bin_confidence,
-            most=2**FRACTION_BITS,
+            max_term=2**FRACTION_BITS,
         ),
         Column(
             DISTANCES,
@@ -453,12 +459,12 @@ COLUMNS: dict[str, Column] = {
         ),
     )
 }
-"""Columns by name, in the order of exported files. The confidences are defined as in Jung et al. (ICLR 2023, section
-3). Means over zero images are NaN."""
+"""Columns by name, in the order of exported files. Jung et al. (ICLR 2023, section 3) define the confidences. Means
+over zero images are NaN."""
 
 STANDARD_COLUMNS = ("accuracy", COUNTS)
-"""Columns of every result, the first in shards; merging needs the counts in `cm`. Beyond `MAX_COUNTED_CLASSES` classes,
-`outcome_counts` replaces `cm` unless a matrix is requested."""
+"""Columns of every result, which come first in shards. Merging needs the counts in `cm`. Beyond `MAX_COUNTED_CLASSES`
+classes, `outcome_counts` replaces `cm` unless a matrix is requested."""
 
 MEASUREMENTS: dict[str, dict[str, Column]] = {
     measurement: {column.field: column for column in COLUMNS.values() if column.measurement == measurement}
@@ -494,13 +500,15 @@ RESERVED = frozenset(
 
 
 def stored_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort columns as in shards: first those of every result, then the table's others, then a measure's by name."""
-    known = list(dict.fromkeys((*STANDARD_COLUMNS, *COLUMNS)))
-    return tuple(sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name)))
+    """Sort columns as in shards: columns of every result, other columns of the table, then a measure's by name."""
+    table_order = list(dict.fromkeys((*STANDARD_COLUMNS, *COLUMNS)))
+    return tuple(
+        sorted(names, key=lambda name: (table_order.index(name) if name in table_order else len(table_order), name))
+    )
 
 
 def columns_of(measurements: Sequence[str], n_classes: int) -> tuple[str, ...]:
-    """Return the columns of a result, in the order of shards: the requested ones, accuracy and counts.
+    """Return the columns of a result in the order of shards: the requested columns, accuracy and counts.
 
     Args:
         measurements: names of measurements, or of single columns.
@@ -519,22 +527,22 @@ def requested_columns(measurements: Sequence[str]) -> tuple[str, ...]:
 def count_matrix(values: Values) -> Counts:
     """Return the counts of a result as a confusion matrix.
 
-    If the result has none, return one of a single class whose second column counts the misclassified images. All means
-    over correct or misclassified images are the same.
+    If the result has no confusion matrix, the returned one has a single class, and its second column counts the
+    misclassified images. Means over all correct or all misclassified images are the same with it.
     """
     if COUNTS in values:
         return values[COUNTS].astype(np.int64)
-    correct, wrong = values[OUTCOME_COUNTS].astype(np.int64).tolist()
-    return np.array([[correct, wrong], [0, 0]], np.int64)
+    n_correct, n_wrong = values[OUTCOME_COUNTS].astype(np.int64).tolist()
+    return np.array([[n_correct, n_wrong], [0, 0]], np.int64)
 
 
 def has_counts(values: Values) -> bool:
-    """Return whether a result has counts of its images."""
+    """Return whether a result has a column that counts its images."""
     return COUNTS in values or OUTCOME_COUNTS in values
 
 
 def fields_of(measurement: str) -> dict[str, str]:
-    """Return a measurement's columns by JSON field; a measure has one column, with an empty field."""
+    """Return a measurement's columns by JSON field. A measure has one column, whose field is empty."""
     if measurement not in MEASUREMENTS:
         return {"": measurement}
     return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
@@ -548,13 +556,13 @@ def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
 
 
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
-    """Return how many integers, and how many other numbers, a row's columns contain."""
+    """Return the number of integers, and the number of other numbers, in one row of some columns."""
     sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
     return sum(size for exact, size in sizes if exact), sum(size for exact, size in sizes if not exact)
 
 
 def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] | None:
-    """Return the number of classes and images that shapes imply, by column; None if they do not match the columns."""
+    """Return the axis lengths (such as the number of classes) that fit the shapes of columns; None if none fit."""
     sizes: dict[Dimension, int] = {}
     for name, shape in shapes.items():
         dimensions = COLUMNS[name].dimensions
@@ -567,7 +575,7 @@ def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] 
 
 
 def count_classes(values: Values) -> int:
-    """Return a result's number of classes; 0 if no column shows it."""
+    """Return a result's number of classes; 0 if no column's shape contains it."""
     for name, array in values.items():
         dimensions = COLUMNS[name].dimensions if name in COLUMNS else ()
         if "classes" in dimensions and array.ndim == len(dimensions):
@@ -576,17 +584,25 @@ def count_classes(values: Values) -> int:
 
 
 def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Convert a measurement's JSON value to columns, null to NaN; raise ValueError if a count does not fit its type."""
+    """Convert a measurement's JSON value to columns, and null to NaN.
+
+    Raises:
+        ValueError: a count does not fit its type.
+    """
     columns = {}
     for name, column in fields_of(measurement).items():
         dtypes = COLUMNS[column].dtypes if column in COLUMNS else (_FLOAT64,)
         array = np.array(value[name] if name else value, dtype=np.float64)
-        columns[column] = array.astype(_fitting(array, dtypes, column))
+        columns[column] = array.astype(_smallest_dtype(array, dtypes, column))
     return columns
 
 
-def _fitting(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column: str) -> np.dtype[Any]:
-    """Return the first type that represents the numbers exactly; raise ValueError if there is none."""
+def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column: str) -> np.dtype[Any]:
+    """Return the first type that represents the numbers exactly.
+
+    Raises:
+        ValueError: there is no such type.
+    """
     for dtype in dtypes:
         if dtype.kind == "f":
             return dtype
@@ -595,9 +611,9 @@ def _fitting(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]], column
     raise ValueError(f"{column} that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")
 
 
-def count_images(measurement: str, row: Any, *, is_single: bool) -> int | None:
-    """Count a measurement's images from its JSON value, or from a list of values by strength; None if unknown."""
+def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int | None:
+    """Count a measurement's images from its JSON value, or from a list of such values by strength; None if unknown."""
     for column in MEASUREMENTS.get(measurement, {}).values():
         if column.images is not None:
-            return column.images(columns_of_json(measurement, row if is_single else row[0])[column.name])
+            return column.images(columns_of_json(measurement, json_value if is_single else json_value[0])[column.name])
     return None

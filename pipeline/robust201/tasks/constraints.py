@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A ball of a norm around each image, in pixels of [0, 1].
+    """A norm ball around each image, whose pixels are in [0, 1].
 
     Attributes:
         name: name of the norm; published keys of attacks end with ``@`` and this name.
@@ -43,35 +43,35 @@ class Constraint:
         n_values = float(prod(shape))
         return n_values**0.5 if self.order == 2 else n_values
 
-    def refusal(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
+    def excessive_strength_reason(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
         """Return why images (C, H, W) cannot be attacked at some strengths, or None."""
         largest = self.largest_radius(shape) * self.divisor
-        # The maximum is printed rounded, and users may copy the rounded number.
+        # Messages print the maximum rounded, so accept the rounded number too.
         if max(strengths) <= largest * (1 + 1e-4):
             return None
         return (
             f"expected strengths up to {largest:.6g}, the largest {self.name} distance of images of {shape[-2]} x "
-            f"{shape[-1]} pixels, got {max(strengths):g}. Leave it out."
+            f"{shape[-1]} pixels, got {max(strengths):g}. Remove it."
         )
 
     def reach(self, strength: float) -> float:
-        """Return the largest distance at which a float32 image counts as inside the ball at a strength."""
+        """Return the largest distance at which a float32 image counts as inside the ball of a strength."""
         return self.reach_of_radius(self.radius(strength))
 
     def reach_of_radius(self, radius: float) -> float:
-        """Return the same distance for a ball's radius in units of pixels."""
+        """Return the largest distance at which a float32 image counts as inside a ball of this radius, in pixels."""
         return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
         """Return the norms of differences of images, (B, 3, H, W) float32 to (B,)."""
         flat = differences.flatten(1)
-        lengths: torch.Tensor
+        norms: torch.Tensor
         if self.order == "inf":
-            lengths = flat.abs().amax(dim=1)
-            return lengths
-        # Sum in float64: the check must not round more than the attack that it checks.
-        lengths = flat.double().norm(p=self.order, dim=1)
-        return lengths
+            norms = flat.abs().amax(dim=1)
+            return norms
+        # Sum in float64, so that the check does not round more than the attack that it checks.
+        norms = flat.double().norm(p=self.order, dim=1)
+        return norms
 
 
 LINF = Constraint("Linf", "inf", 255.0, "epsilon in 1/255", 1e-6)
@@ -86,7 +86,7 @@ adds float32 numbers whose sum is the length that it removes from a step. For a 
 2**-24 each, the error is about 5e-6 radii."""
 
 L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
-"""Number of changed values, each channel counted separately; unchanged values have identical bits."""
+"""Number of changed values, counting each channel separately; unchanged values have identical bits."""
 
 CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1, L0)}
 """Constraints by name."""

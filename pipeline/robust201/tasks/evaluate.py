@@ -1,4 +1,4 @@
-"""Evaluation of one part: perturb its images, classify them, measure. No disk access, no Ray."""
+"""Evaluation of one part, which perturbs its images, classifies them and measures. It uses neither the disk nor Ray."""
 
 import dataclasses
 import time
@@ -37,7 +37,7 @@ class ResidentImages:
 
 def resident(images: ImageSet, device: torch.device) -> ResidentImages:
     """Copy a selection's images and labels to a device."""
-    # Copies: torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
+    # Copy, since torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
     pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
     return ResidentImages(pixels.to(device), labels.to(device))
 
@@ -58,16 +58,17 @@ def evaluate_part(
     """Yield the results of a part's strengths, each as soon as it is complete.
 
     Args:
-        context: classifier, seed, batch size of draws and source of corrupted images; this function sets its `key` and
-            `first_batch`.
+        context: classifier, seed, batch size of random numbers and source of corrupted images; this function sets its
+            `key` and `first_batch`.
         task: the task to evaluate.
         parameters: the task's parameters, except for the strengths, which are the part's.
-        part: strengths and image positions [start, stop), which must be split at multiples of the batch size of draws.
-        images: the whole selection that the part is a slice of.
+        part: strengths and image positions [start, stop), which must start and stop at multiples of the batch size of
+            random numbers.
+        images: the whole selection of images, of which the part is a slice.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
         on_device: the same images on the classifier's device, if they are there already; otherwise they are copied.
-        on_images: called with the number of images whenever some are done at one strength.
+        on_images: called with the number of images in every batch that is done at one strength.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
     Yields:
@@ -94,12 +95,12 @@ def evaluate_part(
         perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
     )
     if on_images is not None:
-        batches = _counted(batches, on_images)
-    measured = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
+        batches = _report_progress(batches, on_images)
+    measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
-    for strength, values, seconds in measured:
+    for strength_index, values, seconds in measured_strengths:
         check_values(values, len(request.labels), label_counts, name=part.label)
-        yield EvaluationResult(part, part.strengths[strength], values, seconds, provenance)
+        yield EvaluationResult(part, part.strengths[strength_index], values, seconds, provenance)
 
 
 def perturb_part(
@@ -148,13 +149,13 @@ def _measure_network(
     """Yield a measure's result at each strength."""
     function = task.load(context.engine)
     for strength in part.strengths:
-        before = time.perf_counter()
+        start = time.perf_counter()
         values = dict(function(context, parameters, dataclasses.replace(request, strengths=(strength,))))
         check_measure_values(values, task.columns, name=part.label)
-        yield EvaluationResult(part, strength, values, time.perf_counter() - before, provenance)
+        yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
 
 
-def _counted(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
+def _report_progress(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
     for batch in batches:
         yield batch
         on_images(len(batch.positions))
@@ -176,21 +177,23 @@ def _measure_batches(
     ]
     n_measured = [0] * len(strengths)
     seconds = [0.0] * len(strengths)
-    before = time.perf_counter()
-    for strength, positions, pixels, stage in batches:
+    start = time.perf_counter()
+    for strength_index, positions, pixels, stage in batches:
         with torch.inference_mode():
             distances = None if constraint is None else partial(_distances, constraint, request, positions, pixels)
-            fooling_steps = None if request.step_log is None else request.step_log.fooling_steps(strength, positions)
-            accumulators[strength].update(
+            fooling_steps = (
+                None if request.step_log is None else request.step_log.fooling_steps(strength_index, positions)
+            )
+            accumulators[strength_index].update(
                 positions, context.logits(pixels), labels[positions], stage, distances, fooling_steps
             )
-        n_measured[strength] += len(positions)
-        complete = n_measured[strength] == len(labels)
-        values = accumulators[strength].finalise() if complete else {}
-        seconds[strength] += time.perf_counter() - before
-        if complete:
-            yield strength, values, seconds[strength]
-        before = time.perf_counter()
+        n_measured[strength_index] += len(positions)
+        is_complete = n_measured[strength_index] == len(labels)
+        values = accumulators[strength_index].finalise() if is_complete else {}
+        seconds[strength_index] += time.perf_counter() - start
+        if is_complete:
+            yield strength_index, values, seconds[strength_index]
+        start = time.perf_counter()
 
 
 def _distances(constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
@@ -204,8 +207,8 @@ def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> N
             f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
-    cut = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if task.draws_by_batch(context.engine) and cut:
+    splits_batch = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
+    if task.draws_by_batch(context.engine) and splits_batch:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
             f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "

@@ -1,10 +1,10 @@
-"""Measurements of a network's outputs, as integer sums that are exact in any order and merge exactly.
+"""Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
 Confidences are added as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a unit
-into parts affects the sum. The integer sum can be computed from a finalised mean and the counts in `cm`: with at most
-2**18 images, it fits into the 53 bits of a float64, with room for the rounding of one division and one product.
+into parts affects the sum. The integer sum can be recovered from a stored mean and the counts in `cm`: with at most
+2**18 images, it takes fewer than the 53 bits of a float64, which leaves a margin for two roundings.
 
-Torch is imported only where values are computed on a device; shards and exports use the checks and merging without it.
+Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     import torch
 
 MAX_IMAGES = 2**18
-"""Maximum number of images per strength for which a mean determines its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
+"""Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
 
 _MIN_TOLERANCE = 1e-5
 """Tolerance for the sum of a mean of softmax vectors with few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Tolerance per class: the maximum error of one float32 term of a sum of 1."""
+"""Tolerance per class, which is the maximum error of a float32 term of a sum of 1."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
@@ -56,7 +56,7 @@ def row_sum_tolerance(n_classes: int) -> float:
 
 
 class Accumulator:
-    """Adds up one strength's measurements on the device, in one pass, with images in any order.
+    """Accumulates the measurements of one strength on the device, with images in any order.
 
     Args:
         measurements: names from `MEASUREMENTS`.
@@ -88,7 +88,7 @@ class Accumulator:
             for name in self._columns
             if COLUMNS[name].add is not None
         }
-        self._not_finite = torch.zeros((), dtype=torch.int64, device=device)
+        self._n_not_finite = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(
         self,
@@ -112,11 +112,11 @@ class Accumulator:
         import torch
 
         logits = logits.float()
-        self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
+        self._n_not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
         outputs = ModelOutputs(positions, labels, logits.argmax(dim=1), logits, stage, measure_distances, fooling_steps)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
-            assert add is not None  # noqa: S101 - it has a total
+            assert add is not None  # noqa: S101 - the column has a total
             indices, terms = add(outputs)
             total.view(-1, *terms.shape[1:]).index_add_(0, indices, terms)
 
@@ -127,13 +127,13 @@ class Accumulator:
             Column name → array (see `COLUMNS`).
 
         Raises:
-            EvaluationError: logits were not finite, or some image was not added exactly once.
+            EvaluationError: logits were not finite, or an image was not added exactly once.
         """
-        not_finite = int(self._not_finite)
-        if not_finite:
+        n_not_finite = int(self._n_not_finite)
+        if n_not_finite:
             raise EvaluationError(
                 f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for "
-                f"{not_finite} of {self.n_images} images. Check this network's weights."
+                f"{n_not_finite} of {self.n_images} images. Check this network's weights."
             )
         totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
         n_added = int(count_matrix(totals).sum())
@@ -147,7 +147,7 @@ class Accumulator:
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
-    """Merge the measurements of a unit's parts. The result is byte-identical to that of the whole unit.
+    """Merge the measurements of a unit's parts. The result is byte-identical to an evaluation of the whole unit.
 
     Args:
         parts: columns of each part, in the order of their image positions; all parts have the same columns.
@@ -165,7 +165,7 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     if len(layouts) != 1:
         raise EvaluationError(
             f"Merging failed for {name}: expected parts with equal columns, "
-            f"got {' and '.join(sorted(layouts)) or 'none'}. Evaluate it again."
+            f"got {' and '.join(sorted(layouts)) or 'no parts'}. Evaluate the unit again."
         )
     totals = [_totals_of(part) for part in parts]
     merged: dict[str, NDArray[np.int64]] = {}
@@ -180,12 +180,12 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
 def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
     if not 0 < n_images <= MAX_IMAGES:
         raise EvaluationError(
-            f"Measuring failed for {name}: expected 1 to {MAX_IMAGES} images, got {n_images}. Select fewer."
+            f"Measuring failed for {name}: expected 1 to {MAX_IMAGES} images, got {n_images}. Change the selection."
         )
     if n_classes > MAX_CLASSES:
         raise EvaluationError(
             f"Measuring failed for {name}: expected up to {MAX_CLASSES:,} classes, got {n_classes:,}. "
-            "Evaluate on fewer."
+            "Evaluate a network with fewer classes."
         )
 
 
@@ -199,7 +199,7 @@ def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
-    """Recover the integer totals that columns were computed from."""
+    """Recover the integer totals from which columns were computed."""
     cm = count_matrix(values)
     return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
@@ -242,7 +242,7 @@ def check_values(
     """Check the invariants of a result.
 
     Args:
-        values: columns of one evaluation, or of a part of one.
+        values: columns of one evaluation, or of a part of it.
         n_images: number of images N in the result.
         label_counts: (C,) number of images of each true class, if known.
         decimals: for a result read from a dataset's files, the decimals that each measurement was rounded to (None: not
@@ -262,12 +262,14 @@ def check_values(
     failure = _layout_failure(values, n_images, required)
     failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
     if failure is not None:
-        fix = "The result is damaged; evaluate it again." if decimals is None else "Export or download the file again."
-        raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {fix}")
+        remedy = (
+            "The result is damaged; evaluate it again." if decimals is None else "Export or download the file again."
+        )
+        raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {remedy}")
 
 
 def has_predictions(values: Values) -> bool:
-    """Return whether values were measured on predictions, rather than by a measure."""
+    """Return whether values come from predictions, instead of a measure."""
     return not COLUMNS.keys().isdisjoint(values)
 
 
@@ -307,11 +309,11 @@ def check_measure_values(values: Values, declared: Sequence[str] | None = None, 
         )
 
 
-def _layout_failure(values: Values, n_images: int, needed: Sequence[str]) -> str | None:
-    replaced = {COUNTS} if has_counts(values) else set()
-    if not set(needed) - replaced <= set(values) <= set(COLUMNS):
-        known = ", ".join(stored_order(COLUMNS))
-        return f"columns {', '.join(STANDARD_COLUMNS)} and others of {known}, got {', '.join(values)}"
+def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> str | None:
+    replaced_columns = {COUNTS} if has_counts(values) else set()
+    if not set(required) - replaced_columns <= set(values) <= set(COLUMNS):
+        known_columns = ", ".join(stored_order(COLUMNS))
+        return f"columns {', '.join(STANDARD_COLUMNS)} and others of {known_columns}, got {', '.join(values)}"
     if n_images < 1:
         return f"one image or more, got {n_images}"
     n_classes = count_classes(values)
@@ -327,10 +329,10 @@ def _layout_failure(values: Values, n_images: int, needed: Sequence[str]) -> str
 def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
     for name, array in values.items():
         column = COLUMNS[name]
-        counted = n_images if column.images is None else column.images(array)
+        n_counted = n_images if column.images is None else column.images(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if counted != n_images or lowest < 0 or (highest > n_images * column.most and not column.by_image):
-            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {counted} in all"
+        if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.by_image):
+            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in all"
     if not has_counts(values):
         return None
     cm = count_matrix(values)
@@ -339,41 +341,41 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
     for name, array in values.items():
         # Without a confusion matrix, the counts of single classes are unknown.
         contradiction = None if COUNTS not in values and name == PREDICTIONS else COLUMNS[name].contradiction
-        if contradiction is not None and (difference := contradiction(array, cm)) is not None:
-            return f"{name} as in cm, {difference}"
+        if contradiction is not None and (contradiction_text := contradiction(array, cm)) is not None:
+            return f"{name} as in cm, {contradiction_text}"
     return None
 
 
 def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
-    """Check columns of fractions: exactly if there are no decimals, otherwise within half a unit of the last one."""
+    """Check columns of fractions exactly, or with `decimals` within half a unit of the last decimal."""
     cm = count_matrix(values) if has_counts(values) else None
-    sums: dict[str, bytes] = {}
+    sums_by_column: dict[str, bytes] = {}
     for name in (name for name in values if not COLUMNS[name].is_exact):
         column, array = COLUMNS[name], values[name]
         slack = 0.0
         if decimals is not None:
-            digits = decimals.get(column.measurement)
-            slack = _ARITHMETIC_TOLERANCE + (0.0 if digits is None else 0.5 * 10.0**-digits)
+            n_decimals = decimals.get(column.measurement)
+            slack = _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
         if decimals is None and cm is not None and column.counts is not None:
             has_images = np.broadcast_to(column.counts(cm) > 0, array.shape)
             if not np.array_equal(np.isnan(array), ~has_images):
                 return f"{name} to be NaN exactly where it is over no image"
-        numbers = array if column.counts is None else array[~np.isnan(array)]
+        fractions = array if column.counts is None else array[~np.isnan(array)]
         tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
-        if numbers.size and not (numbers.min() >= -tolerance and numbers.max() <= 1 + tolerance):
-            return f"{name} in [0, 1], got [{numbers.min()}, {numbers.max()}]"
+        if fractions.size and not (fractions.min() >= -tolerance and fractions.max() <= 1 + tolerance):
+            return f"{name} in [0, 1], got [{fractions.min()}, {fractions.max()}]"
         if column.value_from_counts is not None and cm is not None:
             expected = float(column.value_from_counts(cm))
             if abs(float(array) - expected) > slack:
-                within = f" within {slack:.2g}" if slack else ""
-                return f"{name} {expected}{within}, which is that of cm, got {float(array)}"
+                tolerance_text = f" within {slack:.2g}" if slack else ""
+                return f"{name} {expected}{tolerance_text}, which follows from cm, got {float(array)}"
         if column.is_distribution:
-            rows = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
-            error = float(np.abs(rows - 1).max(initial=0.0))
+            row_sums = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
+            error = float(np.abs(row_sums - 1).max(initial=0.0))
             if error > row_sum_tolerance(array.shape[-1]) + array.shape[-1] * slack:
                 return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
             if decimals is None and cm is not None:
-                sums[name] = _total_of(column, array, cm).sum(axis=0).tobytes()
-    if len(set(sums.values())) > 1:
-        return f"{' and '.join(sums)} to be means of the same confidences, got different sums"
+                sums_by_column[name] = _total_of(column, array, cm).sum(axis=0).tobytes()
+    if len(set(sums_by_column.values())) > 1:
+        return f"{' and '.join(sums_by_column)} to be means of the same confidences, got different sums"
     return None

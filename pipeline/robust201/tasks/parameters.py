@@ -27,12 +27,12 @@ MAX_STRENGTHS = 1_000
 """Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Maximum number of grid points: the coordinates of all of them are in memory at once, 8 kB each for 32x32 pixels."""
+"""Maximum number of grid points. The coordinates of all points are in memory together: 8 kB each for 32x32 pixels."""
 
 _MAX_COMMON_K = 32
 """Largest k for which a decimal number is recognised as k/255."""
 _PIXEL_TOLERANCE = 0.015
-"""Maximum relative difference from k/255 of a number that is recognised as k/255: 0.031 counts as 8/255."""
+"""Maximum relative difference between k/255 and a number that is recognised as k/255: 0.031 counts as 8/255."""
 
 Epsilons255 = Annotated[
     tuple[Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)], ...],
@@ -57,7 +57,7 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Parameters of one key, as in the sweep YAML; the defaults are the paper's."""
+    """Base of the parameters of one key, as in the sweep YAML. The defaults are the paper's."""
 
     field_aliases: ClassVar[tuple[str, ...]] = ()
     """Alternative names of fields."""
@@ -72,7 +72,7 @@ class Parameters(StrictModel):
         return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         """Whether a measure uses random numbers. For attacks, the seed is always part of the protocol."""
         return False
 
@@ -101,7 +101,7 @@ class Parameters(StrictModel):
             "the key out."
         )
 
-    def refusal(self, engine: str) -> str | None:
+    def unsupported_engine_reason(self, engine: str) -> str | None:
         """Return why an engine does not support these parameters, or None."""
         del engine
         return None
@@ -118,12 +118,12 @@ class Parameters(StrictModel):
 
 
 _MIN_PATH_LENGTH = 2.5
-"""Length of an attack's path in radii of its ball that is enough to reach the edge from any starting point, and to move
+"""Length of an attack's path, in radii of its ball, with which it can reach the edge from any starting point and move
 along the edge (Madry et al., 2018, appendix B)."""
 
 
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
-    """Warn if the path is shorter than the ball's radius, so that the attack cannot use all of its epsilon.
+    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach perturbations of epsilon.
 
     Args:
         field: parameter of the step length, for the message.
@@ -134,19 +134,19 @@ def _cautions_about_reach(field: str, step: float, steps: int, radius: float) ->
     if steps * step >= radius * (1 - 1e-9):
         return ()
     ball = "the ball" if field == "rel_stepsize" else f"the ball of radius {radius:g}"
-    what = (
+    problem = (
         f"steps × {field} = {steps:,} × {step:.3g} = {steps * step:.4g}, so the attack does not reach the edge of "
         f"{ball} and accuracies come out too high"
     )
     sufficient = min(radius, _MIN_PATH_LENGTH * radius / steps)
-    return (Caution("steps", what, f"Take more steps or longer ones, such as {field}: {sufficient:.3g}."),)
+    return (Caution("steps", problem, f"Take more steps or longer ones, such as {field}: {sufficient:.3g}."),)
 
 
 def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
     """Return strengths in ascending order.
 
     Raises:
-        ValueError: two are equal.
+        ValueError: two strengths are equal.
     """
     if len(set(strengths)) != len(strengths):
         raise ValueError(f"expected different {name}, got {list(map(float, strengths))}.")
@@ -162,7 +162,7 @@ class CleanParameters(Parameters):
 
 
 _RATIO = re.compile(r"\s*([\d.]{1,20})\s*/\s*([\d.]{1,20})\s*", re.ASCII)
-_RADIUS_EXPECTED = "epsilons: expected numbers or text such as 8/255"
+_EXPECTED_RADII = "epsilons: expected numbers or text such as 8/255"
 
 
 def parse_radius(value: object) -> Fraction:
@@ -179,16 +179,16 @@ def parse_radius(value: object) -> Fraction:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return Fraction(value)
     except (ValueError, ArithmeticError) as error:
-        raise ValueError(f"{_RADIUS_EXPECTED}, got {reprlib.repr(value)}.") from error
-    raise ValueError(f"{_RADIUS_EXPECTED}, got {reprlib.repr(value)}.")
+        raise ValueError(f"{_EXPECTED_RADII}, got {reprlib.repr(value)}.") from error
+    raise ValueError(f"{_EXPECTED_RADII}, got {reprlib.repr(value)}.")
 
 
-def _items(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def is_about_255th(value: float, k: float) -> bool:
-    """Return whether a number is k/255 or a rounded k/255, which other tools expect where robust201 expects k."""
+    """Return whether a number is about k/255. Other tools expect k/255 in places where robust201 expects k."""
     return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
 
 
@@ -220,13 +220,17 @@ class EpsilonParameters(Parameters):
             return fields
         if "epsilons_255" in fields:
             raise ValueError("expected epsilons or epsilons_255, got both. Leave one of them out.")
-        radii = [parse_radius(value) for value in _items(fields["epsilons"])]
+        radii = [parse_radius(value) for value in _as_list(fields["epsilons"])]
         for radius in radii:
             if not 0 < radius <= 1:
-                text = f"{float(radius):g}"
-                hint = f"Write {text}/255, or epsilons_255: [{text}]." if 1 < radius <= 255 else "Correct it."
+                radius_text = f"{float(radius):g}"
+                hint = (
+                    f"Write {radius_text}/255, or epsilons_255: [{radius_text}]."
+                    if 1 < radius <= 255
+                    else "Correct it."
+                )
                 raise ValueError(
-                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {text}. {hint}"
+                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {radius_text}. {hint}"
                 )
         # Twelve digits, so that 8/255 rounded to a float becomes 8 again.
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
@@ -235,10 +239,12 @@ class EpsilonParameters(Parameters):
     @field_validator("epsilons_255", mode="before")
     @classmethod
     def _reject_fractions(cls, epsilons: object) -> object:
-        fraction = next((value for value in _items(epsilons) if isinstance(value, str) and "/" in value), None)
+        fraction = next((value for value in _as_list(epsilons) if isinstance(value, str) and "/" in value), None)
         if fraction is not None:
-            text = reprlib.repr(fraction)
-            raise ValueError(f"expected numbers in units of 1/255, got {text}. Write fractions as `epsilons: [8/255]`.")
+            fraction_text = reprlib.repr(fraction)
+            raise ValueError(
+                f"expected numbers in units of 1/255, got {fraction_text}. Write fractions as `epsilons: [8/255]`."
+            )
         return epsilons
 
     @field_validator("epsilons_255")
@@ -252,14 +258,14 @@ class EpsilonParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons in the unit of other tools, which write 8/255 for 8."""
+        """Warnings about epsilons that may be in units of pixels, as other tools expect."""
         doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := probable_255th(epsilon)) is not None]
         if not doubtful:
             return ()
         epsilon, k = doubtful[0]
-        others = f" ({len(doubtful) - 1:,} more like it)" if len(doubtful) > 1 else ""
-        what = f"{epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}"
-        return (Caution("epsilons_255", what, f"If {k}/255 is meant, write {k}, or `epsilons: [{k}/255]`."),)
+        further_epsilons = f" ({len(doubtful) - 1:,} more epsilons are similar)" if len(doubtful) > 1 else ""
+        problem = f"{epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{further_epsilons}"
+        return (Caution("epsilons_255", problem, f"If {k}/255 is meant, write {k}, or `epsilons: [{k}/255]`."),)
 
 
 class FgsmParameters(EpsilonParameters):
@@ -289,31 +295,31 @@ class PgdParameters(RelativeStepParameters):
     random_start: bool = True
     """Start at a random point of the ball."""
     target: Literal["none", "least_likely"] = "none"
-    """`least_likely`: the targeted attack of the paper's equation 2."""
+    """`none` for an untargeted attack; `least_likely` for the targeted attack of the paper's equation 2."""
 
 
 class PgdVariants(Parameters):
-    """Parameters in which implementations of projected gradient descent differ (docs/protocol.md)."""
+    """Parameters for the differences between implementations of projected gradient descent (docs/protocol.md)."""
 
     random_start: bool = False
     """Start at a random point of the ball."""
     iterate: Literal["last", "best"] = "last"
-    """Iterate that is returned; `best` (highest cross-entropy) needs the fused engine."""
+    """Iterate that the attack returns; `best` (highest cross-entropy) needs the fused engine."""
     label: Literal["given", "predicted"] = "given"
     """Label to attack: the image's own (`given`) or the one predicted at the start; `predicted` with a random start
     needs the fused engine."""
 
-    def refusal(self, engine: str) -> str | None:
-        """Return why Foolbox cannot run this variant: it returns the last iterate and hides its random start."""
+    def unsupported_engine_reason(self, engine: str) -> str | None:
+        """Return why Foolbox cannot run this variant. It returns only the last iterate, and not its starting point."""
         if engine == "reference" and self.iterate == "best":
             return (
-                "expected iterate: last with engine: reference, since Foolbox returns the last, got best. "
+                "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best. "
                 "Set engine: fused or iterate: last."
             )
         if engine == "reference" and self.label == "predicted" and self.random_start:
             return (
-                "expected label: given with engine: reference and random_start: true, since Foolbox does not show "
-                "where it starts, got predicted. Set engine: fused or random_start: false."
+                "expected label: given with engine: reference and random_start: true, since Foolbox does not return "
+                "its starting points, got predicted. Set engine: fused or random_start: false."
             )
         return None
 
@@ -331,7 +337,7 @@ class RadiusParameters(Parameters):
 
     norm: ClassVar[Norm]
     epsilons: Radii
-    """Radii in units of pixels in [0, 1]; L0: numbers of values."""
+    """Radii in units of pixels in [0, 1]; for L0, numbers of values."""
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -381,7 +387,7 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
     """Number of steps."""
 
     def identity(self) -> dict[str, Any]:
-        """Leave the default label out: evaluations from before the parameter existed do not name it."""
+        """Return the parameters without the default label, since older evaluations do not have this parameter."""
         identity = super().identity()
         if self.label == "given":
             del identity["label"]
@@ -399,7 +405,7 @@ class Attack(Parameters):
     family: ClassVar["type[Attack]"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # pickle cannot find a dynamically created class by name.
+        # pickle cannot find a dynamically created class by its name.
         return _in_ball_with, (self.family, self.norm, self.model_dump())
 
 
@@ -454,12 +460,12 @@ class Targeted(Parameters):
         targets: int
 
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
-        """Reject more targets than there are other classes. The default is reduced to the number of other classes."""
-        others = n_classes - 1
-        if self.targets > others and self.targets != type(self).model_fields["targets"].default:
+        """Return why there are too many targets. The default is instead reduced to the number of other classes."""
+        max_targets = n_classes - 1
+        if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
-                f"expected targets up to {others}, the number of classes other than the image's own, got "
-                f"{self.targets}. Lower it."
+                f"expected targets up to {max_targets}, the number of classes other than the image's own, got "
+                f"{self.targets}. Lower targets."
             )
         return super().unsupported_classes_reason(n_classes)
 
@@ -468,7 +474,7 @@ class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
-    """Number of target classes, at most all others."""
+    """Number of target classes, limited by the number of other classes."""
 
 
 class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
@@ -476,7 +482,7 @@ class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
 
     restarts: PositiveInt = 1
     targets: PositiveInt = 5
-    """Number of target classes, at most all others."""
+    """Number of target classes, limited by the number of other classes."""
 
 
 class Fab(Attack):
@@ -494,7 +500,7 @@ class FabTargeted(Attack, Targeted):
     steps: PositiveInt = 100
     """Number of iterations."""
     targets: PositiveInt = 9
-    """Number of target classes, at most all others."""
+    """Number of target classes, limited by the number of other classes."""
 
 
 class Square(Attack):
@@ -535,7 +541,7 @@ class Rand(Attack, DlrLoss):
 class MinimumNorm(Attack):
     """Parameters of a minimum-norm attack, which searches for the smallest perturbation that fools a network.
 
-    One run serves all epsilons: an image withstands those below its distance.
+    One run serves all epsilons: an image is fooled at epsilons from its distance on.
 
     Attributes:
         steps: number of iterations, each of which takes one gradient.
@@ -550,8 +556,8 @@ class MinimumNorm(Attack):
         """Warnings about too few steps."""
         if self.steps >= self.min_strong_steps:
             return super().cautions
-        what = f"{self.steps:,} steps are few, so distances come out too large and accuracies too high"
-        return (*super().cautions, Caution("steps", what, f"Take {self.min_strong_steps:,} or more."))
+        problem = f"{self.steps:,} steps are few, so distances come out too large and accuracies too high"
+        return (*super().cautions, Caution("steps", problem, f"Take {self.min_strong_steps:,} or more."))
 
 
 class Fmn(MinimumNorm):
@@ -596,11 +602,14 @@ class Ddn(MinimumNorm):
         smallest = self.init_epsilon * (1 - self.gamma) ** self.steps
         if smallest <= min(self.strengths):
             return super().cautions
-        what = (
-            f"init_epsilon × (1 - gamma)^steps = {smallest:.4g}, so the attack finds no perturbation as small as the "
-            f"smallest epsilon, {min(self.strengths):g}"
+        problem = (
+            f"init_epsilon × (1 - gamma)^steps = {smallest:.4g}, so the attack cannot find perturbations as small as "
+            f"the smallest epsilon, {min(self.strengths):g}"
         )
-        return (*super().cautions, Caution("steps", what, "Take more steps, a larger gamma or a smaller init_epsilon."))
+        return (
+            *super().cautions,
+            Caution("steps", problem, "Take more steps, a larger gamma or a smaller init_epsilon."),
+        )
 
 
 class SigmaZero(MinimumNorm):
@@ -683,10 +692,10 @@ class SpatialParameters(Parameters):
         return (CLEAN_STRENGTH,)
 
     def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        """Reject images that are not square.
+        """Return why images that are not square cannot be rotated.
 
-        Foolbox maps both axes of an image to [-1, 1] before it rotates and translates. So it shears other images, and
-        a shift of one pixel has different lengths along the two axes.
+        Foolbox maps both axes of an image to [-1, 1] before it rotates and translates. Rotations therefore shear images
+        that are not square, and a shift of one pixel has different lengths along the two axes.
         """
         if height == width:
             return None
@@ -700,7 +709,7 @@ class SpatialParameters(Parameters):
 
     @model_validator(mode="after")
     def _check_points(self) -> Self:
-        # A grid of a single number would consist of the first end only.
+        # A grid of a single number would consist of the lower end only.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
             raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
         if self.points > MAX_GRID_POINTS:

@@ -1,4 +1,4 @@
-"""Transfers as tasks: adversarial images from an attack on one network, classified by every network."""
+"""Tasks for transfers, in which every network classifies adversarial images from an attack on one network."""
 
 from dataclasses import dataclass
 

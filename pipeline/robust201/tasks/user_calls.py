@@ -15,7 +15,11 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 
 
 def call_attack(
-    attack: Callable[..., object], label: str, given: Mapping[str, Any], context: Context, request: Request
+    attack: Callable[..., object],
+    label: str,
+    function_parameters: Mapping[str, Any],
+    context: Context,
+    request: Request,
 ) -> Iterator[Perturbed]:
     """Perturb images batch by batch at every strength.
 
@@ -23,7 +27,7 @@ def call_attack(
         attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
             [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
         label: the function's name, for messages.
-        given: the function's parameters from the sweep.
+        function_parameters: the function's parameters from the sweep.
         context: context of the attack.
         request: images and strengths.
 
@@ -32,12 +36,12 @@ def call_attack(
         EvaluationError: the function changed the network.
     """
     network = KeptNetwork(context.classifier)
-    for strength, value in enumerate(request.strengths):
-        for number, batch in context.batches(len(request.images)):
-            with context.draws(number), torch.enable_grad(), network.unchanged(label):
+    for strength_index, strength in enumerate(request.strengths):
+        for batch_number, batch in context.batches(len(request.images)):
+            with context.seeded(batch_number), torch.enable_grad(), network.unchanged(label):
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
-                    perturbed = attack(context.classifier, pixels, labels, value, **given)
+                    perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
                 except torch.AcceleratorError:
                     raise  # the device failed, not the function
                 except (Exception, SystemExit) as error:
@@ -51,11 +55,15 @@ def call_attack(
                     "Return the images from the function."
                 )
             adversarial = perturbed.detach().to(request.images.device)
-            yield Perturbed(strength, positions_of(batch, request.images.device), adversarial)
+            yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
 
 
 def call_measure(
-    measure: Callable[..., object], label: str, given: Mapping[str, Any], context: Context, request: Request
+    measure: Callable[..., object],
+    label: str,
+    function_parameters: Mapping[str, Any],
+    context: Context,
+    request: Request,
 ) -> Mapping[str, NDArray[Any]]:
     """Measure a network on all images of a request at once.
 
@@ -63,17 +71,19 @@ def call_measure(
         measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; the first three
             arguments are those of an attack.
         label: the function's name, for messages.
-        given: the function's parameters from the sweep.
+        function_parameters: the function's parameters from the sweep.
         context: context of the measure.
         request: the images.
 
     Raises:
-        EvaluationError: the function failed, returned something else, or changed the network.
+        EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
     network = KeptNetwork(context.classifier)
-    with context.draws(0), torch.enable_grad(), network.unchanged(label):
+    with context.seeded(0), torch.enable_grad(), network.unchanged(label):
         try:
-            columns = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
+            columns = measure(
+                context.classifier, to_float(request.images), request.labels.clone(), **function_parameters
+            )
         except torch.AcceleratorError:
             raise  # the device failed, not the function
         except (Exception, SystemExit) as error:
@@ -99,8 +109,12 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise _not_numeric(name, value) from error
     # NumPy would also convert booleans and text to numbers, and round integers that float64 cannot represent.
-    kind = array.dtype.kind
-    if not array.size or kind not in "iuf" or (kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53):
+    dtype_kind = array.dtype.kind
+    if (
+        not array.size
+        or dtype_kind not in "iuf"
+        or (dtype_kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53)
+    ):
         raise _not_numeric(name, value)
     return array.astype(np.float64)
 

@@ -15,11 +15,11 @@ class UserTask(Task):
 
     Attributes:
         function: the user's function.
-        given: the function's parameters from the sweep.
+        function_parameters: the function's parameters from the sweep.
     """
 
     function: UserFunction
-    given: Mapping[str, Any] = field(hash=False)
+    function_parameters: Mapping[str, Any] = field(hash=False)
 
     def located(self, path: Path, sha256: str) -> "UserTask":
         return replace(self, function=self.function.located(path, sha256))
@@ -30,14 +30,14 @@ class UserTask(Task):
         return False
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
-        """Load the function, and adapt it to the contract of perturbations or measures (imports torch).
+        """Load the function (which imports torch), and adapt it to the contract of perturbations or measures.
 
         Raises:
-            ConfigError: the file is gone, differs from its hash, cannot be executed, or lacks the function.
+            ConfigError: the file is missing, differs from its hash, cannot be executed, or lacks the function.
         """
         del engine
         from robust201.tasks.user_calls import call_attack, call_measure
 
         call = call_measure if self.kind == "measure" else call_attack
         function, label = self.function.load(), self.function.label
-        return lambda context, _parameters, request: call(function, label, self.given, context, request)
+        return lambda context, _parameters, request: call(function, label, self.function_parameters, context, request)

@@ -1,1 +1,1 @@
-"""Building blocks of attacks: samples and restarts, batches, random draws, and the network as attacks use it."""
+"""Building blocks of attacks: samples and restarts, batches, random numbers, and the network under attack."""

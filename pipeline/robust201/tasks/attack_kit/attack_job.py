@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws, Draws, ImageShape
+from robust201.tasks.attack_kit.draws import CounterDraws, ImageShape, RandomNumbers
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
-"""Batch size on the CPU, in samples: their activations fit into a processor's cache."""
+"""Batch size on the CPU, in samples. The activations of one batch fit into a processor's cache."""
 
 CUDA_SAMPLES = 2048
-"""Batch size on CUDA, in samples, unless one was chosen from the GPU's memory (`Context.model_batch`)."""
+"""Default batch size on CUDA, in samples. `Context.model_batch` replaces it by one that suits the GPU's memory."""
 
 _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
-"""Size in bytes of one float32 copy of Square's pool."""
+"""Maximum size in bytes of one float32 copy of Square's pool, by device type."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Batches in Square's pool, so that smaller batches have a smaller pool: at least fifteen full batches for each partial
-one."""
+"""Maximum number of batches in Square's pool, by device type. Smaller batches have a smaller pool, which has at least
+fifteen full batches for each partial one."""
 
 _POOL_COPIES = 6
 
@@ -42,11 +42,11 @@ class AttackJob:
 
     Attributes:
         model: the network under test.
-        batching: sizes of the batches that go through it.
-        draws: source of random numbers.
+        batching: sizes of the batches that go through the model.
+        random_numbers: source of random numbers.
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
-        indices: (N,) rows in the split, which identify the random numbers.
+        indices: (N,) rows of the images in the split, which identify their random numbers.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
@@ -54,7 +54,7 @@ class AttackJob:
 
     model: Model
     batching: Batching
-    draws: Draws
+    random_numbers: RandomNumbers
     images: torch.Tensor
     labels: torch.Tensor
     indices: NDArray[np.int64]
@@ -78,10 +78,10 @@ class AttackJob:
             Samples of at most `batching.samples` pairs, strength by strength; a single group for `as_library`.
         """
         n_samples = len(positions) * len(self.epsilons)
-        step = max(1, n_samples if self.batching.as_library else self.batching.samples)
-        for start in range(0, n_samples, step):
-            numbers = np.arange(start, min(start + step, n_samples))
-            yield self.samples(numbers // len(positions), positions[numbers % len(positions)])
+        chunk_size = max(1, n_samples if self.batching.as_library else self.batching.samples)
+        for start in range(0, n_samples, chunk_size):
+            sample_numbers = np.arange(start, min(start + chunk_size, n_samples))
+            yield self.samples(sample_numbers // len(positions), positions[sample_numbers % len(positions)])
 
     def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
         """Split images into groups and yield each group's samples at all epsilons.
@@ -93,13 +93,13 @@ class AttackJob:
             Samples of at most `batching.samples` images; of all images for `as_library`.
         """
         n_strengths = len(self.epsilons)
-        step = max(1, len(positions) if self.batching.as_library else self.batching.samples)
-        for start in range(0, len(positions), step):
-            group = positions[start : start + step]
+        group_size = max(1, len(positions) if self.batching.as_library else self.batching.samples)
+        for start in range(0, len(positions), group_size):
+            group = positions[start : start + group_size]
             yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))
 
     def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
-        """Return the samples of given strengths and images.
+        """Return samples that combine strengths with images.
 
         Args:
             strengths: (B,) index of each sample's epsilon.
@@ -107,7 +107,7 @@ class AttackJob:
         """
         device = self.images.device
         rows = torch.from_numpy(positions).to(device)
-        # Rounded once, from float64, as torch rounds the Python numbers that the libraries use.
+        # Round once, from float64, as torch rounds the Python numbers that the libraries pass to it.
         epsilons = torch.tensor(self.epsilons, dtype=torch.float64).float()[torch.from_numpy(strengths)].to(device)
         return Samples(
             clean=to_float(self.images[rows]),
@@ -124,21 +124,21 @@ class AttackJob:
         if len(self.images) == 0:
             return np.zeros(0, np.bool_)
         predicted = [
-            logits_of(self.model, self.batching, to_float(self.images[piece])).argmax(dim=1)
-            for piece in self.batching.slices(np.zeros(len(self.images), np.int64))
+            logits_of(self.model, self.batching, to_float(self.images[batch])).argmax(dim=1)
+            for batch in self.batching.slices(np.zeros(len(self.images), np.int64))
         ]
         correct: NDArray[np.bool_] = (torch.cat(predicted) == self.labels).cpu().numpy()
         return correct
 
     def record_clean(self) -> None:
-        """Record which clean images are misclassified (one pass per image), if steps are recorded."""
+        """If steps are recorded, record which clean images are misclassified, with one pass per image."""
         if self.step_log is not None:
             self.step_log.record_clean(self.correct())
 
-    def run_log(self, samples: "Samples", n_steps: int, number: int = 0) -> RunLog:
+    def run_log(self, samples: "Samples", n_steps: int, run_number: int = 0) -> RunLog:
         """Return the log of a run on some samples (see `RunLog`)."""
         log_indices = samples.strengths * len(self.images) + samples.positions
-        return RunLog(self.step_log, samples.labels, log_indices, n_steps, number)
+        return RunLog(self.step_log, samples.labels, log_indices, n_steps, run_number)
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,14 @@ class Samples:
         """Multiply in float64 and round to float32, as the libraries compute step sizes: (B, 1, 1, 1)."""
         return self.spread([factor * epsilon for epsilon in epsilons])
 
-    def spread(self, values: Sequence[float]) -> torch.Tensor:
-        """Return for each sample the value of its strength, rounded to float32: (B, 1, 1, 1)."""
-        rounded = torch.tensor(values, dtype=torch.float64).float()
+    def spread(self, value_by_strength: Sequence[float]) -> torch.Tensor:
+        """Return the value that belongs to each sample's strength, rounded to float32: (B, 1, 1, 1)."""
+        rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
 def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
-    """Make a request's job for evaluation: counter-based draws, full batches.
+    """Return the job of a request in an evaluation, with counter-based random numbers and full batches.
 
     Args:
         context: the attack's context. Without a `model`, the classifier is attacked through autograd.
@@ -194,16 +194,16 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     """
     images = request.images
     device = context.classifier.device
-    samples = context.model_batch or (CUDA_SAMPLES if device.type == "cuda" else CPU_SAMPLES)
+    batch_size = context.model_batch or (CUDA_SAMPLES if device.type == "cuda" else CPU_SAMPLES)
     if context.classifier.micro_batch is not None:
-        samples = min(samples, context.classifier.micro_batch)
+        batch_size = min(batch_size, context.classifier.micro_batch)
     sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
     device_type = "cuda" if device.type == "cuda" else "cpu"
-    pool = max(samples, min(_POOL_BYTES[device_type] // sample_bytes, _POOL_BATCHES[device_type] * samples))
+    pool_size = max(batch_size, min(_POOL_BYTES[device_type] // sample_bytes, _POOL_BATCHES[device_type] * batch_size))
     return AttackJob(
         model=context.model or context.classifier,
-        batching=Batching(samples, pool),
-        draws=CounterDraws(context.seed, context.key),
+        batching=Batching(batch_size, pool_size),
+        random_numbers=CounterDraws(context.seed, context.key),
         images=images,
         labels=request.labels,
         indices=np.asarray(request.indices, dtype=np.int64),
@@ -214,7 +214,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
 
 
 def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
-    """Yield samples' images as one batch per strength.
+    """Yield the attacked images of samples, with one batch per strength.
 
     Args:
         samples: the attacked samples; equal strengths are consecutive.
@@ -231,30 +231,29 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
-"""(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack considers them misclassified
-(B,)."""
+"""(job, samples, restart number) → candidates (B, 3, H, W), and whether each is misclassified in the run (B,)."""
 
 
 def attack_correct(
-    job: AttackJob, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
+    job: AttackJob, split: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
 ) -> Iterator[Perturbed]:
     """Attack the correctly classified images and return the others unchanged, as AutoAttack does.
 
     Args:
-        job: model, batches, draws and images.
-        cut: positions of images (n,) → groups of samples that are attacked together.
+        job: model, batches, random numbers and images.
+        split: positions of images (n,) → groups of samples that are attacked together.
         run: one run of the attack.
         restarts: number of runs.
 
     Yields:
-        Batches of images: perturbed where the attack succeeded, else clean.
+        Batches of images, perturbed if the attack succeeded, otherwise clean.
     """
     correct = job.correct()
     if job.step_log is not None:
         job.step_log.record_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
-    for samples in cut(np.flatnonzero(correct)):
+    for samples in split(np.flatnonzero(correct)):
         yield from batches_by_strength(samples, attack_with_restarts(job, samples, run, restarts)[0])
 
 
@@ -265,7 +264,8 @@ def attack_with_restarts(
     """Run an attack, restart it for the samples that resist, and classify the results once more.
 
     Returns:
-        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether each is misclassified (B,).
+        Images (B, 3, H, W) float32, which are clean where the attack did not succeed, and whether they are
+        misclassified (B,).
     """
     adversarial = samples.clean.clone()
     remaining = np.arange(len(samples.strengths))
@@ -279,5 +279,5 @@ def attack_with_restarts(
             remaining = remaining[~fooled.cpu().numpy()]
     adversarial.clamp_(0, 1)  # rounding in the projection to an L1 ball may leave [0, 1]
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
-    wrong = logits.argmax(dim=1) != samples.labels
-    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean), wrong
+    misclassified = logits.argmax(dim=1) != samples.labels
+    return torch.where(misclassified.view(-1, 1, 1, 1), adversarial, samples.clean), misclassified

@@ -15,15 +15,15 @@ from robust201.models.model import Model, Objective
 class Batching:
     """Sizes of the batches that go through the model.
 
-    They affect speed and memory. They change results only by rounding, for networks whose sums depend on the batch
-    size; parity tests therefore use `as_library`.
+    They affect speed and memory. They affect results only by rounding, in networks whose sums depend on the batch size.
+    Parity tests therefore use `as_library`.
 
     Attributes:
         samples: maximum number of (image, epsilon) pairs per batch.
-        pool: maximum number of samples that Square attacks together; samples that are not fooled yet share batches.
-            Each takes the memory of one float32 image.
-        as_library: batches as in the reference libraries: all samples of one epsilon, without those that are already
-            fooled. `samples` and `pool` are then ignored.
+        pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
+            Each sample takes the memory of one float32 image.
+        as_library: whether batches are those of the reference libraries, which consist of all samples of one epsilon
+            that are not fooled yet. `samples` and `pool` are then ignored.
     """
 
     samples: int
@@ -82,7 +82,7 @@ def logits_of(
     Returns:
         Logits (B, C).
     """
-    return _in_batches(batching, len(pixels), strengths, lambda piece: (model.logits(pixels[piece]),))[0]
+    return _in_batches(batching, len(pixels), strengths, lambda batch: (model.logits(pixels[batch]),))[0]
 
 
 def gradient_of(
@@ -105,7 +105,7 @@ def gradient_of(
         Logits (B, C), losses (B,), gradient (B, 3, H, W).
     """
     logits, loss, gradient = _in_batches(
-        batching, len(pixels), strengths, lambda piece: model.loss_and_gradient(pixels[piece], labels[piece])
+        batching, len(pixels), strengths, lambda batch: model.loss_and_gradient(pixels[batch], labels[batch])
     )
     return logits, loss, gradient
 
@@ -123,18 +123,18 @@ def objective_gradient_of(
         model: the model.
         batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
-        objective: function of logits and of a slice of rows of `pixels`.
+        objective: (logits (b, C), slice of the rows of `pixels`) → (b,) values to differentiate.
         strengths: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C), the objective's values (B,), gradient (B, 3, H, W).
     """
 
-    def differentiate(piece: slice) -> tuple[torch.Tensor, ...]:
+    def differentiate(batch: slice) -> tuple[torch.Tensor, ...]:
         def shifted(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-            return objective(logits, slice(piece.start + rows.start, piece.start + rows.stop))
+            return objective(logits, slice(batch.start + rows.start, batch.start + rows.stop))
 
-        return model.value_and_gradient(pixels[piece], shifted)
+        return model.value_and_gradient(pixels[batch], shifted)
 
     logits, values, gradient = _in_batches(batching, len(pixels), strengths, differentiate)
     return logits, values, gradient
@@ -148,6 +148,7 @@ def _in_batches(
 ) -> tuple[torch.Tensor, ...]:
     if strengths is None:
         strengths = np.zeros(n_samples, np.int64)
-    outputs = [compute(piece) for piece in batching.slices(strengths)]
-    # Usually there is a single batch, and concatenating would copy it.
-    return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
+    outputs = [compute(batch) for batch in batching.slices(strengths)]
+    if len(outputs) == 1:  # the usual case, which concatenation would copy
+        return outputs[0]
+    return tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))

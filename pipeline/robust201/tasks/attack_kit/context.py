@@ -1,4 +1,4 @@
-"""The context of a task: the network as attacks use it, sources of random numbers and of images."""
+"""The context of a task: the network under attack, and the sources of random numbers and of images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ class Request:
         strengths: (S,) strengths in the task's units.
         images: (N, C, H, W) uint8, on the context's device; float32 if the user passed floats.
         labels: (N,) int64, on the context's device.
-        indices: (N,) int64 rows in the dataset's whole split, which identify the random numbers.
+        indices: (N,) int64 rows of the images in the dataset's whole split, which identify their random numbers.
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
@@ -66,11 +66,11 @@ class Context:
     Attributes:
         classifier: the network under test, [0, 1] pixels to logits.
         seed: the sweep's seed.
-        batch_size: images that share one batch of random numbers in the reference engine (part of the protocol).
+        batch_size: number of images that share random numbers in the reference engine; part of the protocol.
         corrupted: source of corrupted images; None if the sweep has no corruptions.
         adversarial: source of a transfer attack's images; None for every other key.
-        first_batch: number of the part's first batch in the whole image set, so that a part uses the same random
-            numbers as the whole.
+        first_batch: number of the part's first batch in the whole image set, so that an image has the same random
+            numbers in every split into parts.
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
             it and `first_batch`.
         engine: engine of the attacks, a name from `tasks.ENGINES`.
@@ -105,8 +105,8 @@ class Context:
             The batch's number in the whole image set, and its slice of these images.
         """
         for offset in range(0, n_images, self.batch_size):
-            number = self.first_batch + offset // self.batch_size
-            yield number, slice(offset, min(offset + self.batch_size, n_images))
+            batch_number = self.first_batch + offset // self.batch_size
+            yield batch_number, slice(offset, min(offset + self.batch_size, n_images))
 
     def slices(self, n_images: int) -> Iterator[slice]:
         """Split images that need no random numbers into batches, whose size does not affect results.
@@ -114,16 +114,16 @@ class Context:
         Yields:
             Slices that cover [0, n_images) in order: of `model_batch` images if set, otherwise of `batch_size`.
         """
-        step = self.model_batch or self.batch_size
-        for start in range(0, n_images, step):
-            yield slice(start, min(start + step, n_images))
+        slice_size = self.model_batch or self.batch_size
+        for start in range(0, n_images, slice_size):
+            yield slice(start, min(start + slice_size, n_images))
 
     @contextmanager
-    def draws(self, batch: int) -> Iterator[int]:
+    def seeded(self, batch: int) -> Iterator[int]:
         """Seed torch's generators for one batch, and restore their state afterwards.
 
-        The seed is derived from the sweep's seed, the key and the batch's number. So all strengths and all
-        architectures use the same random numbers, and those of a strength do not depend on which others are evaluated.
+        The seed is derived from the sweep's seed, the key and the batch's number. All strengths and all architectures
+        therefore use the same random numbers, whichever strengths are evaluated.
 
         Args:
             batch: the batch's number in the whole image set (see `batches`).
@@ -132,7 +132,7 @@ class Context:
             The seed, for libraries that seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch)
-        # Both libraries seed every CUDA device, so every one is restored; a run on the CPU must not initialise CUDA.
+        # Both libraries seed every CUDA device, so restore all of them. A run on the CPU must not initialise CUDA.
         devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
@@ -145,5 +145,5 @@ def to_float(images: torch.Tensor) -> torch.Tensor:
 
 
 def positions_of(batch: slice, device: torch.device) -> torch.Tensor:
-    """Return the positions (B,) int64 of a slice from `Context.batches`."""
+    """Return the positions (B,) int64 in a slice from `Context.batches`."""
     return torch.arange(batch.start, batch.stop, device=device)

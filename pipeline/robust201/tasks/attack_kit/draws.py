@@ -1,9 +1,9 @@
 """Random numbers of attacks: the interface of their sources, and the source that evaluations use.
 
-In evaluations, each random number is a function of its name (seed, key, restart, and image or query) alone. So a result
-does not depend on batches, order or workers, nor on which other images, epsilons and architectures are evaluated. All
-draws happen on the CPU, so CPU and CUDA use the same numbers. Attacks on thousands of networks use the same numbers, so
-they are cached.
+In evaluations, each random number is a function of the seed, the key, the restart, and the image or query. A result
+therefore does not depend on batches, order or workers, nor on which other images, epsilons and architectures are
+evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same ones. They are cached,
+because attacks on thousands of networks use the same ones, too.
 """
 
 import functools
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from robust201.core.noise import generator
 
 ImageShape = tuple[int, int, int]
-"""Channels C, height H, width W."""
+"""(channels C, height H, width W)."""
 
 
 class Window(NamedTuple):
@@ -27,7 +27,7 @@ class Window(NamedTuple):
     Attributes:
         row: first row.
         column: first column.
-        side: rows and columns.
+        side: number of rows and columns.
         signs: (C, 1, 1) float32 in {-1, 1}, on the CPU.
     """
 
@@ -38,48 +38,49 @@ class Window(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """One proposal of Square in an L2 or L1 ball: the contents of one window move to another.
+    """One proposal of Square in an L2 or L1 ball, which moves the contents of one window to another.
 
     Attributes:
         row: first row of the destination.
         column: first column of the destination.
-        other_row: first row of the source.
-        other_column: first column of the source.
-        side: rows and columns of both windows.
-        is_turned: whether the pattern's halves are side by side.
+        source_row: first row of the source.
+        source_column: first column of the source.
+        side: number of rows and columns of both windows.
+        is_turned: whether the two halves of the pattern that is added to the window lie side by side instead of one
+            above the other.
         signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
     """
 
     row: int
     column: int
-    other_row: int
-    other_column: int
+    source_row: int
+    source_column: int
     side: int
     is_turned: bool
     signs: torch.Tensor
 
-    def of(self, piece: slice, device: torch.device) -> "Swap":
+    def for_images(self, rows: slice, device: torch.device) -> "Swap":
         """Return the proposal with the signs of some images only, on a device."""
-        return self._replace(signs=self.signs[piece].to(device))
+        return self._replace(signs=self.signs[rows].to(device))
 
     def window(self) -> tuple[slice, slice, slice, slice]:
         """Return the destination as an index into a batch of images."""
         return _window_at(self.row, self.column, self.side)
 
-    def other_window(self) -> tuple[slice, slice, slice, slice]:
+    def source_window(self) -> tuple[slice, slice, slice, slice]:
         """Return the source as an index into a batch of images."""
-        return _window_at(self.other_row, self.other_column, self.side)
+        return _window_at(self.source_row, self.source_column, self.side)
 
 
 def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, slice]:
     return slice(None), slice(None), slice(row, row + side), slice(column, column + side)
 
 
-class Draws(Protocol):
+class RandomNumbers(Protocol):
     """A source of the random numbers for one key's attack."""
 
-    def for_key(self, key: str) -> "Draws":
-        """Return the source for another key, so that each attack of an ensemble draws what it would draw alone."""
+    def for_key(self, key: str) -> "RandomNumbers":
+        """Return the source for another key, so that an attack has the same random numbers in an ensemble as alone."""
         ...
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -96,12 +97,12 @@ class Draws(Protocol):
         ...
 
     def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw directions: starting points of PGD in an L2 ball, or projections of a Jacobian.
+        """Draw directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
 
         Args:
             restart: number of the restart or projection.
             images: (B,) rows in the split, possibly repeated.
-            n_values: values per image.
+            n_values: number of values per image.
 
         Returns:
             (B, n_values) float32, standard normal.
@@ -109,7 +110,7 @@ class Draws(Protocol):
         ...
 
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw Square's starting points: a sign for each channel and column.
+        """Draw Square's starting points, which consist of a sign for each channel and column.
 
         Args:
             restart: number of the restart.
@@ -121,14 +122,14 @@ class Draws(Protocol):
         """
         ...
 
-    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+    def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         """Draw consecutive proposals of Square, shared by all images.
 
-        A window's first row is drawn below H - side, as in AutoAttack, so squares never reach the last row or column.
+        A window's first row is less than H - side, as in AutoAttack, so squares never reach the last row or column.
 
         Args:
             restart: number of the restart.
-            first: number of the first query.
+            first_query: number of the first query.
             sides: side of the square in each query.
             shape: shape of an image.
 
@@ -145,22 +146,22 @@ class Draws(Protocol):
         Args:
             restart: number of the restart.
             images: (B,) rows in the split, possibly repeated.
-            n_tiles: number of patterns that tile an image.
+            n_tiles: number of patterns that cover an image.
             channels: channels of an image.
 
         Returns:
-            Whether each pattern is turned, shared by all images, and (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
+            Whether each pattern is turned, for all images, and its signs (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
         """
         ...
 
     def swaps(
-        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self, restart: int, first_query: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
-        """Draw consecutive proposals of Square in an L2 or L1 ball; all images share the windows, but not the signs.
+        """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
 
         Args:
             restart: number of the restart.
-            first: number of the first query.
+            first_query: number of the first query.
             images: (B,) rows in the split, possibly repeated.
             sides: side of the windows in each query.
             shape: shape of an image.
@@ -175,56 +176,58 @@ class CounterDraws:
     """
 
     def __init__(self, seed: int, key: str) -> None:
-        self._names = (seed, key)
+        self._seed_and_key = (seed, key)
 
     def for_key(self, key: str) -> "CounterDraws":
-        return CounterDraws(self._names[0], key)
+        return CounterDraws(self._seed_and_key[0], key)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        values = _gather(_uniform_block, (*self._names, restart, int(np.prod(shape))), images)
+        values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), images)
         return torch.from_numpy(values).view(len(images), *shape)
 
     def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        return torch.from_numpy(_gather(_normal_block, (*self._names, restart, n_values), images))
+        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), images))
 
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         channels, _, width = shape
-        values = _gather(_sign_block, (*self._names, restart, channels * width), images)
+        values = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), images)
         return torch.from_numpy(values).view(len(images), channels, 1, width).float()
 
-    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+    def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         channels, height, width = shape
         windows = []
-        for query, side in enumerate(sides, start=first):
-            row, column, signs = _proposal(*self._names, restart, query, channels)
-            # Fixed point: floor(u * n) for u = row / 2**32, exact in 64 bits.
+        for query, side in enumerate(sides, start=first_query):
+            row, column, signs = _proposal(*self._seed_and_key, restart, query, channels)
+            # This is floor(u * n) for u = row / 2**32 in fixed-point arithmetic, exact in 64 bits.
             windows.append(Window(row * (height - side) >> 32, column * (width - side) >> 32, side, signs))
         return windows
 
     def tiles(
         self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        values = _gather(_tile_block, (*self._names, restart, n_tiles * channels), images)
+        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), images)
         signs = torch.from_numpy(values).view(len(images), n_tiles, channels, 1, 1).float().transpose(0, 1)
-        words = generator(*self._names, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
-        turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
-        return turned, signs
+        words = (
+            generator(*self._seed_and_key, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
+        )
+        is_turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
+        return is_turned, signs
 
     def swaps(
-        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self, restart: int, first_query: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
         channels, height, width = shape
         n_images = -(-(int(images.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
-        numbers = images[:, None] * channels + np.arange(channels)
+        bit_indices = images[:, None] * channels + np.arange(channels)
         swaps = []
-        for query, side in enumerate(sides, start=first):
-            window_words, is_turned, packed = _swap(*self._names, restart, query, channels, n_images)
-            row, column, other_row, other_column = (
+        for query, side in enumerate(sides, start=first_query):
+            window_words, is_turned, packed = _swap(*self._seed_and_key, restart, query, channels, n_images)
+            row, column, source_row, source_column = (
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             )
-            bits = packed[numbers >> 3] >> (numbers & 7).astype(np.uint8) & 1
+            bits = packed[bit_indices >> 3] >> (bit_indices & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
-            swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
+            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
         return swaps
 
 
@@ -234,9 +237,9 @@ _BLOCK = 64
 _BLOCK_VALUES = _BLOCK * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""
 
-_BLOCKS_KEPT = 320
-"""Number of cached blocks: up to 240 MiB of starting points, for images up to 256x256. PGD and APGD use 314 blocks for
-10,000 32x32 images, again for every network; a cache smaller than that cycle would never hit."""
+_MAX_CACHED_BLOCKS = 320
+"""Maximum number of cached blocks, which take up to 240 MiB for images up to 256x256. PGD and APGD use 314 blocks for
+10,000 32x32 images, in the same order for every network, so a smaller cache would never hit."""
 
 
 def _block_size(n_values: int) -> int:
@@ -244,26 +247,26 @@ def _block_size(n_values: int) -> int:
     return min(_BLOCK, max(1, _BLOCK_VALUES // max(1, n_values)))
 
 
-_Block = Callable[[int, str, int, int, int], NDArray[Any]]
+_DrawBlock = Callable[[int, str, int, int, int], NDArray[Any]]
 
 
-@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+@functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
 def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
     """Draw (images, n_values) uniforms for the images of one block."""
     n_words = -(-n_values // 2)
     words = np.empty((_block_size(n_values), n_words), dtype="<u8")
     for i in range(len(words)):
-        # Raw words: NumPy guarantees the streams of its bit generators, but not of its distributions.
+        # Use raw words, since NumPy guarantees the streams of its bit generators, but not of its distributions.
         words[i] = generator(seed, key, "start", restart, block * len(words) + i).bit_generator.random_raw(n_words)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
     return uniforms
 
 
-@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+@functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
 def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
-    """Draw (images, n_values) normals for the images of one block, as quantiles of uniforms that are never 0 or 1."""
-    from scipy.special import ndtri  # takes a third of a second, and most attacks do not need it
+    """Draw (images, n_values) normals for the images of one block, as quantiles of uniforms in (0, 1)."""
+    from scipy.special import ndtri  # the import takes a third of a second, and most attacks do not need it
 
     words = np.empty((_block_size(n_values), n_values), dtype="<u8")
     for i in range(len(words)):
@@ -272,7 +275,7 @@ def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) 
     return normals
 
 
-@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+@functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
 def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
     """Draw (images, n_values) signs for the images of one block."""
     n_words = -(-n_values // 64)
@@ -283,7 +286,7 @@ def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
-@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+@functools.lru_cache(maxsize=_MAX_CACHED_BLOCKS)
 def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
     """Draw (images, n_values) signs for the tiles of one block's images."""
     n_words = -(-n_values // 64)
@@ -295,19 +298,19 @@ def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
 
 
 _SWAP_IMAGES = 1024
-"""The number of images for which a query's signs are drawn is rounded up to a multiple of this."""
+"""Signs of a query are drawn for a number of images that is a multiple of this."""
 
 
 @functools.lru_cache(maxsize=2**13)
 def _swap(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
-    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, lowest first.
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest first.
 
     The bits stay packed: 4 kB for 10,000 images, and 32 MB for all cached queries.
     """
     n_bits = n_images * channels
-    # More images draw more of the same stream, so an image's bits do not depend on which other images there are.
+    # For more images, more of the same stream is drawn, so an image's bits do not depend on the other images.
     words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
     window_words = tuple(int(word) for word in words[:2].view("<u4"))
     return window_words, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)
@@ -315,21 +318,21 @@ def _swap(
 
 @functools.lru_cache(maxsize=2**16)
 def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
-    """Draw two 32-bit integers, and a sign per channel."""
+    """Draw two 32-bit integers and a sign per channel."""
     position, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
     directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]
     return position & 0xFFFFFFFF, position >> 32, torch.tensor(directions).view(channels, 1, 1)
 
 
-def _gather(draw: _Block, names: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
-    """Collect the images' rows from their blocks."""
-    size = _block_size(names[-1])
+def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the random numbers (B, n_values) of images, from the blocks that contain them."""
+    size = _block_size(stream[-1])
     blocks, block_of_image = np.unique(images // size, return_inverse=True)
-    # Draws of a single image larger than a block are not cached: they would fill the memory.
-    draw = draw if names[-1] <= _BLOCK_VALUES else inspect.unwrap(draw)
-    drawn = [draw(*names, int(block)) for block in blocks]
-    values = np.empty((len(images), names[-1]), drawn[0].dtype if drawn else np.float32)
-    for i, block in enumerate(drawn):
+    # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
+    draw_block = draw_block if stream[-1] <= _BLOCK_VALUES else inspect.unwrap(draw_block)
+    block_values = [draw_block(*stream, int(block)) for block in blocks]
+    values = np.empty((len(images), stream[-1]), block_values[0].dtype if block_values else np.float32)
+    for i, block in enumerate(block_values):
         in_block = block_of_image == i
         values[in_block] = block[images[in_block] % size]
     return values

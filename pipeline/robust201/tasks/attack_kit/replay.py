@@ -19,9 +19,9 @@ from robust201.tasks.attack_kit.draws import ImageShape, Swap, Window
 class ReplayedDraws:
     """The random numbers that the reference libraries draw for one batch after `torch.manual_seed(seed)`.
 
-    All strengths replay the same numbers, as when the libraries are called with the same seed for each. After a restart
-    the remaining images differ between strengths, and so do the numbers; use a separate source for each strength if
-    there are several restarts.
+    All strengths replay the same numbers, as when the libraries are called with the same seed for each strength. After
+    a restart the remaining images differ between strengths, and so do their numbers. With several restarts, use a
+    separate source for each strength.
 
     Args:
         seed: the library's seed.
@@ -31,10 +31,10 @@ class ReplayedDraws:
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self._seed = seed
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._shared = False
+        self._has_several_strengths = False
 
     def for_key(self, key: str) -> "ReplayedDraws":
-        """Start again: AutoAttack seeds each of its attacks alike (see `tasks.attack_kit.draws.Draws`)."""
+        """Return a source that starts again, because AutoAttack seeds each of its attacks alike."""
         del key
         return ReplayedDraws(self._seed, self._generator.device)
 
@@ -52,8 +52,8 @@ class ReplayedDraws:
         channels, _, width = shape
         return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
 
-    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        del restart, first  # the stream continues after the last call
+    def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        del restart, first_query  # the stream continues after the last call
         channels, height, width = shape
         windows = []
         for side in sides:
@@ -66,40 +66,43 @@ class ReplayedDraws:
         self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
         n_images, rows = self._rows(restart, images)
-        turned, signs = [], []
+        is_turned, signs = [], []
         for _ in range(n_tiles):
-            turned.append(bool(self._uniform(1) > 0.5))
+            is_turned.append(bool(self._uniform(1) > 0.5))
             signs.append(torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows])
-        return turned, torch.stack(signs)
+        return is_turned, torch.stack(signs)
 
     def swaps(
-        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self, restart: int, first_query: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
         """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""
-        del restart, first  # the stream continues after the last call
+        del restart, first_query  # the stream continues after the last call
         channels, height, width = shape
-        # The remaining images differ between strengths from the first query on, as after a restart.
+        # As after a restart, the remaining images differ between strengths, here from the first query on.
         n_images, rows = self._rows(1, images)
         swaps = []
         for side in sides:
-            row, column, other_row, other_column = (
+            row, column, source_row, source_column = (
                 int((length - side) * self._uniform(1)) for length in (height, width) * 2
             )
             is_turned = bool(self._uniform(1) > 0.5)
             signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
-            swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
+            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
         return swaps
 
     def _uniform(self, *shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=self._generator, device=self._generator.device)
 
     def _rows(self, restart: int, images: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
-        """Number the images in order of first appearance, which is their order in the library's batch."""
-        numbers = {image: number for number, image in enumerate(dict.fromkeys(images.tolist()))}
-        self._shared = self._shared or len(numbers) < len(images)
-        if restart and self._shared:
+        """Return the number of different images, and the row of each in the library's batch: (B,) int64.
+
+        The library's batch has the images in order of first appearance.
+        """
+        row_by_image = {image: row for row, image in enumerate(dict.fromkeys(images.tolist()))}
+        self._has_several_strengths = self._has_several_strengths or len(row_by_image) < len(images)
+        if restart and self._has_several_strengths:
             raise PerturbationError(
-                "Replaying draws failed for several restarts: expected one strength, got several, which draw different "
-                "numbers after the first restart. Attack each strength with a separate source."
+                "Replaying random numbers failed for several restarts: after the first restart, strengths have "
+                "different random numbers. Attack each strength with a separate source."
             )
-        return len(numbers), torch.tensor([numbers[image] for image in images.tolist()], dtype=torch.int64)
+        return len(row_by_image), torch.tensor([row_by_image[image] for image in images.tolist()], dtype=torch.int64)

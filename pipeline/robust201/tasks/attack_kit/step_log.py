@@ -17,7 +17,7 @@ from robust201.tasks.columns import NEVER_FOOLED, FoolingSteps
 
 
 class StepLog:
-    """The steps at which images are first fooled, at several strengths; filled in by the attack.
+    """The steps at which images are first fooled, at several strengths. The attack records them.
 
     Args:
         n_strengths: number of strengths S.
@@ -26,89 +26,94 @@ class StepLog:
     """
 
     def __init__(self, n_strengths: int, n_images: int, device: torch.device) -> None:
-        self.first = torch.full((n_strengths, n_images), NEVER_FOOLED, dtype=torch.int64, device=device)
-        self.last = 0
+        self.first_steps = torch.full((n_strengths, n_images), NEVER_FOOLED, dtype=torch.int64, device=device)
+        self.last_step = 0
 
     def record_clean(self, correct: NDArray[np.bool_]) -> None:
         """Record which clean images (N,) are classified correctly; the others have step 0."""
-        self.first[:, torch.from_numpy(~correct).to(self.first.device)] = 0
+        self.first_steps[:, torch.from_numpy(~correct).to(self.first_steps.device)] = 0
 
     def fooling_steps(self, strength: int, positions: torch.Tensor) -> FoolingSteps:
         """Return the steps of the images (B,) that an attack returns at a strength."""
-        return FoolingSteps(self.first[strength, positions], self.last)
+        return FoolingSteps(self.first_steps[strength, positions], self.last_step)
 
 
 class RunLog:
-    """The steps at which one run first fools its samples. It does nothing if steps are not recorded.
+    """The steps at which one run first fools its samples. Its methods do nothing if steps are not recorded.
 
     Args:
         log: the attack's log; None if steps are not recorded.
         labels: (B,) int64 classes of the samples.
         log_indices: (B,) indices of the samples in the flattened log, strength by strength.
         n_steps: steps of a run.
-        number: number of the run, from 0. The steps of consecutive restarts or targets are counted on.
+        run_number: number of the run, from 0. Step numbers continue over consecutive restarts or targets.
     """
 
     def __init__(
-        self, log: StepLog | None, labels: torch.Tensor, log_indices: NDArray[np.int64], n_steps: int, number: int = 0
+        self,
+        log: StepLog | None,
+        labels: torch.Tensor,
+        log_indices: NDArray[np.int64],
+        n_steps: int,
+        run_number: int = 0,
     ) -> None:
         self._log = log
         if self._log is None:
             return
-        self._before = number * n_steps
-        self._log.last = max(self._log.last, self._before + n_steps)
+        self._n_previous_steps = run_number * n_steps
+        self._log.last_step = max(self._log.last_step, self._n_previous_steps + n_steps)
         self._labels = labels
         self._log_indices = torch.from_numpy(log_indices).to(labels.device)
-        self._first = torch.full_like(labels, NEVER_FOOLED)
-        self._wrong = torch.zeros_like(labels, dtype=torch.bool)
+        self._first_steps = torch.full_like(labels, NEVER_FOOLED)
+        self._is_fooled = torch.zeros_like(labels, dtype=torch.bool)
 
     @property
     def is_recording(self) -> bool:
         return self._log is not None
 
-    def look(self, step: int, logits: torch.Tensor, taken: torch.Tensor | None = None) -> None:
+    def record_iterates(self, step: int, logits: torch.Tensor, is_result: torch.Tensor | None = None) -> None:
         """Record the iterates after some steps.
 
         Args:
             step: number of steps so far; 0 for the starting point, which is not a result of the attack.
             logits: (B, C) logits of the iterates.
-            taken: (B,) whether the attack would return this iterate, rather than an earlier one, if it stopped here;
-                None for all.
+            is_result: (B,) whether the attack would return this iterate, rather than an earlier one, if it stopped
+                here; None for all.
         """
         if self._log is None:
             return
-        wrong = logits.argmax(dim=1) != self._labels
-        self._wrong = wrong if taken is None else torch.where(taken, wrong, self._wrong)
+        misclassified = logits.argmax(dim=1) != self._labels
+        self._is_fooled = misclassified if is_result is None else torch.where(is_result, misclassified, self._is_fooled)
         if step > 0:
-            self.mark(step, self._wrong)
+            self.record_fooled(step, self._is_fooled)
 
-    def mark(self, step: int, wrong: torch.Tensor, rows: torch.Tensor | None = None) -> None:
-        """Record that samples are fooled at a step, unless they were fooled before.
+    def record_fooled(self, step: int, fooled: torch.Tensor, rows: torch.Tensor | None = None) -> None:
+        """Record that samples are fooled at a step, unless they were fooled at an earlier one.
 
         Args:
             step: number of the step, from 1.
-            wrong: (b,) bool, whether each sample is fooled.
+            fooled: (b,) bool, whether each sample is fooled.
             rows: (b,) rows of the samples; None for all.
         """
         if self._log is None:
             return
-        steps = torch.where(wrong, self._before + step, NEVER_FOOLED)
+        steps = torch.where(fooled, self._n_previous_steps + step, NEVER_FOOLED)
         if rows is None:
-            self._first = torch.minimum(self._first, steps)
+            self._first_steps = torch.minimum(self._first_steps, steps)
         else:
-            self._first[rows] = torch.minimum(self._first[rows], steps)
+            self._first_steps[rows] = torch.minimum(self._first_steps[rows], steps)
 
     def write(self, fooled: torch.Tensor | None = None) -> None:
         """Write the run into the attack's log.
 
         Args:
-            fooled: (B,) samples for which the run returns a misclassified image; others do not count. None for all.
+            fooled: (B,) whether the run returns a misclassified image; other samples do not count. None for all.
         """
         if self._log is None:
             return
-        first = self._first if fooled is None else torch.where(fooled, self._first, NEVER_FOOLED)
-        steps = self._log.first.view(-1)
-        steps[self._log_indices] = torch.minimum(steps[self._log_indices], first)
+        first_steps = self._first_steps if fooled is None else torch.where(fooled, self._first_steps, NEVER_FOOLED)
+        steps = self._log.first_steps.view(-1)
+        steps[self._log_indices] = torch.minimum(steps[self._log_indices], first_steps)
 
 
 class BallLog:
@@ -122,18 +127,18 @@ class BallLog:
     """
 
     def __init__(self, log: StepLog, radii: Sequence[float], positions: NDArray[np.int64], n_steps: int) -> None:
-        log.last = n_steps
-        device = log.first.device
+        log.last_step = n_steps
+        device = log.first_steps.device
         self._log = log
         self._radii = torch.tensor(radii, dtype=torch.float64, device=device)[:, None]
         self._positions = torch.from_numpy(positions).to(device)
-        self._first = torch.full((len(radii), len(positions)), NEVER_FOOLED, dtype=torch.int64, device=device)
+        self._first_steps = torch.full((len(radii), len(positions)), NEVER_FOOLED, dtype=torch.int64, device=device)
 
-    def look(self, step: int, wrong: torch.Tensor, lengths: torch.Tensor) -> None:
-        """Record perturbations (B,) after a number of steps: whether they are misclassified, and their lengths."""
-        steps = torch.where(wrong & (lengths.double() <= self._radii), max(step, 1), NEVER_FOOLED)
-        self._first = torch.minimum(self._first, steps)
+    def record(self, step: int, misclassified: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Record after a step whether images (B,) are misclassified, and the lengths (B,) of their perturbations."""
+        steps = torch.where(misclassified & (lengths.double() <= self._radii), max(step, 1), NEVER_FOOLED)
+        self._first_steps = torch.minimum(self._first_steps, steps)
 
     def write(self) -> None:
         """Write the steps into the attack's log."""
-        self._log.first[:, self._positions] = self._first
+        self._log.first_steps[:, self._positions] = self._first_steps

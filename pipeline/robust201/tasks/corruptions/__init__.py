@@ -1,1 +1,1 @@
-"""Implementation of `tasks.corruptions.generator`: one module per family of corruptions."""
+"""Generation of corrupted images. Each family of corruptions has a module."""

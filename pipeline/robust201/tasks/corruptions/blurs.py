@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.portable_floats import exp
-from robust201.tasks.corruptions.draws import IMAGENET_SIZE, Constants, CorruptionDraws, Images, scale_of
+from robust201.tasks.corruptions.draws import IMAGENET_SIZE, Constants, CorruptionRandomNumbers, Images, scale_of
 from robust201.tasks.corruptions.sampling import (
     correlate,
     fold_positions,
@@ -49,47 +49,50 @@ ZOOM_ENDS = Constants(
     cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )
-"""Enlargements go from 1 to about the first number, in steps of the second. Because of floating-point rounding, there
-are 7, 12, 16, 21 and 26 of them for small images."""
+"""Largest enlargement (about) and the step between enlargements, which start at 1. Because of floating-point rounding,
+there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
-_LARGE_LENS = 8
-"""Largest radius for which the published kernel of large images is smoothed by 3x3 pixels instead of 5x5."""
+_MAX_SMALL_LENS = 8
+"""Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""
 
 
 @cache
 def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel published for 224 pixels, whose disk may reach the kernel's edge.
+    """Return the defocus kernel that was published for 224 pixels, whose disk may reach the kernel's edge.
 
     Args:
         radius: radius of the disk, in pixels of a 224-pixel image.
-        smoothing: standard deviation of the Gaussian, in the same pixels.
+        smoothing: standard deviation of the Gaussian, in pixels of a 224-pixel image.
         scale: H / 224.
 
     Returns:
         An odd square kernel of sum 1.
     """
-    reach = max(_LARGE_LENS, round(radius))
-    steps = np.arange(-reach, reach + 1)
-    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.float32)
+    disk_reach = max(_MAX_SMALL_LENS, round(radius))
+    offsets = np.arange(-disk_reach, disk_reach + 1)
+    disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    width = 1 if radius <= _LARGE_LENS else 2
+    width = 1 if radius <= _MAX_SMALL_LENS else 2
     taps = exp(-0.5 * (np.arange(-width, width + 1) / smoothing) ** 2)
     weights = (taps / taps.sum()).astype(np.float32)
-    kernel = np.pad(disk, width, mode="reflect")  # OpenCV's default border mirrors through the edge pixel
-    rows = np.zeros_like(kernel[width:-width])
+    padded = np.pad(disk, width, mode="reflect")  # OpenCV's default border mirrors at the edge pixel's centre
+    rows = np.zeros_like(padded[width:-width])
     for shift, weight in enumerate(weights):
-        rows += weight * kernel[shift : shift + len(disk)]
+        rows += weight * padded[shift : shift + len(disk)]
     smoothed = np.zeros_like(disk)
     for shift, weight in enumerate(weights):
         smoothed += weight * rows[:, shift : shift + len(disk)]
-    used = int(np.abs(np.argwhere(smoothed > 0) - reach).max())
-    smoothed = smoothed[reach - used : reach + used + 1, reach - used : reach + used + 1]
+    kernel_radius = int(np.abs(np.argwhere(smoothed > 0) - disk_reach).max())
+    smoothed = smoothed[
+        disk_reach - kernel_radius : disk_reach + kernel_radius + 1,
+        disk_reach - kernel_radius : disk_reach + kernel_radius + 1,
+    ]
     return smoothed.astype(np.float64) if scale == 1 else stretch_kernel(smoothed, scale)
 
 
 @cache
 def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
-    """Return the defocus kernel published for 32 pixels: a disk smoothed by a 3x3 Gaussian, in float32 as in OpenCV.
+    """Return the defocus kernel that was published for 32 pixels, a disk smoothed by a 3x3 Gaussian in float32.
 
     Args:
         radius: radius of the disk, in pixels of a 32-pixel image.
@@ -100,19 +103,19 @@ def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.
         An odd square kernel of sum 1.
     """
     reach = math.floor(radius) + 1
-    steps = np.arange(-reach, reach + 1)
-    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.float32)
+    offsets = np.arange(-reach, reach + 1)
+    disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
     taps = exp(-0.5 * (np.arange(-1, 2) / smoothing) ** 2)
-    side, centre, _ = (taps / taps.sum()).astype(np.float32)
-    # float32 in OpenCV's order of operations: truncation makes the last bit visible in flat areas.
+    outer_weight, centre_weight, _ = (taps / taps.sum()).astype(np.float32)
+    # Use float32 and OpenCV's order of operations, since truncation makes the last bit visible in flat areas.
     padded = np.pad(disk, 1)
-    kernel = padded[:, 1:-1] * centre + (padded[:, :-2] + padded[:, 2:]) * side
-    kernel = kernel[1:-1] * centre + (kernel[:-2] + kernel[2:]) * side
+    kernel = padded[:, 1:-1] * centre_weight + (padded[:, :-2] + padded[:, 2:]) * outer_weight
+    kernel = kernel[1:-1] * centre_weight + (kernel[:-2] + kernel[2:]) * outer_weight
     return kernel.astype(np.float64) if scale == 1 else stretch_kernel(kernel, scale)
 
 
-def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
+def defocus_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Blur images like a lens that is out of focus."""
     size = images.shape[1]
     make_kernel = large_defocus_kernel if size >= IMAGENET_SIZE else defocus_kernel
@@ -120,7 +123,7 @@ def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Image
     return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
 
 
-def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
+def glass_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Smooth images, displace pixels locally, and smooth again, like frosted glass.
 
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
@@ -130,17 +133,19 @@ def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     scale = scale_of(images.shape[1])
     sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
-    # scikit-image's `gaussian`: edge pixels repeated, kernel cut at four standard deviations
-    first = truncate(smooth(images / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0) * 255)
+    # scikit-image's `gaussian` repeats edge pixels and cuts the kernel at four standard deviations.
+    smoothed = truncate(smooth(images / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0) * 255)
     shuffled = np.take_along_axis(
-        first.reshape(len(images), -1, 3), _glass_sources(images.shape[1], reach, rounds, draws)[..., None], axis=1
+        smoothed.reshape(len(images), -1, 3),
+        _glass_sources(images.shape[1], reach, rounds, random_numbers)[..., None],
+        axis=1,
     ).reshape(images.shape)
-    second = smooth(shuffled / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0)
-    return truncate(np.clip(second, 0, 1) * 255)
+    smoothed_again = smooth(shuffled / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0)
+    return truncate(np.clip(smoothed_again, 0, 1) * 255)
 
 
-def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -> NDArray[np.int64]:
-    """Return the source of each pixel after the displacements.
+def _glass_sources(size: int, reach: int, rounds: int, random_numbers: CorruptionRandomNumbers) -> NDArray[np.int64]:
+    """Return the source of each pixel after all rounds of displacements.
 
     Returns:
         (N, size * size) int64, pixels counted row by row.
@@ -148,22 +153,24 @@ def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -
     targets = range(size - reach, reach, -1)
     max_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
     shape = (max_rounds, len(targets), len(targets), 2)
-    steps = draws.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(np.int64)
-    sources = np.repeat(np.arange(size * size)[:, None], len(steps), axis=1)
-    image = np.arange(len(steps))
-    for turn in range(rounds):
-        for row_step, row in enumerate(targets):
-            for column_step, column in enumerate(targets):
-                right, down = steps[:, turn, row_step, column_step].T
-                sources[row * size + column] = sources[(row + down) * size + column + right, image]
+    displacements = random_numbers.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(
+        np.int64
+    )
+    sources = np.repeat(np.arange(size * size)[:, None], len(displacements), axis=1)
+    image_indices = np.arange(len(displacements))
+    for displacement_round in range(rounds):
+        for row_index, row in enumerate(targets):
+            for column_index, column in enumerate(targets):
+                column_shift, row_shift = displacements[:, displacement_round, row_index, column_index].T
+                sources[row * size + column] = sources[(row + row_shift) * size + column + column_shift, image_indices]
     return np.ascontiguousarray(sources.T)
 
 
 def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the kernel of a straight motion that fades.
+    """Return the kernel of a straight motion whose trace fades.
 
-    A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the way, and
-    each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
+    A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the path,
+    and each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
     script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, but none of its code.
 
     Args:
@@ -172,16 +179,16 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
         angle: angle in degrees; 0 is to the right, 90 is down.
 
     Returns:
-        Weights (T,) float64 of sum 1, and offsets (T, 2) int64: rows and columns from a pixel to the pixels in its
-        mean.
+        Weights (T,) float64 of sum 1, and offsets (T, 2) int64 in rows and columns from a pixel to the pixels that are
+        averaged.
     """
     distances = np.arange(2 * math.ceil(radius) + 1)
     direction = np.array([math.sin(math.radians(angle)), math.cos(math.radians(angle))])
-    return _fading(len(distances), sigma), np.ceil(distances[:, None] * direction - 0.5).astype(np.int64)
+    return _fading_weights(len(distances), sigma), np.ceil(distances[:, None] * direction - 0.5).astype(np.int64)
 
 
 @cache
-def _fading(n_samples: int, sigma: float) -> NDArray[np.float64]:
+def _fading_weights(n_samples: int, sigma: float) -> NDArray[np.float64]:
     """Return the weights (n_samples,) of a motion kernel's samples, of sum 1."""
     weights = exp(-0.5 * (np.arange(n_samples) / sigma) ** 2)
     weights /= weights.sum()
@@ -213,29 +220,29 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
         padded = images[position][rows][:, columns]
         weights, offsets = motion_taps(radius, sigma, float(angle))
         total = np.zeros(images.shape[1:])
-        for weight, (down, right) in zip(weights, offsets + reach, strict=True):
-            total += weight * padded[down : down + height, right : right + width]
+        for weight, (row_shift, column_shift) in zip(weights, offsets + reach, strict=True):
+            total += weight * padded[row_shift : row_shift + height, column_shift : column_shift + width]
         blurred[position] = np.floor(_LEVELS_16_BIT * total + 0.5) // _LEVELS_16_BIT
     return blurred
 
 
-def motion_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
+def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Blur images like a camera that moves during the exposure."""
     radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
-    angles = draws.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
+    angles = random_numbers.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 
-def zoom_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Average images with enlargements of their centre, like a camera that moves towards its object."""
+def zoom_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
+    """Average images with enlargements of their centres, like a camera that moves towards its object."""
     factors = np.arange(1, *ZOOM_ENDS.at(severity, images.shape[1]))
-    # Image axes first, so that gathering rows and columns copies long runs of memory.
+    # Put the image axes first, so that gathering rows and columns copies long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
     exact = np.ascontiguousarray(original.astype(np.float64))
     total = np.zeros_like(original)
     for factor in factors:
-        # Sums in float32, one enlargement after the other, as published: truncation makes the last bit visible.
+        # Sum in float32, one enlargement after the other, as published, since truncation makes the last bit visible.
         total += zoom_middle(exact, float(factor)).astype(np.float32)
     mean = (original + total) / np.float32(len(factors) + 1)
     return truncate((np.clip(mean, 0, 1) * np.float32(255)).transpose(2, 0, 1, 3))

@@ -1,8 +1,8 @@
-"""Random numbers of a corruption: one generator per image, seeded by seed, key and the image's row.
+"""Random numbers of corruptions. Each image has a generator, which is seeded by seed, key and the image's row.
 
 All five severities of a key use the same random numbers for an image, as all strengths of an attack do
-(ARCHITECTURE.md). So severities differ only by their constants, and none depends on which others are generated. The
-published files were drawn independently for each severity, without a seed.
+(ARCHITECTURE.md). Severities therefore differ only by their constants, and do not depend on which other severities are
+generated. The published files have independent random numbers for each severity, without a seed.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,11 @@ Images: TypeAlias = NDArray[np.uint8]
 Floats: TypeAlias = NDArray[np.float64]
 
 CIFAR_SIZE = 32
-"""Height in pixels of the images that CIFAR-10-C's constants were published for."""
+"""Height in pixels of the images for which CIFAR-10-C's constants were published."""
 
 IMAGENET_SIZE = 224
-"""Height in pixels of the images that ImageNet-C's constants were published for; images at least as high use them."""
+"""Height in pixels of the images for which ImageNet-C's constants were published. Images of this height or more use
+them."""
 
 _Constant = TypeVar("_Constant")
 
@@ -45,7 +46,7 @@ class Constants(Generic[_Constant]):
 
 
 def reference_size(size: int) -> int:
-    """Return the height that the constants for images of height `size` were published for."""
+    """Return the height for which the constants of images of height `size` were published."""
     return IMAGENET_SIZE if size >= IMAGENET_SIZE else CIFAR_SIZE
 
 
@@ -55,7 +56,7 @@ def scale_of(size: int) -> float:
 
 
 @dataclass(frozen=True)
-class CorruptionDraws:
+class CorruptionRandomNumbers:
     """Source of a corruption's random numbers for a batch of images.
 
     Attributes:
@@ -70,13 +71,15 @@ class CorruptionDraws:
     indices: NDArray[np.int64]
     frost: FrostTextures
 
-    def each(self, draw: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]) -> Floats:
+    def each(self, draw_array: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]) -> Floats:
         """Draw an array of one shape for every image.
 
         Args:
-            draw: function that receives an image's new generator and returns its array.
+            draw_array: function that receives the new generator of an image and returns the image's array.
 
         Returns:
             (N, …) float64.
         """
-        return np.stack([draw(generator(self.seed, self.key, int(index))) for index in self.indices]).astype(np.float64)
+        return np.stack([draw_array(generator(self.seed, self.key, int(index))) for index in self.indices]).astype(
+            np.float64
+        )

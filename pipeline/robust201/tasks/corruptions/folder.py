@@ -1,4 +1,4 @@
-"""Generation of corrupted images into a folder, and a check of the generator against the published files' MD5."""
+"""Generation of corrupted images into a folder, and a comparison of the generator with published files by MD5."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ from robust201.tasks.corruptions.generator import (
 )
 
 ImageProgress = Callable[[int, int], None]
-"""Called with (images done, total images); each image counts once per corruption and severity."""
+"""Function that is called with (number of images done, total number). Images count once per corruption and severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
 """Consecutive rows of a file, (n, H, W, 3) each."""
@@ -129,11 +129,11 @@ def generate_corruptions(
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
         manifest = begin_folder(folder, images, recipe)
-        missing = unfinished_keys(folder, versions)
-        counted = _counter(progress, len(missing) * shape[0])
-        with _mapper(job, workers) as corrupt_blocks:
-            for key in missing:
-                sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
+        unfinished = unfinished_keys(folder, versions)
+        report_progress = _progress_reporter(progress, len(unfinished) * shape[0])
+        with _block_corrupter(job, workers) as corrupt_blocks:
+            for key in unfinished:
+                sha256 = write_corruption(folder, f"{key}.npy", shape, report_progress(corrupt_blocks(key)))
                 details: dict[str, object] = {"libraries": library_versions()}
                 if versions[key] != GENERATOR_VERSION:
                     details["generator_version"] = versions[key]
@@ -150,27 +150,27 @@ def _check_keys(keys: Sequence[str]) -> None:
             )
 
 
-def _counter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
-    done = 0
+def _progress_reporter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
+    n_done = 0
 
-    def counted(blocks: Blocks) -> Blocks:
-        nonlocal done
+    def report_progress(blocks: Blocks) -> Blocks:
+        nonlocal n_done
         for block in blocks:
             yield block
-            done += len(block)
+            n_done += len(block)
             if progress is not None:
-                progress(done, total)
+                progress(n_done, total)
 
-    return counted
+    return report_progress
 
 
 @contextmanager
-def _mapper(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
+def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
     """Yield a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
     if workers <= 1:
         yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
         return
-    # spawn: a fork would copy locks that other threads of the caller hold
+    # Spawn processes, since a fork would copy locks that other threads of the caller hold.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_Process.start, initargs=(job,)) as pool:
         try:
             yield lambda key: pool.map(
@@ -179,17 +179,17 @@ def _mapper(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
         except BrokenProcessPool as error:
             raise PerturbationError(
                 f"Generating corruptions failed for {workers} workers: one was killed, perhaps because memory ran out. "
-                "Run the same command again with fewer workers; finished files are kept."
+                "Run the same command again with fewer workers; it skips finished files."
             ) from error
 
 
 class Comparison(NamedTuple):
-    """The MD5 of a regenerated file and of the published one.
+    """MD5s of a published file and of the file that the generator makes.
 
     Attributes:
         key: the corruption.
         expected: MD5 of the published file.
-        got: MD5 of the generator's file.
+        got: MD5 of the generated file.
     """
 
     key: str
@@ -200,9 +200,9 @@ class Comparison(NamedTuple):
 def check_deterministic(
     images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
 ) -> list[Comparison]:
-    """Regenerate published files of corruptions without a random part, and compare their MD5.
+    """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
 
-    Nothing is written. `jpeg_compression` matches only if Pillow's libjpeg rounds like the authors'.
+    `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
 
     Args:
         images: the full official test split of CIFAR-10 or CIFAR-100, in its original order.
@@ -232,13 +232,13 @@ def check_deterministic(
     members = download(spec.corruptions).members
     job = _Job.of(images, 0, FrostTextures.of("none", ()))
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
-    counted = _counter(progress, len(keys) * shape[0])
+    report_progress = _progress_reporter(progress, len(keys) * shape[0])
     comparisons = []
-    with _mapper(job, 1) as corrupt_blocks:
+    with _block_corrupter(job, 1) as corrupt_blocks:
         for key in keys:
             digest = hashlib.md5(usedforsecurity=False)
-            for content in npy_stream(shape, counted(corrupt_blocks(key))):
-                digest.update(content)
+            for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
+                digest.update(chunk)
             comparisons.append(Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
     return comparisons
 
@@ -266,7 +266,7 @@ def corrupt_dataset(
         folder: output folder; not used for a check.
         dataset: dataset whose test images are corrupted; any name if there is a path.
         path: location of the images; None searches the data folder.
-        form: format of the image files; None takes the first that is found.
+        form: format of the image files; None takes the first format found.
         image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
         resize: how to resize images of other sizes.
         keys: corruptions; None takes all of them, or for a check all without a random part.
@@ -275,14 +275,14 @@ def corrupt_dataset(
         seed: seed of the corruptions.
         frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
         workers: number of processes.
-        check_published: compare MD5s with the published files instead of writing.
+        check_published: whether to compare MD5s with those of published files instead of writing files.
         progress: called after each block of images.
 
     Returns:
         Lines that report the result, and whether all MD5s match (True if none were compared).
 
     Raises:
-        InputError: a key, the dataset, the images, the frost or the folder is wrong.
+        InputError: a key, the dataset, the images, the frost textures or the folder is wrong.
         StorageError: another process generates in this folder, or the disk is full.
     """
     images = load_images(

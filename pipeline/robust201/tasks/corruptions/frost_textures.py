@@ -26,7 +26,8 @@ FROST_FILES = {
     "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
 }
 """File name → SHA-256 of the photographs in the wheel of imagecorruptions 1.1.2, which are the same as in
-hendrycks/robustness. There is a sixth photograph, which the published script never draws: its index is `randint(5)`."""
+hendrycks/robustness. The wheel has a sixth photograph, which the published script never uses, since its index is
+`randint(5)`."""
 
 SYNTHETIC_TONES = (
     ((78, 149, 166), 18),
@@ -35,8 +36,8 @@ SYNTHETIC_TONES = (
     ((138, 153, 166), 29),
     ((112, 123, 135), 43),
 )
-"""Mean colour and standard deviation of the grey level (0 to 255) of each of the five photographs, measured after
-downsampling; the synthetic textures have the same. The second and third photograph look alike."""
+"""Mean colour and standard deviation of the grey level (0 to 255) of each of the five photographs after downsampling.
+The synthetic textures have the same values. The second and third photograph look alike."""
 
 _SYNTHETIC_SIZE = 400
 _NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption downsamples textures fivefold
@@ -71,25 +72,25 @@ class FrostTextures:
         return {"name": self.name, "sha256": self.sha256}
 
     def shrunk(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
-        """Resample the textures like OpenCV's `resize` does by default: bilinearly, without smoothing.
+        """Resample the textures bilinearly without smoothing, like OpenCV's `resize` does by default.
 
         Args:
-            factor: new pixels per old pixel.
-            size: height and width of the pieces to cut.
+            factor: number of new pixels per old pixel.
+            size: height and width of the patches to cut.
 
         Returns:
             Each texture, uint8, rounded to the nearest.
 
         Raises:
-            DatasetError: a texture becomes too small to cut pieces of this size.
+            DatasetError: a texture becomes too small to cut patches of this size.
         """
         if factor not in self._shrunk:
             self._shrunk[factor] = tuple(_shrink(image, factor) for image in self.images)
         for image in self._shrunk[factor]:
             if min(image.shape[:2]) <= size:
                 raise DatasetError(
-                    f"Making frost failed for the textures {self.name!r}: expected more than {size} pixels each way, "
-                    f"got {image.shape[0]}x{image.shape[1]} after shrinking by {factor:g}. Use larger textures."
+                    f"Making frost failed for the textures {self.name!r}: height and width must be more than {size} "
+                    f"pixels, got {image.shape[0]}x{image.shape[1]} after shrinking by {factor:g}. Use larger textures."
                 )
         return self._shrunk[factor]
 
@@ -121,14 +122,14 @@ def _load(path: Path) -> NDArray[np.uint8]:
         content = read_file(path, _MAX_TEXTURE_BYTES)
     except OSError as error:
         raise DatasetError(
-            f"Loading frost failed for {path}: expected one of {', '.join(FROST_FILES)}, got {error.strerror}. "
-            "Run `robust201 fetch imagecorruptions-frost`, or choose synthetic frost."
+            f"Loading frost failed for {path}: the file cannot be read ({error.strerror}). Run `robust201 fetch "
+            "imagecorruptions-frost`, or choose synthetic frost."
         ) from error
-    got = hashlib.sha256(content).hexdigest()
-    if got != FROST_FILES[path.name]:
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != FROST_FILES[path.name]:
         raise DatasetError(
-            f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {got}. "
-            "The file is damaged or a different one; fetch it again."
+            f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {sha256}. "
+            "The file is damaged or a different one. Fetch it again."
         )
     with Image.open(io.BytesIO(content)) as image:
         return np.asarray(image.convert("RGB"))
@@ -144,30 +145,33 @@ def synthetic_frost(seed: int) -> FrostTextures:
     return FrostTextures.of(
         "synthetic",
         tuple(
-            _crystals(generator(seed, "frost texture", number), *tone) for number, tone in enumerate(SYNTHETIC_TONES)
+            _crystals(generator(seed, "frost texture", texture_index), *tone)
+            for texture_index, tone in enumerate(SYNTHETIC_TONES)
         ),
     )
 
 
-def _crystals(draws: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
-    turn = draws.uniform(0, np.pi)
-    angles = turn + np.arange(_NEEDLE_DIRECTIONS) * np.pi / _NEEDLE_DIRECTIONS
-    needles = np.max([_smooth_noise(draws, *_NEEDLE_SIGMAS, float(angle)) for angle in angles], axis=0)
-    grain = _smooth_noise(draws, 1.5, 1.5, 0.0)
-    clouds = _smooth_noise(draws, _CLOUD_SIGMA, _CLOUD_SIGMA, 0.0)
+def _crystals(rng: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
+    first_angle = rng.uniform(0, np.pi)
+    angles = first_angle + np.arange(_NEEDLE_DIRECTIONS) * np.pi / _NEEDLE_DIRECTIONS
+    needles = np.max([_smooth_noise(rng, *_NEEDLE_SIGMAS, float(angle)) for angle in angles], axis=0)
+    grain = _smooth_noise(rng, 1.5, 1.5, 0.0)
+    clouds = _smooth_noise(rng, _CLOUD_SIGMA, _CLOUD_SIGMA, 0.0)
     relief = _standardise(needles) + 0.6 * grain + 0.8 * clouds
     grey = _standardise(relief) * contrast
     return truncate(np.clip(grey[..., None] + np.array(colour), 0, 255) + 0.5)
 
 
-def _smooth_noise(draws: np.random.Generator, along: float, across: float, angle: float) -> NDArray[np.float64]:
-    """Return normal noise on a torus, smoothed by a rotated Gaussian: two widths (pixels) and an angle (radians)."""
+def _smooth_noise(
+    rng: np.random.Generator, sigma_along: float, sigma_across: float, angle: float
+) -> NDArray[np.float64]:
+    """Return normal noise on a torus, smoothed with a rotated Gaussian (sigmas in pixels, angle in radians)."""
     rows = np.fft.fftfreq(_SYNTHETIC_SIZE)[:, None]
     columns = np.fft.rfftfreq(_SYNTHETIC_SIZE)
-    forward = columns * np.cos(angle) + rows * np.sin(angle)
-    sideways = rows * np.cos(angle) - columns * np.sin(angle)
-    response = exp(-2 * np.pi**2 * ((along * forward) ** 2 + (across * sideways) ** 2))
-    noise = draws.standard_normal((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE))
+    frequency_along = columns * np.cos(angle) + rows * np.sin(angle)
+    frequency_across = rows * np.cos(angle) - columns * np.sin(angle)
+    response = exp(-2 * np.pi**2 * ((sigma_along * frequency_along) ** 2 + (sigma_across * frequency_across) ** 2))
+    noise = rng.standard_normal((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE))
     return _standardise(np.fft.irfft2(np.fft.rfft2(noise) * response, s=noise.shape))
 
 

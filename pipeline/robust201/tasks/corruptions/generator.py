@@ -1,4 +1,4 @@
-"""The generator of corrupted images: the 15 common corruptions with the constants of CIFAR-10-C or ImageNet-C.
+"""The generator of corrupted images, with the 15 common corruptions and the constants of CIFAR-10-C or ImageNet-C.
 
 Images of 224 pixels or more use the constants of ImageNet-C, smaller images those of CIFAR-10-C.
 
@@ -8,7 +8,7 @@ pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_
 script to the last bit. The others match it in distribution; motion_blur and snow use this package's motion kernel
 instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; these images are not.
 
-To add a corruption, write a function (images, severity, draws) -> images in a module of this folder, a row of
+To add a corruption, write a function (images, severity, random_numbers) -> images in a module of this folder, a row of
 `CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
 """
 
@@ -22,7 +22,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
-from robust201.tasks.corruptions.draws import IMAGENET_SIZE, CorruptionDraws, Images
+from robust201.tasks.corruptions.draws import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -44,10 +44,10 @@ __all__ = [
 ]
 
 GENERATOR_VERSION = 1
-"""Raised when random numbers, or anything else that all corruptions share, change. For changes of single corruptions,
-see `tasks.Task.images_version`."""
+"""Version of the images, increased when the random numbers or other common parts of all corruptions change. For changes
+of single corruptions, see `tasks.Task.images_version`."""
 
-CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
+CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers], Images]] = {
     "brightness": brightness,
     "contrast": contrast,
     "defocus_blur": defocus_blur,
@@ -64,7 +64,7 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]
     "snow": snow,
     "zoom_blur": zoom_blur,
 }
-"""Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, draws) to (N, H, H, 3) uint8."""
+"""Key → function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, random numbers) → (N, H, H, 3) uint8."""
 
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
 """Corruptions without a random part, whose published files can be reproduced byte for byte."""
@@ -72,17 +72,18 @@ DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_com
 SMALLEST_SIZE = 8
 """Minimum height and width, in pixels, of images that can be corrupted."""
 
-_BATCH_VALUES = 64 * 32 * 32 * 3  # float64 copies of a batch fit into a processor's cache
+_BATCH_VALUES = 64 * 32 * 32 * 3
+"""Number of values per batch, whose float64 copies fit into a processor's cache."""
 
 
 LARGE_IMAGES_VERSION = 3
-"""Version of the corrupted images of `IMAGENET_SIZE` pixels or more; earlier versions scaled CIFAR-10-C's constants."""
+"""Version of corrupted images of `IMAGENET_SIZE` pixels or more. Earlier versions scaled CIFAR-10-C's constants."""
 
 
 def corruption_versions(keys: Iterable[str], image_size: int) -> dict[str, int]:
-    """Return the version of each corruption, which is part of the images' identity."""
-    lowest = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
-    return {key: max(lowest, TASKS[key].images_version) for key in keys}
+    """Return the version of each corruption, which is part of the identity of the images."""
+    min_version = LARGE_IMAGES_VERSION if image_size >= IMAGENET_SIZE else GENERATOR_VERSION
+    return {key: max(min_version, TASKS[key].images_version) for key in keys}
 
 
 def corrupt(
@@ -94,7 +95,7 @@ def corrupt(
     indices: NDArray[np.int64],
     frost: FrostTextures,
 ) -> NDArray[np.uint8]:
-    """Corrupt images. Each result depends on its image and index alone, not on the other images.
+    """Corrupt images. Each result depends only on its own image and index.
 
     An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
     `tasks.corruptions.draws`).
@@ -124,21 +125,21 @@ def corrupt(
             f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
         )
     _check_images(images, indices, key)
-    step = max(1, _BATCH_VALUES // images[:1].size) if len(images) else 1
+    batch_size = max(1, _BATCH_VALUES // images[:1].size) if len(images) else 1
     corrupted = np.empty(images.shape, np.uint8)
-    for start in range(0, len(images), step):
-        batch = slice(start, start + step)
-        draws = CorruptionDraws(seed=seed, key=key, indices=indices[batch], frost=frost)
-        corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), draws)
+    for start in range(0, len(images), batch_size):
+        batch = slice(start, start + batch_size)
+        random_numbers = CorruptionRandomNumbers(seed=seed, key=key, indices=indices[batch], frost=frost)
+        corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), random_numbers)
     return corrupted
 
 
 def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:
-    square = images.ndim == 4 and images.shape[1] == images.shape[2] >= SMALLEST_SIZE and images.shape[3] == 3
-    if not square or images.dtype != np.uint8:
+    is_square_rgb = images.ndim == 4 and images.shape[1] == images.shape[2] >= SMALLEST_SIZE and images.shape[3] == 3
+    if not is_square_rgb or images.dtype != np.uint8:
         raise DatasetError(
             f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {SMALLEST_SIZE} pixels or "
-            f"more, got {images.dtype} {images.shape}. Convert the images to one square size first."
+            f"more, got {images.dtype} {images.shape}. Resize or crop the images to one square size first."
         )
     if indices.shape != (len(images),):
         raise DatasetError(

@@ -1,7 +1,7 @@
 """Interpolation, kernels and borders of the published corruptions, for batches of images.
 
-The originals call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness). Neither is a dependency
-here: this module implements the same calls, and tests compare each function with a plain loop.
+The published scripts call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness). Neither is a
+dependency of robust201. This module implements the same functions, and tests compare each of them with a simple loop.
 """
 
 import math
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from robust201.core.portable_floats import exp, fused_multiply_add
 
-Border = Literal["edge", "half", "whole"]
-"""Pixels to the left of an image a b c: its edge (a a|), its mirror image at the edge (b a|), or its mirror image at
-the edge pixel (c b|)."""
+Border = Literal["edge", "half_sample", "whole_sample"]
+"""Pixels outside of an image: repeated edge pixels, or a mirror image. To the left of a row a b c these are a a| for
+``"edge"``, b a| for ``"half_sample"`` (mirrored at the edge), and c b| for ``"whole_sample"`` (mirrored at the edge
+pixel's centre)."""
 
 
 def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -28,15 +29,16 @@ def fold_positions(positions: NDArray[np.int64], length: int, border: Border) ->
 
     Args:
         positions: any whole numbers.
-        length: pixels on the axis.
-        border: ``"edge"`` clamps; ``"half"`` is scipy's ``reflect``; ``"whole"`` is OpenCV's ``BORDER_REFLECT_101``.
+        length: number of pixels on the axis.
+        border: ``"edge"`` clamps; ``"half_sample"`` is SciPy's ``reflect``; ``"whole_sample"`` is OpenCV's
+            ``BORDER_REFLECT_101``.
 
     Returns:
         Positions in [0, length), of the same shape.
     """
     if border == "edge":
         return np.clip(positions, 0, length - 1)
-    if border == "half":
+    if border == "half_sample":
         folded = positions % (2 * length)
         return np.minimum(folded, 2 * length - 1 - folded)
     period = max(2 * (length - 1), 1)
@@ -52,19 +54,19 @@ def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np
     pixel centres (`scipy.ndimage.zoom` of order 1), and the central `length` of the result remain.
 
     Args:
-        length: pixels on the axis.
+        length: number of pixels on the axis.
         factor: enlargement, at least 1.
 
     Returns:
         Lower pixels (length,), upper pixels (length,), and the weights (length,) of the upper ones, in [0, 1].
     """
-    middle = math.ceil(length / factor)
-    stretched = round(middle * factor)
-    step = (middle - 1) / (stretched - 1)
-    positions = np.minimum((np.arange(length) + (stretched - length) // 2) * step, middle - 1)
-    lower = np.minimum(np.floor(positions).astype(np.int64), middle - 1)
-    upper = np.minimum(lower + 1, middle - 1)
-    offset = (length - middle) // 2
+    central_length = math.ceil(length / factor)
+    stretched_length = round(central_length * factor)
+    position_step = (central_length - 1) / (stretched_length - 1)
+    positions = np.minimum((np.arange(length) + (stretched_length - length) // 2) * position_step, central_length - 1)
+    lower = np.minimum(np.floor(positions).astype(np.int64), central_length - 1)
+    upper = np.minimum(lower + 1, central_length - 1)
+    offset = (length - central_length) // 2
     return lower + offset, upper + offset, positions - lower
 
 
@@ -79,11 +81,11 @@ def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float6
         An array of the same shape.
     """
     lower, upper, weight = zoom_taps(layers.shape[0], factor)
-    rows = weight.reshape(-1, *[1] * (layers.ndim - 1))
-    stretched = layers[lower] * (1 - rows) + layers[upper] * rows
-    columns = weight.reshape(1, -1, *[1] * (layers.ndim - 2))
-    result: NDArray[np.float64] = stretched[:, lower] * (1 - columns) + stretched[:, upper] * columns
-    return result
+    row_weights = weight.reshape(-1, *[1] * (layers.ndim - 1))
+    stretched = layers[lower] * (1 - row_weights) + layers[upper] * row_weights
+    column_weights = weight.reshape(1, -1, *[1] * (layers.ndim - 2))
+    enlarged: NDArray[np.float64] = stretched[:, lower] * (1 - column_weights) + stretched[:, upper] * column_weights
+    return enlarged
 
 
 def resize_bilinear(
@@ -95,7 +97,7 @@ def resize_bilinear(
         images: (N, H, W, …).
         height: output rows.
         width: output columns.
-        step: input pixels per output pixel, along both axes.
+        step: number of input pixels per output pixel, along both axes.
 
     Returns:
         (N, height, width, …) float64, not rounded.
@@ -121,7 +123,7 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
         size: output height and width.
 
     Returns:
-        (N, size, size) float64; the input itself if it has that size.
+        (N, size, size) float64; the input itself if it has this size.
     """
     length = layers.shape[1]
     if size == length:
@@ -129,8 +131,8 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
     if size > length:
         return resize_bilinear(layers, size, size, step=length / size)
     edges = np.arange(size + 1) * (length / size)
-    old = np.arange(length)
-    overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
+    lower_edges = np.arange(length)
+    overlap = np.minimum(edges[1:, None], lower_edges + 1) - np.maximum(edges[:-1, None], lower_edges)
     weights = np.maximum(overlap, 0) * (size / length)
     return weighted_sums(weights, weighted_sums(weights, layers, axis=1), axis=2)
 
@@ -138,22 +140,22 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
 def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], axis: int) -> NDArray[np.float64]:
     """Multiply by a matrix along one axis, adding terms in order.
 
-    The order of a BLAS depends on the processor. Fused multiply-adds give the same bits as OpenBLAS with AVX2 and
-    AVX-512, which earlier images were generated with. For odd sizes, whose last rows OpenBLAS sums differently, nearly
-    all bits are the same.
+    A BLAS adds terms in an order that depends on the processor. Fused multiply-adds give the same bits as OpenBLAS with
+    AVX2 and AVX-512, with which earlier images were generated. For odd sizes, whose last rows OpenBLAS sums
+    differently, nearly all bits are the same.
 
     Args:
         weights: (T, S).
         values: any shape, with length S along the axis.
-        axis: the axis that becomes T long.
+        axis: the axis whose length becomes T.
 
     Returns:
-        An array of the shape of `values` with T instead of S along the axis.
+        An array of the shape of `values`, with length T instead of S along the axis.
     """
-    last = np.moveaxis(values.astype(np.float64), axis, -1)
-    total = np.zeros((*last.shape[:-1], len(weights)))
+    values_axis_last = np.moveaxis(values.astype(np.float64), axis, -1)
+    total = np.zeros((*values_axis_last.shape[:-1], len(weights)))
     for position in range(weights.shape[1]):
-        total = fused_multiply_add(last[..., position, None], weights[:, position], total)
+        total = fused_multiply_add(values_axis_last[..., position, None], weights[:, position], total)
     return np.moveaxis(total, -1, axis)
 
 
@@ -166,20 +168,26 @@ def sample_bilinear(
         images: (N, H, W, C) float32.
         rows: (N, h, w) row positions; pixel centres are integers.
         columns: (N, h, w) column positions.
-        border: pixels outside of the image.
+        border: rule for pixels outside of the image.
 
     Returns:
         (N, h, w, C) float32.
     """
     n_images, height, width, _ = images.shape
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
-    down, right = (rows - top)[..., None], (columns - left)[..., None]
+    row_fraction, column_fraction = (rows - top)[..., None], (columns - left)[..., None]
     image = np.arange(n_images).reshape(-1, 1, 1)
-    above, below = fold_positions(top, height, border), fold_positions(top + 1, height, border)
-    before, after = fold_positions(left, width, border), fold_positions(left + 1, width, border)
-    upper = images[image, above, before] * (1 - right) + images[image, above, after] * right
-    lower = images[image, below, before] * (1 - right) + images[image, below, after] * right
-    sampled: NDArray[np.float64] = upper * (1 - down) + lower * down
+    upper_rows, lower_rows = fold_positions(top, height, border), fold_positions(top + 1, height, border)
+    left_columns, right_columns = fold_positions(left, width, border), fold_positions(left + 1, width, border)
+    upper = (
+        images[image, upper_rows, left_columns] * (1 - column_fraction)
+        + images[image, upper_rows, right_columns] * column_fraction
+    )
+    lower = (
+        images[image, lower_rows, left_columns] * (1 - column_fraction)
+        + images[image, lower_rows, right_columns] * column_fraction
+    )
+    sampled: NDArray[np.float64] = upper * (1 - row_fraction) + lower * row_fraction
     return sampled.astype(np.float32)
 
 
@@ -195,12 +203,12 @@ def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDAr
     """
     radius = len(kernel) // 2
     _, height, width, _ = images.shape
-    rows = fold_positions(np.arange(-radius, height + radius), height, "whole")
-    columns = fold_positions(np.arange(-radius, width + radius), width, "whole")
+    rows = fold_positions(np.arange(-radius, height + radius), height, "whole_sample")
+    columns = fold_positions(np.arange(-radius, width + radius), width, "whole_sample")
     padded = images[:, rows][:, :, columns]
     total = np.zeros_like(images)
-    for (row, column), weight in np.ndenumerate(kernel):
-        total += float(weight) * padded[:, row : row + height, column : column + width]
+    for (row_shift, column_shift), weight in np.ndenumerate(kernel):
+        total += float(weight) * padded[:, row_shift : row_shift + height, column_shift : column_shift + width]
     return total
 
 
@@ -211,16 +219,18 @@ def stretch_kernel(kernel: NDArray[np.floating], scale: float) -> NDArray[np.flo
 
     Args:
         kernel: (2 r + 1, 2 r + 1).
-        scale: new pixels per old pixel; 1 changes nothing.
+        scale: number of new pixels per old pixel; 1 changes nothing.
 
     Returns:
         An odd square kernel of the same sum.
     """
     old_radius = len(kernel) // 2
     new_radius = math.ceil((old_radius + 0.5) * scale - 0.5)
-    old = (np.arange(-old_radius, old_radius + 1)) * scale
-    new = np.arange(-new_radius, new_radius + 1)[:, None]
-    overlap = np.minimum(new + 0.5, old + scale / 2) - np.maximum(new - 0.5, old - scale / 2)
+    old_centres = (np.arange(-old_radius, old_radius + 1)) * scale
+    new_centres = np.arange(-new_radius, new_radius + 1)[:, None]
+    overlap = np.minimum(new_centres + 0.5, old_centres + scale / 2) - np.maximum(
+        new_centres - 0.5, old_centres - scale / 2
+    )
     weights = np.maximum(overlap, 0) / scale
     return weighted_sums(weights, weighted_sums(weights, kernel, axis=0), axis=1)
 
@@ -242,7 +252,7 @@ def smooth(
         layers: any shape.
         sigma: standard deviation, in pixels; 0 changes nothing.
         axes: the two axes.
-        mode: pixels outside: edge pixels repeated, or mirrored at the edge.
+        mode: pixels outside are repeated edge pixels (``"nearest"``), or mirrored at the edge (``"reflect"``).
         truncate: kernel radius in standard deviations.
 
     Returns:

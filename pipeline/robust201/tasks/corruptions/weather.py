@@ -14,7 +14,7 @@ from robust201.tasks.corruptions.draws import (
     CIFAR_SIZE,
     IMAGENET_SIZE,
     Constants,
-    CorruptionDraws,
+    CorruptionRandomNumbers,
     Floats,
     Images,
     reference_size,
@@ -33,7 +33,7 @@ class SnowConstants(NamedTuple):
         threshold: minimum value of a flake; smaller noise is removed.
         radius: radius of the motion blur, in pixels.
         sigma: standard deviation of the motion blur, in pixels.
-        kept: weight of the original image; the rest is whitened.
+        image_weight: weight of the original image; its complement is the weight of the whitened image.
     """
 
     mean: float
@@ -42,7 +42,7 @@ class SnowConstants(NamedTuple):
     threshold: float
     radius: int
     sigma: float
-    kept: float
+    image_weight: float
 
 
 SNOW = Constants(
@@ -63,7 +63,7 @@ SNOW = Constants(
 )
 
 SNOW_ANGLES = (-135.0, -45.0)
-"""Range of the flakes' direction in degrees, centred on straight down."""
+"""Range of the direction of snowflakes in degrees, centred on straight down."""
 
 FROST_WEIGHTS = Constants(
     cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
@@ -78,7 +78,7 @@ FOG_PLASMA = Constants(
     cifar=((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
     imagenet=((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
 )
-"""Strength of the fog, and factor by which each finer scale of its structure is weaker."""
+"""Strength of the fog, and factor by which the structure weakens from one scale to the next finer one."""
 
 BRIGHTNESS_STEPS = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 """Amount added to the value of HSV, in units of [0, 1]."""
@@ -87,11 +87,11 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 
 
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return luma with the bits of two fused multiply-adds, which round only after each product is added.
+    """Return luma with the bits of two fused multiply-adds, each of which rounds only its sum.
 
-    A matrix product has these bits on processors with AVX-512, where version 2 of the images was generated. Products of
-    two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for all
-    colours.
+    A matrix product has these bits on processors with AVX-512, on which version 2 of the images was generated. Products
+    of two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for
+    all colours.
 
     Args:
         pixels: (…, 3), 8-bit levels divided by 255.
@@ -106,44 +106,46 @@ def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return grey
 
 
-def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Whiten images and add falling flakes."""
+def snow(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
+    """Whiten images and add falling snowflakes."""
     size = images.shape[1]
     constants = SNOW.at(severity, size)
-    flakes = resample_layers(_flakes(constants, draws, reference_size(size)) / 255.0, size)
+    flakes = resample_layers(_flakes(constants, random_numbers, reference_size(size)) / 255.0, size)
     pixels = (images / 255.0).astype(np.float32)
     grey = grey_of(pixels)[..., None]
     whitened = np.maximum(pixels, grey * np.float32(1.5) + np.float32(0.5))
-    pixels = np.float32(constants.kept) * pixels + np.float32(1 - constants.kept) * whitened
+    pixels = np.float32(constants.image_weight) * pixels + np.float32(1 - constants.image_weight) * whitened
     layer = flakes[..., None]
     return truncate(np.clip(pixels + layer + np.rot90(layer, k=2, axes=(1, 2)), 0, 1) * 255)
 
 
-def _flakes(constants: SnowConstants, draws: CorruptionDraws, size: int) -> NDArray[np.uint8]:
+def _flakes(constants: SnowConstants, random_numbers: CorruptionRandomNumbers, size: int) -> NDArray[np.uint8]:
     """Return layers of falling flakes: (N, size, size) uint8."""
     shape = (size, size)
-    drawn = draws.each(lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES)))
-    noise = drawn[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
+    noise_and_angles = random_numbers.each(
+        lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES))
+    )
+    noise = noise_and_angles[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
     layers = zoom_middle(noise.transpose(1, 2, 0), constants.zoom).transpose(2, 0, 1)
     layers = np.where(layers < constants.threshold, 0, layers)
     pixels = truncate(np.clip(layers, 0, 1) * 255)[..., None]
-    return blur_along(pixels, constants.radius, constants.sigma, drawn[:, -1])[..., 0]
+    return blur_along(pixels, constants.radius, constants.sigma, noise_and_angles[:, -1])[..., 0]
 
 
-def frost(images: Images, severity: int, draws: CorruptionDraws) -> Images:
-    """Blend images with a random piece of a frost texture."""
+def frost(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
+    """Blend images with a random patch of a frost texture."""
     size = images.shape[1]
     image_weight, frost_weight = FROST_WEIGHTS.at(severity, size)
     shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
-    textures = draws.frost.shrunk(shrink, size)
-    uniforms = draws.each(lambda generator: generator.random(3))
+    textures = random_numbers.frost.shrunk(shrink, size)
+    uniforms = random_numbers.each(lambda generator: generator.random(3))
     frosted = np.empty_like(images)
-    for position, (choice, down, right) in enumerate(uniforms):
+    for position, (choice, row_fraction, column_fraction) in enumerate(uniforms):
         texture = textures[int(choice * len(textures))]
-        top = int(down * (texture.shape[0] - size))
-        left = int(right * (texture.shape[1] - size))
-        piece = texture[top : top + size, left : left + size]
-        frosted[position] = truncate(np.clip(image_weight * images[position] + frost_weight * piece, 0, 255))
+        top = int(row_fraction * (texture.shape[0] - size))
+        left = int(column_fraction * (texture.shape[1] - size))
+        patch = texture[top : top + size, left : left + size]
+        frosted[position] = truncate(np.clip(image_weight * images[position] + frost_weight * patch, 0, 255))
     return frosted
 
 
@@ -159,39 +161,42 @@ def plasma(noise: Floats, fading: float) -> Floats:
     """
     size = round((noise.shape[1] + 1) ** 0.5)
     heights = np.zeros((len(noise), size, size))
-    used, step, noise_range = 0, size, 100.0
+    n_used, step, noise_range = 0, size, 100.0
     while step >= 2:
         half, count = step // 2, size // step
         # The published script draws from [-range, range) and multiplies by the range once more.
-        drawn = noise[:, used : used + 3 * count * count].reshape(-1, 3, count, count) * noise_range**2
-        used += 3 * count * count
+        displacements = noise[:, n_used : n_used + 3 * count * count].reshape(-1, 3, count, count) * noise_range**2
+        n_used += 3 * count * count
         corners = heights[:, ::step, ::step]
-        rows = corners + np.roll(corners, -1, axis=1)
-        middles = (rows + np.roll(rows, -1, axis=2)) / 4 + drawn[:, 0]
+        vertical_sums = corners + np.roll(corners, -1, axis=1)
+        middles = (vertical_sums + np.roll(vertical_sums, -1, axis=2)) / 4 + displacements[:, 0]
         heights[:, half::step, half::step] = middles
-        beside = corners + np.roll(corners, -1, axis=2)
-        heights[:, ::step, half::step] = (middles + np.roll(middles, 1, axis=1) + beside) / 4 + drawn[:, 1]
-        above = corners + np.roll(corners, -1, axis=1)
-        heights[:, half::step, ::step] = (middles + np.roll(middles, 1, axis=2) + above) / 4 + drawn[:, 2]
+        horizontal_sums = corners + np.roll(corners, -1, axis=2)
+        heights[:, ::step, half::step] = (middles + np.roll(middles, 1, axis=1) + horizontal_sums) / 4 + displacements[
+            :, 1
+        ]
+        heights[:, half::step, ::step] = (middles + np.roll(middles, 1, axis=2) + vertical_sums) / 4 + displacements[
+            :, 2
+        ]
         step, noise_range = half, noise_range / fading
     heights -= heights.min(axis=(1, 2), keepdims=True)
     normalised: Floats = heights / heights.max(axis=(1, 2), keepdims=True)
     return normalised
 
 
-def fog(images: Images, severity: int, draws: CorruptionDraws) -> Images:
+def fog(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Add clouds to images, keeping the brightest value."""
     size = images.shape[1]
     strength, fading = FOG_PLASMA.at(severity, size)
     map_size = 1 << (size - 1).bit_length()
-    noise = draws.each(lambda generator: generator.uniform(-1, 1, map_size * map_size - 1))
+    noise = random_numbers.each(lambda generator: generator.uniform(-1, 1, map_size * map_size - 1))
     clouds = plasma(noise, fading)[:, :size, :size, None]
     pixels = images / 255.0
     brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
     return truncate(np.clip((pixels + strength * clouds) * brightest / (brightest + strength), 0, 1) * 255)
 
 
-def brightness(images: Images, severity: int, draws: CorruptionDraws) -> Images:
+def brightness(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Raise the value of every pixel in HSV (Smith, 1978)."""
     hue, saturation, value = _to_hsv(images / 255.0)
     value = np.clip(value + BRIGHTNESS_STEPS.at(severity, images.shape[1]), 0, 1)
@@ -215,10 +220,10 @@ def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
 def _from_hsv(hue: Floats, saturation: Floats, value: Floats) -> Floats:
     """Convert hue, saturation and value (…) to red, green and blue (…, 3)."""
     sector = np.floor(hue * 6)
-    within = hue * 6 - sector
+    fraction = hue * 6 - sector
     low = value * (1 - saturation)
-    descending = value * (1 - within * saturation)
-    ascending = value * (1 - (1 - within) * saturation)
+    descending = value * (1 - fraction * saturation)
+    ascending = value * (1 - (1 - fraction) * saturation)
     index = sector.astype(np.intp) % 6
     red = np.choose(index, (value, descending, low, low, ascending, value))
     green = np.choose(index, (ascending, value, value, descending, low, low))

@@ -29,7 +29,7 @@ def measure(context: Context, parameters: CrozeParameters, request: Request) -> 
     classifier = context.classifier
     images = to_float(request.images[: parameters.images]).double()
     labels = request.labels[: parameters.images].clone()
-    with torch.inference_mode(mode=False), torch.enable_grad(), context.draws(0):
+    with torch.inference_mode(mode=False), torch.enable_grad(), context.seeded(0):
         clean, perturbed = _double_copy(classifier), _double_copy(classifier)
         inputs = normalised(classifier, images)
         _perturb_weights(perturbed, inputs, labels, parameters.weight_step)
@@ -56,24 +56,24 @@ def _double_copy(classifier: Classifier) -> nn.Module:
     return network
 
 
-def _perturb_weights(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, step: float) -> None:
+def _perturb_weights(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, relative_step: float) -> None:
     """Move each layer's weights one step along the loss's gradient; the step is relative to their norm."""
     weights = [layer.weight for layer in layers_of(network)]
     weight_gradients = gradients(mean_loss(network, inputs, labels), weights)
     with torch.no_grad():
         for weight, gradient in zip(weights, weight_gradients, strict=True):
-            length = gradient.norm()
-            factor = torch.where(length > 0, step * weight.norm() / length, 0.0)
+            gradient_norm = gradient.norm()
+            factor = torch.where(gradient_norm > 0, relative_step * weight.norm() / gradient_norm, 0.0)
             weight.add_(factor * gradient)
 
 
 def _perturb_images(
-    classifier: Classifier, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, step: float
+    classifier: Classifier, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, step_size: float
 ) -> torch.Tensor:
-    """Move pixels one step against the sign of the loss's gradient, as published."""
+    """Move pixels by one step against the sign of the loss's gradient, as the published code does."""
     leaf = images.clone().requires_grad_()
     (gradient,) = gradients(mean_loss(network, normalised(classifier, leaf), labels), [leaf])
-    return (images - step * gradient.sign()).clamp(0, 1)
+    return (images - step_size * gradient.sign()).clamp(0, 1)
 
 
 def _features_and_gradients(

@@ -22,7 +22,7 @@ from robust201.tasks.measures.trainable import (
     equal_batches,
     gradients,
     normalised,
-    pieces,
+    pass_slices,
     seeded_pass,
 )
 
@@ -47,8 +47,8 @@ def measure(context: Context, parameters: HessianInputParameters, request: Reque
         if parameters.mode == "training":
             batch_eigenvalues = [_largest(context, parameters, request, batch, network) for batch in batches]
         else:
-            parts = pieces(context.classifier, n_images)
-            eigenvalues = np.concatenate([_largest(context, parameters, request, piece, network) for piece in parts])
+            passes = pass_slices(context.classifier, n_images)
+            eigenvalues = np.concatenate([_largest(context, parameters, request, batch, network) for batch in passes])
             values = {"largest": eigenvalues.mean(), "largest_sd": eigenvalues.std()}
             batch_eigenvalues = [eigenvalues[batch].max(keepdims=True) for batch in batches]
     if by_batches:
@@ -60,28 +60,28 @@ def measure(context: Context, parameters: HessianInputParameters, request: Reque
 
 
 def _largest(
-    context: Context, parameters: HessianInputParameters, request: Request, piece: slice, network: nn.Module
+    context: Context, parameters: HessianInputParameters, request: Request, batch: slice, network: nn.Module
 ) -> NDArray[np.float64]:
     """Return the largest eigenvalue per image (B,), or (1,) for a whole batch in training mode.
 
     In evaluation mode the Hessian of the summed loss has one block per image, so one product serves all images.
     """
-    pixels = to_float(request.images[piece])
+    pixels = to_float(request.images[batch])
     is_normalised = parameters.input == "normalised"
     leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
     inputs = leaf if is_normalised else normalised(context.classifier, leaf)
-    with seeded_pass(context, parameters, piece.start):
+    with seeded_pass(context, parameters, batch.start):
         logits = answer_of(network, inputs)
-    loss = functional.cross_entropy(logits, request.labels[piece].clone(), reduction="sum")
-    (first,) = gradients(loss, [leaf], create=True)
+    loss = functional.cross_entropy(logits, request.labels[batch].clone(), reduction="sum")
+    (gradient,) = gradients(loss, [leaf], create=True)
     n_blocks = 1 if parameters.mode == "training" else len(pixels)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
-        (second,) = gradients(first, [leaf], vectors.view_as(leaf), keep=True)
-        return second.reshape(n_blocks, -1)
+        (product,) = gradients(gradient, [leaf], vectors.view_as(leaf), keep=True)
+        return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()
-    start = CounterDraws(context.seed, context.key).normals(0, request.indices[piece], n_values)
+    start = CounterDraws(context.seed, context.key).normals(0, request.indices[batch], n_values)
     return largest_eigenvalues(
         apply,
         start.reshape(n_blocks, -1).double().to(pixels.device),

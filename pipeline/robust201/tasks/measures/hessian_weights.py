@@ -23,7 +23,7 @@ from robust201.tasks.measures.trainable import (
     equal_batches,
     gradients,
     normalised,
-    pieces,
+    pass_slices,
     seeded_pass,
     uniforms,
 )
@@ -45,11 +45,13 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode)
         if "largest" in columns or "largest_summed" in columns:
-            largest = _largest(context, parameters, request, network, _all_pieces(context, parameters, n_images))
+            largest = _largest(
+                context, parameters, request, network, _slices_of_all_images(context, parameters, n_images)
+            )
             values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
         if any(name.startswith("batch_") for name in columns):
             batch_eigenvalues = [
-                _largest(context, parameters, request, network, _pieces_of(context, parameters, rows))
+                _largest(context, parameters, request, network, _slices_of_batch(context, parameters, rows))
                 for rows in equal_batches(parameters, n_images, context.key)
             ]
             values |= {
@@ -59,17 +61,17 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     return {name: np.array(values[name]) for name in columns}
 
 
-def _all_pieces(context: Context, parameters: HessianWeightsParameters, n_images: int) -> list[slice]:
-    """Split all images into slices for single passes; in training mode these are whole batches."""
+def _slices_of_all_images(context: Context, parameters: HessianWeightsParameters, n_images: int) -> list[slice]:
+    """Split all images into slices for one pass each. In training mode these are whole batches."""
     if parameters.mode == "training":
         return equal_batches(parameters, n_images, context.key)
-    return list(pieces(context.classifier, n_images))
+    return list(pass_slices(context.classifier, n_images))
 
 
-def _pieces_of(context: Context, parameters: HessianWeightsParameters, batch: slice) -> list[slice]:
+def _slices_of_batch(context: Context, parameters: HessianWeightsParameters, batch: slice) -> list[slice]:
     if parameters.mode == "training":
         return [batch]
-    return list(pieces(context.classifier, batch.stop - batch.start, batch.start))
+    return list(pass_slices(context.classifier, batch.stop - batch.start, batch.start))
 
 
 def _largest(
@@ -77,28 +79,30 @@ def _largest(
     parameters: HessianWeightsParameters,
     request: Request,
     network: nn.Module,
-    parts: Sequence[slice],
+    slices_of_passes: Sequence[slice],
 ) -> float:
-    """Return the largest eigenvalue of the Hessian of the mean cross-entropy over the images of several passes."""
+    """Return the largest eigenvalue of the Hessian of the mean cross-entropy over the images of all passes."""
     weights = list(network.parameters())
     sizes = [weight.numel() for weight in weights]
-    n_images = sum(piece.stop - piece.start for piece in parts)
+    n_images = sum(pass_slice.stop - pass_slice.start for pass_slice in slices_of_passes)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
         directions = [
-            part.view_as(weight) for part, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)
+            direction.view_as(weight) for direction, weight in zip(torch.split(vectors[0], sizes), weights, strict=True)
         ]
         total = torch.zeros_like(vectors, dtype=torch.float64)
-        for piece in parts:
-            inputs = normalised(context.classifier, to_float(request.images[piece]))
-            labels = request.labels[piece].clone()
-            with seeded_pass(context, parameters, piece.start):
+        for pass_slice in slices_of_passes:
+            inputs = normalised(context.classifier, to_float(request.images[pass_slice]))
+            labels = request.labels[pass_slice].clone()
+            with seeded_pass(context, parameters, pass_slice.start):
                 logits = answer_of(network, inputs)
             loss = functional.cross_entropy(logits, labels, reduction="sum") / n_images
-            first = gradients(loss, weights, create=True)
-            products = [(gradient * part).sum() for gradient, part in zip(first, directions, strict=True)]
-            second = gradients(torch.stack(products).sum(), weights)
-            total += torch.cat([gradient.flatten() for gradient in second])
+            first_derivatives = gradients(loss, weights, create=True)
+            products = [
+                (gradient * direction).sum() for gradient, direction in zip(first_derivatives, directions, strict=True)
+            ]
+            second_derivatives = gradients(torch.stack(products).sum(), weights)
+            total += torch.cat([gradient.flatten() for gradient in second_derivatives])
         return total
 
     start = torch.from_numpy(uniforms(context, "start", sum(sizes)) - 0.5)[None].to(context.classifier.device)

@@ -1,4 +1,4 @@
-"""Gradient of the loss with respect to the pixels, as attacks use it: its norm, and how often it vanishes.
+"""Norm of the loss's gradient with respect to the pixels, and the fraction of images on which it vanishes.
 
 Source: Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4): where the loss saturates, gradients
 are exactly zero in floating point, and attacks that follow them stay at their starting points.
@@ -22,11 +22,11 @@ def measure(context: Context, _parameters: InputGradientParameters, request: Req
         lie in [0, 1]. `zero_share`: fraction of the images whose gradient is exactly 0 at every pixel.
     """
     norms, is_zero = [], []
-    for piece in context.slices(len(request.images)):
+    for batch in context.slices(len(request.images)):
         _, _, gradient = context.attacked_model.loss_and_gradient(
-            to_float(request.images[piece]), request.labels[piece]
+            to_float(request.images[batch]), request.labels[batch]
         )
-        values = gradient.double().flatten(1)
-        norms.append(values.norm(dim=1).cpu().numpy())
-        is_zero.append((values == 0).all(dim=1).cpu().numpy())
+        flat_gradients = gradient.double().flatten(1)
+        norms.append(flat_gradients.norm(dim=1).cpu().numpy())
+        is_zero.append((flat_gradients == 0).all(dim=1).cpu().numpy())
     return {"norm": np.array(np.concatenate(norms).mean()), "zero_share": np.array(np.concatenate(is_zero).mean())}

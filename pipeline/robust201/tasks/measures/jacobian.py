@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.models.classifier import answer_of
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws, Draws
+from robust201.tasks.attack_kit.draws import CounterDraws, RandomNumbers
 from robust201.tasks.measures.parameters import JacobianParameters
 from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 
@@ -34,10 +34,10 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
         batches = equal_batches(parameters, n_images, context.key)
         squared_norms = _squares_in_batches(context, parameters, request, batches)
     else:
-        squared_norms = [_squared_norms(context, parameters, request, piece) for piece in context.slices(n_images)]
+        squared_norms = [_squared_norms(context, parameters, request, batch) for batch in context.slices(n_images)]
     squares = np.concatenate([batch.cpu().numpy() for batch in squared_norms])
-    values = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
-    return {name: np.array(values[name]) for name in parameters.selected_columns}
+    columns = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
+    return {name: np.array(columns[name]) for name in parameters.selected_columns}
 
 
 def _squares_in_batches(
@@ -49,7 +49,7 @@ def _squares_in_batches(
     independent, so in expectation the squared derivatives of both images' logits add up.
     """
     squared_norms = []
-    n_classes, draws = context.classifier.n_classes, CounterDraws(context.seed, context.key)
+    n_classes, random_numbers = context.classifier.n_classes, CounterDraws(context.seed, context.key)
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         for batch in batches:
@@ -58,7 +58,7 @@ def _squares_in_batches(
                 logits = answer_of(network, leaf)
             total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
             for projection in range(cast("int", parameters.projections)):
-                directions = _directions(draws, projection, request.indices[batch], n_classes, leaf.device)
+                directions = _directions(random_numbers, projection, request.indices[batch], n_classes, leaf.device)
                 (gradient,) = gradients((logits * directions).sum(), [leaf], keep=True)
                 if parameters.input == "pixels":
                     gradient = gradient / context.classifier.std
@@ -68,33 +68,33 @@ def _squares_in_batches(
 
 
 def _directions(
-    draws: Draws, projection: int, indices: NDArray[np.int64], n_classes: int, device: torch.device
+    random_numbers: RandomNumbers, projection: int, indices: NDArray[np.int64], n_classes: int, device: torch.device
 ) -> torch.Tensor:
     """Return directions (B, C) of unit length, uniform on the sphere."""
-    directions = draws.normals(projection, indices, n_classes).to(device)
+    directions = random_numbers.normals(projection, indices, n_classes).to(device)
     unit: torch.Tensor = directions / directions.norm(dim=1, keepdim=True)
     return unit
 
 
-def _squared_norms(context: Context, parameters: JacobianParameters, request: Request, piece: slice) -> torch.Tensor:
+def _squared_norms(context: Context, parameters: JacobianParameters, request: Request, batch: slice) -> torch.Tensor:
     """Return the squared norms (B,) float64 of one batch."""
-    pixels = to_float(request.images[piece])
+    pixels = to_float(request.images[batch])
     n_classes = context.classifier.n_classes
     total = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
     if parameters.projections == "exact":
-        for number in range(n_classes):
-            total += _gradient_squares(context, parameters, pixels, _one_logit(number, n_classes, pixels))
+        for class_index in range(n_classes):
+            total += _gradient_squares(context, parameters, pixels, _one_logit(class_index, n_classes, pixels))
         return total
-    draws = CounterDraws(context.seed, context.key)
+    random_numbers = CounterDraws(context.seed, context.key)
     for projection in range(parameters.projections):
-        directions = _directions(draws, projection, request.indices[piece], n_classes, pixels.device)
+        directions = _directions(random_numbers, projection, request.indices[batch], n_classes, pixels.device)
         total += _gradient_squares(context, parameters, pixels, directions)
     return total * (n_classes / parameters.projections)
 
 
-def _one_logit(number: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
+def _one_logit(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
     directions = torch.zeros(len(pixels), n_classes, device=pixels.device)
-    directions[:, number] = 1
+    directions[:, class_index] = 1
     return directions
 
 

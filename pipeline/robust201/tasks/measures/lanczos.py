@@ -1,4 +1,4 @@
-"""Largest eigenvalues of symmetric operators that are given only as functions, several at a time.
+"""Largest eigenvalues of several symmetric operators, of which only the products with vectors are known.
 
 Source: Golub and Van Loan, "Matrix Computations", 4th ed., section 10.1: the Lanczos iteration with full
 reorthogonalisation. The residual of the largest Ritz pair bounds the distance to an eigenvalue.
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError
 
 _CHECK_INTERVAL = 4
-"""Steps between checks of the residuals, each of which waits for the device."""
+"""Number of steps between checks of the residuals. Each check waits for the device."""
 
-_VANISHED = 1e-12
+_MIN_RELATIVE_LENGTH = 1e-12
 """Length of a new direction, relative to the operator's norm, below which the iteration has exhausted its space."""
 
 
@@ -41,9 +41,9 @@ def largest_eigenvalues(
     basis: list[torch.Tensor] = []
     diagonal: list[torch.Tensor] = []
     off_diagonal: list[torch.Tensor] = []
-    last = min(steps, start.shape[1])
-    worst = np.inf
-    for step in range(1, last + 1):
+    max_steps = min(steps, start.shape[1])
+    largest_residual = np.inf
+    for step in range(1, max_steps + 1):
         basis.append(direction)
         applied = apply(direction.float()).double()
         quotient = (applied * direction).sum(dim=1)
@@ -51,20 +51,20 @@ def largest_eigenvalues(
         for earlier in basis * 2:
             applied = applied - (applied * earlier).sum(dim=1, keepdim=True) * earlier
         length = applied.norm(dim=1)
-        is_over = length <= _VANISHED * (quotient.abs() + length)
-        # A zero direction would add the Ritz value 0; the first quotient never exceeds the largest Ritz value.
-        was_over = direction.abs().amax(dim=1) == 0
-        diagonal.append(quotient if not diagonal else torch.where(was_over, diagonal[0], quotient))
-        off_diagonal.append(torch.where(is_over, 0.0, length))
-        direction = torch.where(is_over[:, None], 0.0, applied / length[:, None])
-        if step % _CHECK_INTERVAL == 0 or step == last:
-            values, residuals = _ritz(diagonal, off_diagonal, name)
-            worst = float(residuals.max())
-            if worst <= tolerance:
-                return values
+        is_exhausted = length <= _MIN_RELATIVE_LENGTH * (quotient.abs() + length)
+        # A zero direction would add the Ritz value 0. Use the first quotient instead, which never exceeds the largest.
+        was_exhausted = direction.abs().amax(dim=1) == 0
+        diagonal.append(quotient if not diagonal else torch.where(was_exhausted, diagonal[0], quotient))
+        off_diagonal.append(torch.where(is_exhausted, 0.0, length))
+        direction = torch.where(is_exhausted[:, None], 0.0, applied / length[:, None])
+        if step % _CHECK_INTERVAL == 0 or step == max_steps:
+            eigenvalues, residuals = _ritz(diagonal, off_diagonal, name)
+            largest_residual = float(residuals.max())
+            if largest_residual <= tolerance:
+                return eigenvalues
     raise EvaluationError(
         f"Finding the largest eigenvalue failed for {name}: expected a relative residual of {tolerance:g} or less "
-        f"within {last} steps, got {worst:.2g}. Raise tolerance or steps."
+        f"within {max_steps} steps, got {largest_residual:.2g}. Raise tolerance or steps."
     )
 
 

@@ -1,4 +1,4 @@
-"""Intermediate values of a forward pass: outputs of layers, signs before ReLUs, the last feature map."""
+"""Intermediate values of a forward pass: outputs of layers, signs of the inputs of ReLUs, and the last feature map."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ def layers_of(network: nn.Module) -> list[Layer]:
 
 
 class _ReluObserver(TorchFunctionMode):
-    """Intercepts all torch functions, to observe ReLUs that are modules as well as function calls."""
+    """Intercepts all torch functions, to observe ReLUs that are modules or function calls."""
 
     def __init__(self, observed: "Observed") -> None:
         super().__init__()
@@ -44,10 +44,9 @@ class Observed:
 
     Attributes:
         maps: (layer, its output) in order of calls.
-        agreements: (B, B) float64, number of units before ReLUs whose signs agree between two images; None without
-            ReLU.
+        agreements: (B, B) float64, number of inputs of ReLUs whose signs agree between two images; None without ReLUs.
         variances: for each BatchNorm, the mean over channels of its input's variance over images and positions.
-        last_map: the last four-dimensional result with more than one position, which is pooled at the end.
+        last_map: the last four-dimensional result with more than one position, which the network pools at its end.
     """
 
     def __init__(self) -> None:
@@ -56,10 +55,10 @@ class Observed:
         self.variances: list[torch.Tensor] = []
         self.last_map: torch.Tensor | None = None
 
-    def add_signs(self, before: torch.Tensor) -> None:
+    def add_signs(self, relu_input: torch.Tensor) -> None:
         """Record the signs of the inputs of a ReLU."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            codes = (before > 0).flatten(1).float()
+            codes = (relu_input > 0).flatten(1).float()
             shared = (codes @ codes.T).double() + ((1 - codes) @ (1 - codes).T).double()
             self.agreements = shared if self.agreements is None else self.agreements + shared
 

@@ -8,11 +8,11 @@ from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
-Shown = Literal["normalised", "pixels"]
-"""Input that derivatives are taken with respect to."""
+DerivativeInput = Literal["normalised", "pixels"]
+"""Input with respect to which derivatives are taken."""
 
 Mode = Literal["evaluation", "training"]
-"""BatchNorm's statistics: the running ones, or those of each batch."""
+"""Mode of BatchNorm, which uses its running statistics (`evaluation`) or those of each batch (`training`)."""
 
 PROXIES = (
     *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
@@ -22,12 +22,12 @@ PROXIES = (
 
 
 class MeasureParameters(Parameters):
-    """Parameters of all measures: their own selection of images, and a single strength without meaning."""
+    """Base of the parameters of measures, which select their own images and have a single strength without meaning."""
 
     split: Split = "test"
-    """Split of the images, independent of the sweep's `images`."""
+    """Split of the images, which does not depend on the sweep's `images`."""
     images: PositiveInt | None = 2560
-    """Number of images, spread evenly over the classes; null for all."""
+    """Number of images, distributed evenly over the classes; null for all."""
     image_seed: int = 0
     """Seed of the subset."""
 
@@ -56,7 +56,7 @@ class DerivativeParameters(MeasureParameters):
     usual: ClassVar[tuple[str, ...]]
     usual_training: ClassVar[tuple[str, ...]]
     per_image: ClassVar[tuple[str, ...]] = ()
-    """Columns that are undefined if an image's logits depend on the other images of the batch."""
+    """Columns that are undefined if an image's logits depend on other images in the batch."""
 
     mode: Mode = "evaluation"
     batch: PositiveInt = 256
@@ -74,9 +74,9 @@ class DerivativeParameters(MeasureParameters):
         return self.mode == "training" or any(name.startswith("batch_") for name in self.selected_columns)
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that affect results, leaving out later additions that have no effect.
+        """Return the parameters that affect results, without `mode`, `batch` and `columns` where they have no effect.
 
-        Payloads of sweeps from before `mode`, `batch` and `columns` existed are therefore unchanged.
+        Payloads of older sweeps, which do not have these parameters, are therefore unchanged.
         """
         payload = super().identity()
         if self.mode == "evaluation":
@@ -129,11 +129,11 @@ class JacobianParameters(DerivativeParameters):
 
     projections: PositiveInt | Literal["exact"] = 1
     """Random projections per image, or `exact`: one gradient per class."""
-    input: Shown = "normalised"
+    input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return self.projections != "exact"
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class LanczosParameters(DerivativeParameters):
     steps: PositiveInt = 100
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return True
 
 
@@ -193,7 +193,7 @@ class HessianInputParameters(LanczosParameters):
     usual_training: ClassVar[tuple[str, ...]] = ("batch_largest", "batch_largest_sd")
     per_image: ClassVar[tuple[str, ...]] = usual
 
-    input: Shown = "normalised"
+    input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
 
@@ -204,7 +204,7 @@ class ProxyParameters(MeasureParameters):
     images: Annotated[int, Field(ge=2, le=1024)] = 64
 
     @property
-    def draws(self) -> bool:
+    def uses_random_numbers(self) -> bool:
         return True
 
 

@@ -32,31 +32,31 @@ _MIN_DISTANCE = torch.finfo(torch.float32).tiny
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the first images of a request in a single pass, from which BatchNorm takes its statistics.
+    """Measure the first images of a request in a single pass, which also determines BatchNorm's statistics.
 
     Returns:
         One number per proxy.
     """
     classifier = context.classifier
     pixels, labels = to_float(request.images[: parameters.images]), request.labels[: parameters.images].clone()
-    # Random numbers for layers that use them in training mode, such as dropout.
-    with torch.inference_mode(mode=False), torch.enable_grad(), context.draws(0):
+    # Seed the random numbers of layers that use them in training mode, such as dropout.
+    with torch.inference_mode(mode=False), torch.enable_grad(), context.seeded(0):
         network = trainable_copy(classifier, training=True)
-        values = {"params": _count_parameters(network), "l2_norm": l2_norm(layers_of(network))}
+        scores = {"params": _count_parameters(network), "l2_norm": l2_norm(layers_of(network))}
         inputs = normalised(classifier, pixels).requires_grad_()
         with observe(network) as observed:
             logits = answer_of(network, inputs)
-        values["flops"] = _count_macs(observed, len(pixels))
+        scores["flops"] = _count_macs(observed, len(pixels))
         (jacobian,) = gradients(logits.sum(), [inputs], keep=True)
-        values |= _gradient_proxies(layers_of(network), observed, functional.cross_entropy(logits, labels))
+        scores |= _gradient_proxies(layers_of(network), observed, functional.cross_entropy(logits, labels))
         jacobians = jacobian.detach().flatten(1).double().cpu().numpy()
-        values["jacov"] = jacov(jacobians)
-        values["epe_nas"] = epe_nas(jacobians, labels.cpu().numpy(), logits.shape[1])
-        values["nwot"] = nwot(observed.agreements)
+        scores["jacov"] = jacov(jacobians)
+        scores["epe_nas"] = epe_nas(jacobians, labels.cpu().numpy(), logits.shape[1])
+        scores["nwot"] = nwot(observed.agreements)
         del observed, logits, jacobian  # frees the graph
-        values["synflow"] = synflow(classifier, pixels.shape[1:])
-        values["zen"] = _zen(context, pixels.shape)
-    return {name: np.array(float(values[name])) for name in PROXIES}
+        scores["synflow"] = synflow(classifier, pixels.shape[1:])
+        scores["zen"] = _zen(context, pixels.shape)
+    return {name: np.array(float(scores[name])) for name in PROXIES}
 
 
 def _count_parameters(network: nn.Module) -> int:
@@ -72,12 +72,12 @@ def _count_macs(observed: Observed, n_images: int) -> int:
 
 
 def l2_norm(layers: Sequence[Layer]) -> float:
-    """Return the sum over layers of the weights' norm."""
+    """Return the sum of the norms of the layers' weights."""
     return _total([layer.weight.norm() for layer in layers])
 
 
 def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.Tensor) -> dict[str, float]:
-    """Return all proxies that are computed from the gradient of the loss.
+    """Return the proxies that are computed from the gradient of the loss.
 
     Sources: grad_norm and plain: Abdelfattah et al., "Zero-Cost Proxies for Lightweight NAS", ICLR 2021. SNIP: Lee,
     Ajanthan and Torr, ICLR 2019. GraSP: Wang, Zhang and Grosse, ICLR 2020. Fisher: Turner et al., "BlockSwap", ICLR
@@ -86,18 +86,22 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.T
     weights = [layer.weight for layer in layers]
     maps = [output for _, output in observed.maps]
     all_gradients = gradients(loss, [*weights, *maps], create=True)
-    first = all_gradients[: len(weights)]
+    weight_gradients = all_gradients[: len(weights)]
     map_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
-    detached = [gradient.detach() for gradient in first]
-    squares = [(gradient * constant).sum() for gradient, constant in zip(first, detached, strict=True)]
-    second = gradients(torch.stack(squares).sum(), weights) if weights else []
+    detached_gradients = [gradient.detach() for gradient in weight_gradients]
+    squares = [
+        (gradient * constant).sum() for gradient, constant in zip(weight_gradients, detached_gradients, strict=True)
+    ]
+    hessian_products = gradients(torch.stack(squares).sum(), weights) if weights else []
     with torch.no_grad():
-        products = [weight * gradient for weight, gradient in zip(weights, detached, strict=True)]
+        products = [weight * gradient for weight, gradient in zip(weights, detached_gradients, strict=True)]
         return {
-            "grad_norm": _total([gradient.norm() for gradient in detached]),
+            "grad_norm": _total([gradient.norm() for gradient in detached_gradients]),
             "plain": _total([product.sum() for product in products]),
             "snip": _total([product.abs().sum() for product in products]),
-            "grasp": _total([-(weight * product).sum() for weight, product in zip(weights, second, strict=True)]),
+            "grasp": _total(
+                [-(weight * product).sum() for weight, product in zip(weights, hessian_products, strict=True)]
+            ),
             "fisher": _total(
                 [
                     _fisher(layer, output, gradient)
@@ -113,13 +117,15 @@ def _fisher(layer: Layer, output: torch.Tensor, gradient: torch.Tensor) -> torch
     return 0.5 * saliency.square().mean(dim=0).sum() * layer.weight[0].numel()
 
 
-def _total(values: Sequence[torch.Tensor]) -> float:
-    """Add numbers on a device, and transfer only the sum."""
-    return float(torch.stack([value.detach().double() for value in values]).sum()) if values else 0.0
+def _total(scalars: Sequence[torch.Tensor]) -> float:
+    """Return the sum of scalars on a device, and transfer only the sum."""
+    return float(torch.stack([scalar.detach().double() for scalar in scalars]).sum()) if scalars else 0.0
 
 
 def jacov(jacobians: NDArray[np.float64]) -> float:
-    """Score how differently images (B, D) change the sum of the logits, from eigenvalues of their correlations.
+    """Score how differently the sum of the logits responds to the images, from gradients (B, D).
+
+    The score is computed from the eigenvalues of the gradients' correlations.
 
     Source: Mellor et al., "Neural Architecture Search without Training", first version, 2020.
     """
@@ -128,9 +134,9 @@ def jacov(jacobians: NDArray[np.float64]) -> float:
 
 
 def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes: int) -> float:
-    """Score the correlations, within classes, of the gradients (B, D) of the sum of the logits.
+    """Score the correlations between gradients (B, D) of the sum of the logits for images of the same class.
 
-    Source: Lopes, Alirezazadeh and Alexandre, "EPE-NAS", 2021. For more than 100 classes, it compares classes instead.
+    Source: Lopes, Alirezazadeh and Alexandre, "EPE-NAS", 2021. For more than 100 classes, the score compares classes.
     """
     scores = []
     for label in np.unique(labels):
@@ -138,7 +144,7 @@ def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes
         score = float(np.log(np.abs(correlations) + _EPSILON).sum())
         if n_classes <= 100:
             scores.append(score)
-        elif len(correlations) > 1:  # the published code fails for classes of a single image, and skips them
+        elif len(correlations) > 1:  # for classes of a single image the published code fails, and skips them
             scores.append(score / len(correlations))
     if n_classes <= 100:
         return float(np.abs(scores).sum())
@@ -158,8 +164,7 @@ def nwot(agreements: torch.Tensor | None) -> float:
     """Return the log-determinant of the matrix (B, B) of ReLU units that agree between two images; 0 without a ReLU.
 
     Source: Mellor et al., "Neural Architecture Search without Training", ICML 2021. The determinant of an integer
-        matrix
-    is 0, which has no logarithm, or at least 1 in absolute value; eigenvalues below 1 are replaced by 1.
+    matrix is 0, which has no logarithm, or at least 1 in absolute value. Eigenvalues below 1 are replaced by 1.
     """
     if agreements is None:
         return 0.0
@@ -176,8 +181,8 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
     skip_batch_norm(network)
     make_absolute(network)
     weights = [layer.weight for layer in layers_of(network)]
-    ones = torch.ones(1, *shape, dtype=torch.float64, device=classifier.device)
-    weight_gradients = gradients(answer_of(network, ones).sum(), weights)
+    image_of_ones = torch.ones(1, *shape, dtype=torch.float64, device=classifier.device)
+    weight_gradients = gradients(answer_of(network, image_of_ones).sum(), weights)
     return _total([(weight * gradient).abs().sum() for weight, gradient in zip(weights, weight_gradients, strict=True)])
 
 
@@ -185,10 +190,10 @@ def _zen(context: Context, shape: torch.Size) -> float:
     network = trainable_copy(context.classifier, training=True)
     layers = layers_of(network)
     sizes = [layer.weight.numel() for layer in layers]
-    drawn = normals(context, "weights", (sum(sizes),))
+    random_weights = normals(context, "weights", (sum(sizes),))
     with torch.no_grad():
-        for layer, values in zip(layers, torch.split(drawn, sizes), strict=True):
-            layer.weight.copy_(values.view_as(layer.weight))
+        for layer, layer_weights in zip(layers, torch.split(random_weights, sizes), strict=True):
+            layer.weight.copy_(layer_weights.view_as(layer.weight))
             if layer.bias is not None:
                 layer.bias.zero_()
         for module in network.modules():
@@ -202,8 +207,7 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     """Return the logarithm of the last feature map's change, plus the logarithms of BatchNorm's standard deviations.
 
     Source: Lin et al., "Zen-NAS: A Zero-Shot NAS for High-Performance Image Recognition", ICCV 2021. For a network
-        without
-    feature maps, the logits are used instead; without BatchNorm nothing is added.
+    without feature maps, the logits are used instead. Without BatchNorm, nothing is added.
 
     Args:
         network: network in training mode with Gaussian weights; BatchNorm's running statistics change.
@@ -215,10 +219,10 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
             logits = answer_of(network, images)
         with observe(network) as observed_perturbed:
             perturbed_logits = answer_of(network, images + _MIXING_WEIGHT * mixed_in)
-        before, after = observed.last_map, observed_perturbed.last_map
-        if before is None or after is None:
-            before, after = logits, perturbed_logits
-        distance = (after - before).double().abs().flatten(1).sum(dim=1).mean()
-        # Zero variance means a dead edge; BatchNorm scales nothing there.
+        last_map, perturbed_last_map = observed.last_map, observed_perturbed.last_map
+        if last_map is None or perturbed_last_map is None:
+            last_map, perturbed_last_map = logits, perturbed_logits
+        distance = (perturbed_last_map - last_map).double().abs().flatten(1).sum(dim=1).mean()
+        # A variance of zero means that all inputs of a BatchNorm are equal, so it does not scale them.
         deviations = [torch.where(variance > 0, variance, 1).double().sqrt().log() for variance in observed.variances]
         return _total([distance.clamp_min(_MIN_DISTANCE).log(), *deviations])

@@ -19,8 +19,8 @@ from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
 _PASS_IMAGES = {"cpu": 64, "cuda": 256}
-"""Images per pass, by device type. A pass keeps its graph, and second derivatives take about 40 MB per image for the
-published networks."""
+"""Number of images per pass, by device type. A pass keeps its graph, and second derivatives take about 40 MB per image
+for the published networks."""
 
 
 def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Module:
@@ -41,7 +41,7 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a copy of a network (see `trainable_copy`) in a mode, whose passes change none of its state.
+    """Return a copy of a network (see `trainable_copy`) in a mode. Passes do not change the copy's state.
 
     In training mode the copy behaves as after ``train()``, except that BatchNorm does not update its running
     statistics, which do not affect results in this mode.
@@ -54,7 +54,7 @@ def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
 
 
 def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) -> list[slice]:
-    """Split images into batches of equal size; if there are fewer images than in a batch, they are one batch.
+    """Split images into batches of equal size. If there are fewer images than in a batch, they form one batch.
 
     Raises:
         EvaluationError: the last batch would be smaller.
@@ -63,24 +63,24 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
     if n_images % size:
         raise EvaluationError(
             f"Splitting images into batches failed for {name}: {n_images} images are not a multiple of batch ({size}). "
-            f"Give {n_images // size * size} images, or set another batch."
+            f"Set images to {n_images // size * size}, or change batch."
         )
-    return [slice(first, first + size) for first in range(0, n_images, size)]
+    return [slice(first_image, first_image + size) for first_image in range(0, n_images, size)]
 
 
 @contextmanager
-def seeded_pass(context: Context, parameters: DerivativeParameters, first: int) -> Iterator[None]:
-    """Seed the random numbers of layers such as dropout in training mode: the same for every pass over a batch.
+def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
+    """Seed the random numbers of layers such as dropout in training mode, equally for every pass over a batch.
 
     Args:
         context: context of the measure.
         parameters: parameters of the measure.
-        first: position of the batch's first image.
+        first_image: position of the batch's first image.
     """
     if parameters.mode == "evaluation":
         yield
         return
-    with context.draws(first // parameters.batch):
+    with context.seeded(first_image // parameters.batch):
         yield
 
 
@@ -120,25 +120,27 @@ def gradients(
     )
 
 
-def pieces(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
-    """Split images, from a position on, into slices whose second derivatives fit into memory.
+def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
+    """Split `n_images` images from position `start` on into slices whose second derivatives fit into memory.
 
-    In evaluation mode the size affects only rounding; in training mode a batch must stay whole.
+    The size affects only rounding in evaluation mode. In training mode batches must not be split.
     """
-    step = _PASS_IMAGES.get(classifier.device.type, 64)
-    step = min(step, classifier.micro_batch or step)
-    for first in range(start, start + n_images, step):
-        yield slice(first, min(first + step, start + n_images))
+    n_pass_images = _PASS_IMAGES.get(classifier.device.type, 64)
+    n_pass_images = min(n_pass_images, classifier.micro_batch or n_pass_images)
+    for first_image in range(start, start + n_images, n_pass_images):
+        yield slice(first_image, min(first_image + n_pass_images, start + n_images))
 
 
-def uniforms(context: Context, name: str, n_values: int) -> NDArray[Any]:
-    """Draw (n_values,) float64 in (0, 1), seeded by the sweep's seed, the key and a name."""
-    words = generator(context.seed, context.key, name).bit_generator.random_raw(n_values)
-    values: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
-    return values
+def uniforms(context: Context, purpose: str, n_values: int) -> NDArray[Any]:
+    """Draw (n_values,) float64 in (0, 1), seeded by the sweep's seed, the key and the numbers' purpose."""
+    words = generator(context.seed, context.key, purpose).bit_generator.random_raw(n_values)
+    uniform_numbers: NDArray[Any] = ((words >> 11) + 0.5) * 2.0**-53
+    return uniform_numbers
 
 
-def normals(context: Context, name: str, shape: Sequence[int]) -> torch.Tensor:
+def normals(context: Context, purpose: str, shape: Sequence[int]) -> torch.Tensor:
     """Draw standard normal values, float32 on the classifier's device (see `uniforms`)."""
     n_values = torch.Size(shape).numel()
-    return torch.from_numpy(ndtri(uniforms(context, name, n_values))).float().view(*shape).to(context.classifier.device)
+    return (
+        torch.from_numpy(ndtri(uniforms(context, purpose, n_values))).float().view(*shape).to(context.classifier.device)
+    )

@@ -1,1 +1,1 @@
-"""Perturbations of images: one module per kind; several keys can share a module."""
+"""Perturbations of images. Each kind has a module, which several keys can share."""

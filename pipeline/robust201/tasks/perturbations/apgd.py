@@ -59,10 +59,10 @@ def apgd_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
-    """Replace AutoAttack's APGD by one with these parameters."""
+    """Replace AutoAttack's APGD object by one with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
-    # A new object, because its constructor derives the checkpoints of the step size from the number of iterations.
+    # The object is new because its constructor derives the step size's checkpoints from the number of iterations.
     adversary.apgd = APGDAttack(
         context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
     )
@@ -89,7 +89,7 @@ def uses_larger_epsilons(parameters: Apgd) -> bool:
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. No sample is removed during a run, so the host never waits for the device."""
+    """Attack all epsilons together. Runs never remove samples, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
@@ -110,9 +110,9 @@ class _State:
         images: (B, 3, H, W) current iterate.
         gradient: (B, 3, H, W) gradient at the iterate.
         loss: (B,) loss at the iterate.
-        best: (B, 3, H, W) iterate with the highest loss.
-        best_gradient: (B, 3, H, W) gradient at `best`.
-        best_loss: (B,) loss at `best`.
+        best_images: (B, 3, H, W) iterate with the highest loss.
+        best_gradient: (B, 3, H, W) gradient at `best_images`.
+        best_loss: (B,) loss at `best_images`.
         adversarial: (B, 3, H, W) last misclassified iterate.
         fooled: (B,) whether there is a misclassified iterate.
         steps_before: number of steps of the run before this state was created.
@@ -121,7 +121,7 @@ class _State:
     images: torch.Tensor
     gradient: torch.Tensor
     loss: torch.Tensor
-    best: torch.Tensor
+    best_images: torch.Tensor
     best_gradient: torch.Tensor
     best_loss: torch.Tensor
     adversarial: torch.Tensor
@@ -130,14 +130,14 @@ class _State:
 
 
 def run_apgd(
-    job: AttackJob, samples: Samples, number: int, parameters: Apgd, loss: Loss | None
+    job: AttackJob, samples: Samples, run_number: int, parameters: Apgd, loss: Loss | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run APGD once.
 
     Args:
-        job: model, batches and draws.
+        job: model, batches and random numbers.
         samples: samples to attack.
-        number: number of the run, which determines its random numbers.
+        run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
         loss: the loss to maximise; None for the cross-entropy.
 
@@ -145,13 +145,13 @@ def run_apgd(
         Candidates (B, 3, H, W), and which of them are misclassified (B,).
     """
     n_steps = parameters.steps
-    log = job.run_log(samples, n_steps, number)
+    log = job.run_log(samples, n_steps, run_number)
     if uses_larger_epsilons(parameters):
-        state = _run_in_shrinking_balls(job, samples, number, n_steps, loss, log)
+        state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss, log)
         log.write(state.fooled)
         return state.adversarial, state.fooled
-    state = _evaluate_start(job, samples, random_start(job, samples, number, parameters.norm), loss)
-    log.mark(1, state.fooled)
+    state = _evaluate_start(job, samples, random_start(job, samples, run_number, parameters.norm), loss)
+    log.record_fooled(1, state.fooled)
     steps: Steps
     if parameters.norm == "L1":
         steps = L1Steps(samples, n_steps, job.epsilons, None)
@@ -163,26 +163,30 @@ def run_apgd(
 
 
 def _run_in_shrinking_balls(
-    job: AttackJob, samples: Samples, number: int, n_steps: int, loss: Loss | None, log: RunLog
+    job: AttackJob, samples: Samples, run_number: int, n_steps: int, loss: Loss | None, log: RunLog
 ) -> _State:
-    """Run in L1 balls of 3, 2 and 1 epsilon, each from the best iterate of the previous one (Croce and Hein, 2021)."""
-    before = math.ceil(0.3 * n_steps)
-    first = [3.0 * epsilon for epsilon in job.epsilons]
-    images = samples.clean + normal_noise(job, samples, number)
-    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(first))
-    done = 0
-    for factor, n_ball_steps in ((3.0, before), (2.0, before), (1.0, n_steps - 2 * before)):
+    """Run in L1 balls of 3, 2 and 1 epsilon, starting in each from the best iterate so far (Croce and Hein, 2021)."""
+    n_large_ball_steps = math.ceil(0.3 * n_steps)
+    largest_radii = [3.0 * epsilon for epsilon in job.epsilons]
+    images = samples.clean + normal_noise(job, samples, run_number)
+    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(largest_radii))
+    n_steps_done = 0
+    for factor, n_ball_steps in (
+        (3.0, n_large_ball_steps),
+        (2.0, n_large_ball_steps),
+        (1.0, n_steps - 2 * n_large_ball_steps),
+    ):
         radii = [factor * epsilon for epsilon in job.epsilons]
         images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(radii))
         images = images.clamp(0, 1)
         state = _evaluate_start(job, samples, images, loss)
-        state.steps_before = done
+        state.steps_before = n_steps_done
         is_last = factor == 1.0  # misclassified images in larger balls do not count
         if is_last:
-            log.mark(max(done, 1), state.fooled)
+            log.record_fooled(max(n_steps_done, 1), state.fooled)
         steps = L1Steps(samples, n_ball_steps, radii, images)
         _ascend(job, samples, state, steps, n_ball_steps, loss, log if is_last else None)
-        images, done = state.best, done + n_ball_steps
+        images, n_steps_done = state.best_images, n_steps_done + n_ball_steps
     return state
 
 
@@ -200,35 +204,35 @@ def _ascend(
     for iteration in range(n_steps):
         current = state.images
         state.images, previous = steps.move(current, previous, state.gradient, iteration), current
-        wrong = _evaluate_iterate(job, samples, state, loss)
+        misclassified = _evaluate_iterate(job, samples, state, loss)
         if log is not None:
-            log.mark(state.steps_before + iteration + 1, wrong)
-        restarted = steps.review(iteration, state.loss, state.best_loss, state.best)
+            log.record_fooled(state.steps_before + iteration + 1, misclassified)
+        restarted = steps.review(iteration, state.loss, state.best_loss, state.best_images)
         if restarted is not None:
-            mask = restarted.view(-1, 1, 1, 1)
-            state.images = torch.where(mask, state.best, state.images)
-            state.gradient = torch.where(mask, state.best_gradient, state.gradient)
+            restarted_mask = restarted.view(-1, 1, 1, 1)
+            state.images = torch.where(restarted_mask, state.best_images, state.images)
+            state.gradient = torch.where(restarted_mask, state.best_gradient, state.gradient)
 
 
 def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:
     """Return the state at the starting points."""
-    logits, value, gradient = _differentiate(job, samples, images, loss)
-    wrong = logits.argmax(dim=1) != samples.labels
-    return _State(images, gradient, value, images, gradient, value, images, wrong)
+    logits, losses, gradient = _differentiate(job, samples, images, loss)
+    misclassified = logits.argmax(dim=1) != samples.labels
+    return _State(images, gradient, losses, images, gradient, losses, images, misclassified)
 
 
 def _evaluate_iterate(job: AttackJob, samples: Samples, state: _State, loss: Loss | None) -> torch.Tensor:
-    """Evaluate the iterate, and update the last misclassified and the best one; return which are misclassified."""
-    logits, value, gradient = _differentiate(job, samples, state.images, loss)
-    wrong = logits.argmax(dim=1) != samples.labels
-    better = value > state.best_loss
-    state.gradient, state.loss = gradient, value
-    state.fooled = state.fooled | wrong
-    state.adversarial = torch.where(wrong.view(-1, 1, 1, 1), state.images, state.adversarial)
-    state.best = torch.where(better.view(-1, 1, 1, 1), state.images, state.best)
-    state.best_gradient = torch.where(better.view(-1, 1, 1, 1), gradient, state.best_gradient)
-    state.best_loss = torch.where(better, value, state.best_loss)
-    return wrong
+    """Evaluate the iterates, update the last misclassified and best ones, and return which (B,) are misclassified."""
+    logits, losses, gradient = _differentiate(job, samples, state.images, loss)
+    misclassified = logits.argmax(dim=1) != samples.labels
+    is_better = losses > state.best_loss
+    state.gradient, state.loss = gradient, losses
+    state.fooled = state.fooled | misclassified
+    state.adversarial = torch.where(misclassified.view(-1, 1, 1, 1), state.images, state.adversarial)
+    state.best_images = torch.where(is_better.view(-1, 1, 1, 1), state.images, state.best_images)
+    state.best_gradient = torch.where(is_better.view(-1, 1, 1, 1), gradient, state.best_gradient)
+    state.best_loss = torch.where(is_better, losses, state.best_loss)
+    return misclassified
 
 
 def _differentiate(

@@ -28,7 +28,7 @@ class Steps(Protocol):
         ...
 
     def review(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         """Record an iteration's losses, and adapt the step sizes at checkpoints.
 
@@ -36,7 +36,7 @@ class Steps(Protocol):
             iteration: number of the iteration, from 0.
             loss: (B,) loss of the iterates.
             best_loss: (B,) highest loss so far.
-            best: (B, 3, H, W) iterates with the highest loss.
+            best_images: (B, 3, H, W) iterates with the highest loss.
 
         Returns:
             (B,) bool, which samples continue from their best iterate; None between checkpoints.
@@ -45,15 +45,15 @@ class Steps(Protocol):
 
 
 class _HalvedSteps:
-    """Base of steps whose sizes are halved if progress stalls."""
+    """Base class of steps whose sizes are halved if progress stalls."""
 
     _sizes: torch.Tensor
     _schedule: "_Halvings"
 
     def review(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
-        del best
+        del best_images
         halved = self._schedule.check(iteration, loss, best_loss)
         if halved is not None:
             self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
@@ -115,7 +115,7 @@ class L2Steps(_HalvedSteps):
 
 
 class L1Steps:
-    """Steps along the signs of the gradient's largest entries; their fraction follows from the best iterate's sparsity.
+    """Steps along the signs of the gradient's largest entries, whose fraction depends on the best iterate's sparsity.
 
     Args:
         samples: samples to attack.
@@ -131,14 +131,14 @@ class L1Steps:
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()
         if start is None:
-            self._changed = torch.full((len(samples.clean),), n_values, device=samples.clean.device)
+            self._n_changed = torch.full((len(samples.clean),), n_values, device=samples.clean.device)
             self._fraction = torch.full((len(samples.clean),), 0.2, device=samples.clean.device)
         else:
-            self._changed = self._count(start)
-            self._fraction = self._changed / n_values / 1.5
+            self._n_changed = self._count_changed(start)
+            self._fraction = self._n_changed / n_values / 1.5
 
-    def _count(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the number of values (B,) int64 that differ from the clean images'."""
+    def _count_changed(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the number of values (B,) int64 that differ from the clean images."""
         return (images - self._clean != 0).flatten(1).sum(-1)
 
     def move(
@@ -155,17 +155,17 @@ class L1Steps:
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
 
     def review(
-        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         del loss, best_loss
         if (iteration + 1) % self._interval:
             return None
-        changed = self._count(best)
-        sparser = changed / self._changed < 0.95
-        self._fraction = changed / self._clean[0].numel() / 1.5
+        n_changed = self._count_changed(best_images)
+        sparser = n_changed / self._n_changed < 0.95
+        self._fraction = n_changed / self._clean[0].numel() / 1.5
         sizes = torch.where(sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
         self._sizes = torch.minimum(torch.maximum(sizes, self._min_sizes), self._radii)
-        self._changed = changed
+        self._n_changed = n_changed
         return sparser
 
 
@@ -179,7 +179,7 @@ def normalised_l2(images: torch.Tensor) -> torch.Tensor:
     return images / (l2_lengths(images) + 1e-12)
 
 
-def random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> torch.Tensor:
+def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -> torch.Tensor:
     """Draw the starting points of a run: (B, 3, H, W) in the ball and in [0, 1].
 
     In Linf, a starting point is clean + epsilon * t / max |t| with t uniform in [-1, 1). In L2, t is normal and divided
@@ -187,27 +187,27 @@ def random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> to
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
-        direction = job.draws.uniforms(number, samples.images, job.shape).to(clean.device)
+        direction = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(clean.device)
         direction = direction.mul_(2).sub_(1)
         largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
-    direction = normal_noise(job, samples, number)
+    direction = normal_noise(job, samples, run_number)
     if norm == "L2":
         return (clean + epsilons * normalised_l2(direction)).clamp(0, 1)
     return (clean + direction + correction_to_l1(clean, direction, epsilons)).clamp(0, 1)
 
 
-def normal_noise(job: AttackJob, samples: Samples, number: int) -> torch.Tensor:
+def normal_noise(job: AttackJob, samples: Samples, run_number: int) -> torch.Tensor:
     """Draw standard normal numbers for a run: (B, 3, H, W)."""
-    normals = job.draws.normals(number, samples.images, samples.clean[0].numel())
+    normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
     return normals.to(samples.clean.device).view(samples.clean.shape)
 
 
 class _Halvings:
     """Decides at checkpoints which step sizes are halved (Croce and Hein, section 3.2).
 
-    As in `pyautoattack.autopgd_base`, the first interval between checkpoints is .22 of the iterations, and each further
-    one is shorter by .03, down to .06.
+    As in `pyautoattack.autopgd_base`, the first interval between checkpoints is .22 of the iterations. Each further
+    interval is shorter by .03 of the iterations, but at least .06.
 
     Args:
         n_steps: number of iterations.
@@ -218,14 +218,14 @@ class _Halvings:
         self._interval = max(int(0.22 * n_steps), 1)
         self._min_interval = max(int(0.06 * n_steps), 1)
         self._decrease = max(int(0.03 * n_steps), 1)
-        self._since = 0
-        # Row 0 stays zero: AutoAttack compares the first iteration's loss with zero, not with the starting point's.
+        self._n_since_check = 0
+        # Row 0 stays zero, because AutoAttack compares the first iteration's loss with zero, not the starting point's.
         self._losses = best_loss.new_zeros((n_steps + 1, len(best_loss)))
         self._best_at_check = best_loss
         self._halved_at_check = torch.ones_like(best_loss, dtype=torch.bool)
 
     def check(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
-        """Record an iteration's losses, and return whose step size is halved.
+        """Record an iteration's losses, and return which samples' step sizes are halved.
 
         Args:
             iteration: number of the iteration, from 0.
@@ -237,15 +237,15 @@ class _Halvings:
         """
         row = iteration + 1
         self._losses[row] = loss
-        self._since += 1
-        if self._since < self._interval:
+        self._n_since_check += 1
+        if self._n_since_check < self._interval:
             return None
         losses = self._losses[row - self._interval : row + 1]
-        rises = (losses[1:] > losses[:-1]).sum(dim=0)
-        stalled = rises <= STEP_DECAY_THRESHOLD * self._interval
+        n_rises = (losses[1:] > losses[:-1]).sum(dim=0)
+        stalled = n_rises <= STEP_DECAY_THRESHOLD * self._interval
         stuck = ~self._halved_at_check & (self._best_at_check >= best_loss)
         self._halved_at_check = stalled | stuck
         self._best_at_check = best_loss
         self._interval = max(self._interval - self._decrease, self._min_interval)
-        self._since = 0
+        self._n_since_check = 0
         return self._halved_at_check

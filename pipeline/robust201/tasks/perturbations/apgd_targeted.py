@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. An image's targets are
 the classes with the second largest, third largest, … logit of the clean image. An image that is fooled with one target
-is not attacked with the next. The loss needs four classes, and C - 1 of C classes can be targets.
+is not attacked with the next. The loss needs four classes; all classes except the image's own can be targets.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def reference(context: Context, parameters: ApgdTargeted, request: Request) -> I
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: ApgdTargeted) -> None:
-    """Replace AutoAttack's targeted APGD by one with these parameters."""
+    """Replace AutoAttack's targeted APGD object by one with these parameters."""
     from pyautoattack.autopgd_base import APGDAttack_targeted
 
     adversary.apgd_targeted = APGDAttack_targeted(
@@ -53,13 +53,13 @@ def fused(job: AttackJob, parameters: ApgdTargeted) -> Iterator[Perturbed]:
 def single_run(parameters: ApgdTargeted) -> SingleRun:
     """Return a function that runs the attack once; each target has `restarts` consecutive runs."""
 
-    def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def run(job: AttackJob, samples: Samples, run_number: int) -> tuple[torch.Tensor, torch.Tensor]:
         logits = logits_of(job.model, job.batching, samples.clean, samples.strengths)
-        rank = number // parameters.restarts + 2
+        rank = run_number // parameters.restarts + 2
         if rank > logits.shape[1]:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
         targets = logits.sort(dim=1)[1][:, -rank]
-        return run_apgd(job, samples, number, parameters, _loss(samples.labels, targets))
+        return run_apgd(job, samples, run_number, parameters, _loss(samples.labels, targets))
 
     return run
 

@@ -1,4 +1,4 @@
-"""The reference implementation of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called per epsilon and batch.
+"""The reference implementation of APGD, FAB and Square, which calls AutoAttack (pyautoattack) per epsilon and batch.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and returns the clean image if the
@@ -19,7 +19,7 @@ from robust201.tasks.constraints import Constraint
 
 @contextmanager
 def _preserve_trace_function() -> Iterator[None]:
-    # AutoAttack's check for dynamic defences resets the interpreter's trace function, which coverage and debuggers use.
+    # AutoAttack's check for dynamic defences resets the interpreter's trace function, which coverage tools need.
     trace = sys.gettrace()
     try:
         yield
@@ -35,7 +35,7 @@ def autoattack_batches(
     names: Sequence[AttackName],
     configure: Callable[[AutoAttack], None],
 ) -> Iterator[Perturbed]:
-    """Run some of AutoAttack's attacks in order, each on the images that still resist, on every batch at every epsilon.
+    """Run some of AutoAttack's attacks on every batch at every epsilon, each on the images that still resist.
 
     Args:
         context: context of the attack.
@@ -48,50 +48,52 @@ def autoattack_batches(
         Batches of images, one strength after the other: perturbed if the attack succeeded, otherwise clean.
     """
     images, labels = request.images, request.labels
-    for strength, value in enumerate(request.strengths):
-        for number, batch in context.batches(len(images)):
+    for strength_index, strength in enumerate(request.strengths):
+        for batch_number, batch in context.batches(len(images)):
             pixels = to_float(images[batch])
-            perturbed = run_autoattack(context, number, names, configure, constraint, value, (pixels, labels[batch]))
-            yield Perturbed(strength, positions_of(batch, images.device), perturbed)
+            perturbed = run_autoattack(
+                context, batch_number, names, configure, constraint, strength, (pixels, labels[batch])
+            )
+            yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
 
 
 def run_autoattack(
     context: Context,
-    number: int,
+    batch_number: int,
     names: Sequence[AttackName],
     configure: Callable[[AutoAttack], None],
     constraint: Constraint,
-    value: float,
+    strength: float,
     images: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """Run some of AutoAttack's attacks on one batch at one strength.
 
     Args:
         context: context of the attack.
-        number: number of the batch, which determines its random numbers.
+        batch_number: number of the batch, which determines its random numbers.
         names: see `autoattack_batches`.
         configure: see `autoattack_batches`.
         constraint: ball of the attack.
-        value: the strength.
+        strength: strength of the attacks.
         images: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the batch's images to attack.
 
     Returns:
         (B, 3, H, W) float32, perturbed if an attack succeeded, otherwise clean.
     """
     pixels, labels = images
-    with context.draws(number) as seed, _preserve_trace_function():
+    with context.seeded(batch_number) as seed, _preserve_trace_function():
         adversary = AutoAttack(
             context.classifier,
             attacks=list(names),
             device=context.classifier.device,
-            eps=constraint.radius(value),
+            eps=constraint.radius(strength),
             norm=constraint.name,
             seed=seed,
             version="custom",
         )
         configure(adversary)
         # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
-        # defence. A frozen network in evaluation mode is not one.
+        # defence. A frozen network in evaluation mode is not randomised, so skip this.
         adversary.version = "rand"
         adversary.verbose = False
         perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))

@@ -1,4 +1,4 @@
-"""The attack of Brendel and Bethge, along the decision boundary towards the image.
+"""The attack of Brendel and Bethge, which follows the decision boundary towards the image.
 
 Source: Brendel et al., "Accurate, reliable and fast robustness evaluation", NeurIPS 2019;
 `foolbox.attacks.brendel_bethge`. It needs numba (`pip install 'robust201[bb]'`), which compiles for up to a minute in
@@ -27,7 +27,7 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
     if find_spec("numba") is None:
         raise ConfigError(
             f"Perturbing failed for {context.key}: Foolbox's attack needs numba, which is not installed. "
-            "Run pip install 'robust201[bb]', or take fmn in the same norm."
+            "Run pip install 'robust201[bb]', or use fmn in the same norm."
         )
     # Imported here, so that planning and the fused engine do not import libraries that they do not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox
@@ -49,7 +49,7 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
         if len(rows):
             criterion = foolbox.criteria.Misclassification(labels[rows])
             with warnings.catch_warnings():
-                # In L1 Foolbox passes PyTorch a read-only array, without writing to it.
+                # In L1 Foolbox passes a read-only array to PyTorch, which does not write to it.
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
                 adversarial = attack.run(model, pixels[rows], criterion, starting_points=starts[is_valid_start])
             nearest[rows] = adversarial.detach()

@@ -1,4 +1,4 @@
-"""Perturbation of images, and checks of the contract that every perturbation fulfils.
+"""Perturbation of images, and checks of the contract of perturbations.
 
 A perturbation is a function ``(context, parameters, request)``, or for an attack of the fused engine ``(job,
 parameters)`` (see `tasks.attack_kit.context` and `tasks.attack_kit.attack_job`). It yields batches in any order and of
@@ -23,11 +23,13 @@ def perturb(task: Task, context: Context, parameters: Parameters, request: Reque
 
     Raises:
         ConfigError: the task has no function for the engine, the engine does not support the parameters, the network
-            has too few classes, or a ball is larger than the range of images.
+            has too few classes, or a ball is larger than the range of pixels.
     """
-    reason = parameters.refusal(context.engine) or parameters.unsupported_classes_reason(context.classifier.n_classes)
+    reason = parameters.unsupported_engine_reason(context.engine)
+    if reason is None:
+        reason = parameters.unsupported_classes_reason(context.classifier.n_classes)
     if reason is None and task.constraint is not None:
-        reason = task.constraint.refusal(request.strengths, request.images.shape[1:])
+        reason = task.constraint.excessive_strength_reason(request.strengths, request.images.shape[1:])
     if reason is not None:
         raise ConfigError(f"Perturbing failed for {task.key}: {reason}")
     function = task.load(context.engine)
@@ -56,32 +58,32 @@ def checked(
         constraint: ball around each original image that must contain the perturbed one; None if it is unbounded.
 
     Yields:
-        The same batches. A strength is complete after N images; a repeated position raises immediately.
+        The same batches. A strength is complete after N images. A repeated position raises an error immediately.
 
     Raises:
         PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
             1] or the ball, or NaN; a position is repeated, or missing at the end.
     """
     images, strengths = request.images, request.strengths
-    counts = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
+    n_yields = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
     for batch in perturbed:
         _check_indices(batch, name, len(images), strengths)
         _check_pixels(batch, name, request, constraint)
-        strength_counts = counts[batch.strength]
-        strength_counts.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
-        if bool((strength_counts > 1).any()):
-            raise _coverage_error(name, counts, strengths)
+        n_yields_at_strength = n_yields[batch.strength]
+        n_yields_at_strength.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
+        if bool((n_yields_at_strength > 1).any()):
+            raise _coverage_error(name, n_yields, strengths)
         yield batch
-    if not bool((counts == 1).all()):
-        raise _coverage_error(name, counts, strengths)
+    if not bool((n_yields == 1).all()):
+        raise _coverage_error(name, n_yields, strengths)
 
 
-def _coverage_error(name: str, counts: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
-    repeated = (counts > 1).nonzero()
-    strength, position = (repeated if len(repeated) else (counts != 1).nonzero())[0].tolist()
+def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
+    repeated = (n_yields > 1).nonzero()
+    strength, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
     return PerturbationError(
         f"Perturbing failed for {name}: expected each image once per strength, got image {position} "
-        f"{int(counts[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
+        f"{int(n_yields[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
     )
 
 
@@ -96,11 +98,11 @@ def _check_indices(batch: Perturbed, name: str, n_images: int, strengths: tuple[
             f"Perturbing failed for {name}: expected one or more positions (B,) int64, got "
             f"{batch.positions.dtype} {tuple(batch.positions.shape)}. This is a bug in the attack."
         )
-    first, last = int(batch.positions.min()), int(batch.positions.max())
-    if first < 0 or last >= n_images:
+    min_position, max_position = int(batch.positions.min()), int(batch.positions.max())
+    if min_position < 0 or max_position >= n_images:
         raise PerturbationError(
-            f"Perturbing failed for {name}: expected positions in [0, {n_images}), got {first} to {last}. "
-            "This is a bug in the attack."
+            f"Perturbing failed for {name}: expected positions in [0, {n_images}), got {min_position} to "
+            f"{max_position}. This is a bug in the attack."
         )
 
 
@@ -112,7 +114,7 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
             f"Perturbing failed for {name}: expected float32 images of shape {shape}, "
             f"got {batch.images.dtype} {tuple(batch.images.shape)}. This is a bug in the attack."
         )
-    # min and max propagate NaN, and a comparison with NaN is false
+    # The minimum and maximum propagate NaN, and a comparison with NaN is false.
     if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
         raise PerturbationError(
             f"Perturbing failed for {name}: expected pixels in [0, 1], got "

@@ -1,4 +1,4 @@
-"""Common corruptions: images corrupted before the sweep, published or from this package's generator.
+"""Common corruptions, which are published images or come from this package's generator.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
 ICLR 2019. The pixels come from `Context.corrupted`; this module only passes them on.
@@ -20,22 +20,22 @@ def show(context: Context, parameters: CorruptionParameters, request: Request) -
     Raises:
         PerturbationError: the context has no corrupted images, or they are not uint8 pixels of the images' shape.
     """
-    del parameters  # the request has the severities
+    del parameters  # the severities are in the request
     images = request.images
     if context.corrupted is None:
         raise PerturbationError(
-            f"Corrupting failed for {context.key!r}: expected a source of corrupted images, got none. "
-            "Name one for this dataset in the sweep YAML, or leave its corruptions out."
+            f"Corrupting failed for {context.key!r}: this dataset has no source of corrupted images. "
+            "Add one in the sweep YAML, or remove the dataset's corruptions."
         )
-    for strength, severity in enumerate(request.strengths):
+    for strength_index, severity in enumerate(request.strengths):
         for batch in context.slices(len(images)):
             pixels = context.corrupted(context.key, int(severity), request.indices[batch])
-            expected = (batch.stop - batch.start, *images.shape[1:])
-            if pixels.shape != expected or pixels.dtype != np.uint8:
+            expected_shape = (batch.stop - batch.start, *images.shape[1:])
+            if pixels.shape != expected_shape or pixels.dtype != np.uint8:
                 raise PerturbationError(
                     f"Corrupting failed for {context.key!r} at severity {int(severity)}: expected uint8 images of "
-                    f"shape {expected}, got {pixels.dtype} {pixels.shape}. Check the files of this corruption."
+                    f"shape {expected_shape}, got {pixels.dtype} {pixels.shape}. Check the files of this corruption."
                 )
-            # A copy: torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
+            # Copy, since torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
             corrupted = torch.from_numpy(np.array(pixels)).to(images.device)
-            yield Perturbed(strength, positions_of(batch, images.device), to_float(corrupted))
+            yield Perturbed(strength_index, positions_of(batch, images.device), to_float(corrupted))

@@ -28,8 +28,8 @@ from robust201.tasks.perturbations.minimum_norm import (
 _FINAL_STEP_SIZE = 0.01
 _MIN_NORM = 1e-12
 _ROTATION = 997
-"""Positions by which the random direction is rotated per step; coprime to the number of values of common image
-sizes."""
+"""Number of positions by which the random direction is rotated per step. It is coprime to the number of values of
+images of common sizes."""
 
 
 def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[Perturbed]:
@@ -58,28 +58,28 @@ def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
 def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels = samples.clean, samples.labels
-    noise = job.draws.normals(0, samples.images, clean[0].numel()).to(clean.device)
+    noise = job.random_numbers.normals(0, samples.images, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
     largest = image_lengths(torch.maximum(clean, 1 - clean))
-    shortest, best = largest, delta
+    shortest, best_delta = largest, delta
     epsilons = torch.full_like(largest, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
         lengths = image_lengths(delta)
-        wrong = logits.argmax(dim=-1) != labels
-        nearer = wrong & (lengths <= shortest)
-        shortest = torch.where(nearer, lengths, shortest)
-        best = torch.where(per_image(nearer), delta, best)
-        random = noise.roll(_ROTATION * step, dims=1).view_as(clean)
-        delta = delta + stepsize * _direction(gradient, random)
-        epsilons = epsilons * torch.where(wrong, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
+        misclassified = logits.argmax(dim=-1) != labels
+        is_nearer = misclassified & (lengths <= shortest)
+        shortest = torch.where(is_nearer, lengths, shortest)
+        best_delta = torch.where(per_image(is_nearer), delta, best_delta)
+        random_direction = noise.roll(_ROTATION * step, dims=1).view_as(clean)
+        delta = delta + stepsize * _direction(gradient, random_direction)
+        epsilons = epsilons * torch.where(misclassified, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
         epsilons = torch.minimum(epsilons, largest)
         delta = delta * per_image(epsilons / image_lengths(delta))
         delta = (clean + delta).clamp(0, 1) - clean
-    return clean + best
+    return clean + best_delta
 
 
-def _direction(gradient: torch.Tensor, random: torch.Tensor) -> torch.Tensor:
-    gradient = torch.where(per_image(image_lengths(gradient) == 0), random, gradient)
+def _direction(gradient: torch.Tensor, random_direction: torch.Tensor) -> torch.Tensor:
+    gradient = torch.where(per_image(image_lengths(gradient) == 0), random_direction, gradient)
     return gradient * per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))

@@ -1,10 +1,10 @@
-"""The fast adaptive boundary attack, and the parts that it shares with its targeted version.
+"""The fast adaptive boundary attack (FAB), and the parts that it shares with its targeted version.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020;
 `pyautoattack.fab_base.FABAttack` and its PyTorch subclass. An iterate moves slightly beyond the nearest linearised
-boundary between the label and another class, biased towards the clean image. If it is then misclassified, it becomes
-the result if it is the nearest so far, and moves back to nine tenths of its distance. Epsilon only decides which
-results count, so the first run serves all epsilons; further runs start at random points at half of epsilon.
+boundary between the label and another class, biased towards the clean image. A misclassified iterate is stored if it
+is the nearest so far, and then moves back to nine tenths of its distance. Epsilon only decides which results count, so
+the first run serves all epsilons. Further runs start at random points at a distance of half of epsilon.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,11 +38,11 @@ _LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """Norms of (B, D), in AutoAttack's order of operations."""
 
 _DUAL = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
-"""Dual norm of each norm; a linear function's distance to its zero is its value divided by its gradient's dual norm."""
+"""Dual norm of each norm. The distance to the zero of a linear function is its value over its gradient's dual norm."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Iterates (B, 3, H, W) → for the class with the nearest linearised boundary, its logit minus the label's (B,), and the
-gradient of this difference (B, 3, H, W)."""
+"""Iterates (B, 3, H, W) → the logit of the class with the nearest linearised boundary minus the label's logit (B,), and
+the gradient of this difference (B, 3, H, W)."""
 
 
 def reference(context: Context, parameters: Fab, request: Request) -> Iterator[Perturbed]:
@@ -64,7 +64,7 @@ def fab_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab | FabTargeted) -> None:
-    """Replace AutoAttack's FAB by one with these parameters."""
+    """Replace AutoAttack's FAB object by one with these parameters."""
     from pyautoattack.fab_pt import FABAttack_PT
 
     restarts, targets = 1, 1
@@ -103,7 +103,7 @@ def single_run(parameters: Fab) -> SingleRun:
 def run_fab(
     job: AttackJob,
     samples: Samples,
-    number: int,
+    run_number: int,
     parameters: Fab | FabTargeted,
     boundary: Callable[[Samples], Boundary],
     starts_at_random: bool,
@@ -111,25 +111,25 @@ def run_fab(
     """Run FAB once.
 
     Args:
-        job: model, batches and draws.
+        job: model, batches and random numbers.
         samples: samples to attack.
-        number: number of the run, which determines its random numbers.
+        run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
         boundary: returns the boundary function for some of the samples.
-        starts_at_random: whether to start at random at half of epsilon; otherwise the run starts at the clean image,
-            and does not depend on epsilon.
+        starts_at_random: whether to start at a random point at half of epsilon. Otherwise the run starts at the clean
+            image, and does not depend on epsilon.
 
     Returns:
         Candidates (B, 3, H, W), and which of them are misclassified and inside their ball (B,).
     """
     norm = parameters.norm
     if starts_at_random:
-        start = _random_start(job, samples, number, norm)
+        start = _random_start(job, samples, run_number, norm)
         nearest = _search(job, samples, start, boundary(samples), parameters.steps, norm)
     else:
-        _, first, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # images in order of appearance
-        images, image_of_sample = samples.take(first[order]), np.argsort(order)[inverse]
+        _, first_samples, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
+        order = np.argsort(first_samples)  # images in order of appearance
+        images, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
         nearest = _search(job, images, images.clean, boundary(images), parameters.steps, norm)
         nearest = nearest[torch.from_numpy(image_of_sample).to(nearest.device)]
     logits = logits_of(job.model, job.batching, nearest, samples.strengths)
@@ -141,7 +141,7 @@ def _search(
     job: AttackJob, samples: Samples, start: torch.Tensor, boundary: Boundary, n_steps: int, norm: str
 ) -> torch.Tensor:
     """Return the nearest misclassified iterates (B, 3, H, W), or the clean image if there is none."""
-    clean, length, project = samples.clean, _LENGTHS[norm], _PROJECTIONS[norm]
+    clean, length_of, project = samples.clean, _LENGTHS[norm], _PROJECTIONS[norm]
     n_samples = len(clean)
     flat_clean = clean.flatten(1)
     images, nearest = start, clean
@@ -152,49 +152,51 @@ def _search(
         normal = gradient.flatten(1)
         points = torch.cat((images.flatten(1), flat_clean), 0)
         moves = project(points, torch.cat((normal, normal), 0), torch.cat((offset, offset), 0))
-        lengths = length(moves).clamp_min(1e-8)
+        lengths = length_of(moves).clamp_min(1e-8)
         from_image, from_clean = lengths[:n_samples], lengths[n_samples:]
         weight = (from_image / (from_image + from_clean)).clamp(0, _MAX_CLEAN_WEIGHT).view(-1, 1, 1, 1)
         step, clean_step = moves[:n_samples].view(clean.shape), moves[n_samples:].view(clean.shape)
         images = (images + _OVERSHOOT * step) * (1 - weight) + (clean + clean_step * _OVERSHOOT) * weight
         images = images.clamp(0.0, 1.0)
-        wrong = logits_of(job.model, job.batching, images, samples.strengths).argmax(dim=1) != samples.labels
-        distances = length((images - clean).flatten(1))
-        nearer = wrong & (distances < shortest)
-        nearest = torch.where(nearer.view(-1, 1, 1, 1), images, nearest)
-        shortest = torch.where(nearer, distances, shortest)
-        images = torch.where(wrong.view(-1, 1, 1, 1), clean + (images - clean) * _BACKWARD_FACTOR, images)
+        misclassified = logits_of(job.model, job.batching, images, samples.strengths).argmax(dim=1) != samples.labels
+        distances = length_of((images - clean).flatten(1))
+        is_nearer = misclassified & (distances < shortest)
+        nearest = torch.where(is_nearer.view(-1, 1, 1, 1), images, nearest)
+        shortest = torch.where(is_nearer, distances, shortest)
+        images = torch.where(misclassified.view(-1, 1, 1, 1), clean + (images - clean) * _BACKWARD_FACTOR, images)
     return nearest
 
 
-def _random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> torch.Tensor:
+def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -> torch.Tensor:
     """Draw starting points at a distance of half of epsilon, in AutoAttack's order of operations."""
     if norm == "Linf":
-        noise = job.draws.uniforms(number, samples.images, job.shape).to(samples.clean.device) * 2 - 1
+        noise = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(samples.clean.device) * 2 - 1
     else:
-        noise = job.draws.normals(number, samples.images, samples.clean[0].numel()).to(samples.clean.device)
-        noise = noise.view(samples.clean.shape)
+        normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
+        noise = normals.to(samples.clean.device).view(samples.clean.shape)
     lengths = _LENGTHS[norm](noise.flatten(1)).view(-1, 1, 1, 1)
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)
 
 
 def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
-    """Return a boundary function that differentiates all classes' logits in turn and returns the nearest class's."""
+    """Return a boundary function for the nearest class, which differentiates the logits of all classes in turn."""
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits, _, label_gradient = _gradient_of_logit(job, samples, images, samples.labels)
         label_logit = logits.gather(1, samples.labels[:, None])[:, 0]
-        nearest = torch.full_like(label_logit, torch.inf)
+        smallest_distance = torch.full_like(label_logit, torch.inf)
         difference, gradient = torch.zeros_like(label_logit), torch.zeros_like(label_gradient)
-        for number in range(logits.shape[1]):
-            classes = torch.full_like(samples.labels, number)
+        for class_index in range(logits.shape[1]):
+            classes = torch.full_like(samples.labels, class_index)
             class_gradient = _gradient_of_logit(job, samples, images, classes)[2] - label_gradient
-            class_difference = torch.where(samples.labels == number, _UNREACHED, logits[:, number] - label_logit)
+            class_difference = torch.where(
+                samples.labels == class_index, _UNREACHED, logits[:, class_index] - label_logit
+            )
             distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL[norm]](class_gradient.flatten(1)))
-            nearer = distance < nearest
-            nearest = torch.where(nearer, distance, nearest)
-            difference = torch.where(nearer, class_difference, difference)
-            gradient = torch.where(nearer.view(-1, 1, 1, 1), class_gradient, gradient)
+            is_nearer = distance < smallest_distance
+            smallest_distance = torch.where(is_nearer, distance, smallest_distance)
+            difference = torch.where(is_nearer, class_difference, difference)
+            gradient = torch.where(is_nearer.view(-1, 1, 1, 1), class_gradient, gradient)
         return difference, gradient
 
     return boundary
@@ -203,7 +205,7 @@ def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
 def _gradient_of_logit(
     job: AttackJob, samples: Samples, images: torch.Tensor, classes: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    def one_logit(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+    def logit_of_class(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return logits.gather(1, classes[rows].clone()[:, None])[:, 0]
 
-    return objective_gradient_of(job.model, job.batching, images, one_logit, samples.strengths)
+    return objective_gradient_of(job.model, job.batching, images, logit_of_class, samples.strengths)

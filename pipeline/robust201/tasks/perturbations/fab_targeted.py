@@ -29,8 +29,8 @@ def fused(job: AttackJob, parameters: FabTargeted) -> Iterator[Perturbed]:
 def single_run(parameters: FabTargeted) -> SingleRun:
     """Return a function that runs the attack once; each target has one run."""
 
-    def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rank = number + 2
+    def run(job: AttackJob, samples: Samples, run_number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rank = run_number + 2
         n_classes = logits_of(job.model, job.batching, samples.clean[:1]).shape[1]
         if rank > n_classes:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
@@ -39,19 +39,21 @@ def single_run(parameters: FabTargeted) -> SingleRun:
             logits = logits_of(job.model, job.batching, subset.clean, subset.strengths)
             return _boundary_of(job, subset, logits.sort(dim=-1)[1][:, -rank])
 
-        return run_fab(job, samples, number, parameters, boundary, starts_at_random=False)
+        return run_fab(job, samples, run_number, parameters, boundary, starts_at_random=False)
 
     return run
 
 
 def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
-    def difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+    def logit_difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
         images = torch.arange(len(logits), device=logits.device)
         return -(logits[images, true_classes] - logits[images, target])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        _, value, gradient = objective_gradient_of(job.model, job.batching, images, difference, samples.strengths)
-        return value, gradient
+        _, differences, gradient = objective_gradient_of(
+            job.model, job.batching, images, logit_difference, samples.strengths
+        )
+        return differences, gradient
 
     return boundary

@@ -2,7 +2,7 @@
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
 `foolbox.attacks.LinfFastGradientAttack`. One step of size epsilon along the sign of the cross-entropy's gradient, from
-the clean image, clipped to [0, 1]. It uses no random numbers, and attacks every image.
+the clean image, clipped to [0, 1]. The attack uses no random numbers, and attacks every image.
 """
 
 from collections.abc import Iterator
@@ -26,17 +26,17 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
 
 
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
-    """Attack all epsilons with a single gradient, at the clean image, which is the same for every epsilon."""
+    """Attack all epsilons with a single gradient, since all attacks start at the clean image."""
     del parameters
     job.record_clean()
     if job.step_log is not None:
-        job.step_log.last = 1
-    for piece in job.batching.slices(np.zeros(len(job.images), np.int64)):
-        clean = to_float(job.images[piece])
-        direction = _direction(job, clean, job.labels[piece])
-        positions = torch.arange(piece.start, piece.stop, device=clean.device)
+        job.step_log.last_step = 1
+    for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
+        clean = to_float(job.images[batch])
+        direction = _direction(job, clean, job.labels[batch])
+        positions = torch.arange(batch.start, batch.stop, device=clean.device)
         for strength, epsilon in enumerate(job.epsilons):
-            yield Perturbed(strength, positions, _step(clean, direction, epsilon))
+            yield Perturbed(strength, positions, _take_step(clean, direction, epsilon))
 
 
 @torch.inference_mode()
@@ -44,8 +44,8 @@ def _direction(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor) -> tor
     return job.model.loss_and_gradient(clean, labels)[2].sign()
 
 
-def _step(clean: torch.Tensor, direction: torch.Tensor, epsilon: float) -> torch.Tensor:
-    # Foolbox projects to the ball, clips to [0, 1], and projects its result once more; each operation rounds.
+def _take_step(clean: torch.Tensor, direction: torch.Tensor, epsilon: float) -> torch.Tensor:
+    # Repeat Foolbox's operations, since each one rounds: project to the ball, clip to [0, 1], and project again.
     stepped = clean + epsilon * direction
     stepped = (clean + (stepped - clean).clamp_(-epsilon, epsilon)).clamp_(0, 1)
     return clean + (stepped - clean).clamp_(-epsilon, epsilon)

@@ -3,8 +3,8 @@
 Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
 NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. A step follows the gradient of the margin between the label and the
 best other class, and is projected to a ball of epsilon, which shrinks while the image is misclassified and grows while
-it is not. This module fixes two lines of Foolbox 3.3.4 for both engines (docs/protocol.md): in L2 Foolbox does not
-project (`projection: none` keeps this), and in L0 it fails if epsilon reaches the number of values.
+it is not. This module corrects two errors of Foolbox 3.3.4 for both engines (docs/protocol.md): in L2 Foolbox does not
+project (as with `projection: none`), and in L0 it fails if epsilon reaches the number of values.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,28 +70,28 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _unprojected
     delta = torch.zeros_like(clean)
     largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
-    shortest, best = largest, delta
+    shortest, best_delta = largest, delta
     epsilons = torch.full_like(largest, 1.0 if is_count else torch.inf)
-    was_wrong = torch.zeros_like(labels, dtype=torch.bool)
+    was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
         decay = cosine(step, parameters.steps)
-        last = parameters.max_stepsize / 100
-        stepsize = last + (parameters.max_stepsize - last) * decay
+        final_stepsize = parameters.max_stepsize / 100
+        stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
-        logits, values, gradient = objective_gradient_of(
+        logits, margins, gradient = objective_gradient_of(
             job.model, job.batching, clean + delta, margin, samples.strengths
         )
-        wrong = logits.argmax(dim=-1) != labels
+        misclassified = logits.argmax(dim=-1) != labels
         lengths = norm.lengths(delta)
         if log is not None:
-            log.look(step, wrong, lengths)
-        nearer = wrong & (lengths <= shortest)
-        was_wrong = was_wrong | wrong
-        shortest = torch.where(nearer, lengths, shortest)
-        best = torch.where(per_image(nearer), delta, best)
-        state = _State(epsilons, wrong, was_wrong, lengths, norm.lengths(best))
-        epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, values, norm.dual(gradient))
+            log.record(step, misclassified, lengths)
+        is_nearer = misclassified & (lengths <= shortest)
+        was_misclassified = was_misclassified | misclassified
+        shortest = torch.where(is_nearer, lengths, shortest)
+        best_delta = torch.where(per_image(is_nearer), delta, best_delta)
+        state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
+        epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, margins, norm.dual(gradient))
         epsilons = torch.minimum(epsilons, largest)
         factor = per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
@@ -99,39 +99,51 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         delta = (clean + delta).clamp(0, 1) - clean
     if log is not None:
         log.write()
-    return clean + best
+    return clean + best_delta
 
 
 class _State(NamedTuple):
-    """State per image: epsilon, whether it is and ever was misclassified, lengths of the current and best change."""
+    """State per image (B,).
+
+    Attributes:
+        epsilons: epsilon of the next projection.
+        misclassified: whether the current iterate is misclassified.
+        was_misclassified: whether any iterate was misclassified.
+        lengths: length of the current perturbation.
+        best_lengths: length of the smallest perturbation that fools the network.
+    """
 
     epsilons: torch.Tensor
-    wrong: torch.Tensor
-    was_wrong: torch.Tensor
+    misclassified: torch.Tensor
+    was_misclassified: torch.Tensor
     lengths: torch.Tensor
-    best: torch.Tensor
+    best_lengths: torch.Tensor
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
     def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         label = labels[rows].clone()[:, None]
-        other = logits.detach().scatter(1, label, -torch.inf).argmax(dim=1, keepdim=True)
-        return (logits.gather(1, other) - logits.gather(1, label))[:, 0]
+        best_other = logits.detach().scatter(1, label, -torch.inf).argmax(dim=1, keepdim=True)
+        return (logits.gather(1, best_other) - logits.gather(1, label))[:, 0]
 
     return margin
 
 
 def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
-    to_boundary = margins.abs() / slopes
-    farther = torch.where(state.was_wrong, state.epsilons * (1 + gamma), state.lengths + to_boundary)
-    return torch.where(state.wrong, torch.minimum(state.epsilons * (1 - gamma), state.best), farther)
+    distance_to_boundary = margins.abs() / slopes
+    larger_radius = torch.where(
+        state.was_misclassified, state.epsilons * (1 + gamma), state.lengths + distance_to_boundary
+    )
+    return torch.where(
+        state.misclassified, torch.minimum(state.epsilons * (1 - gamma), state.best_lengths), larger_radius
+    )
 
 
 def _next_count(state: _State, gamma: float) -> torch.Tensor:
-    counts = state.epsilons
-    fewer = torch.minimum(torch.minimum(counts - 1, (counts * (1 - gamma)).trunc()), state.best)
-    more = torch.maximum(counts + 1, (counts * (1 + gamma)).trunc())
-    return torch.where(state.wrong, fewer, more).clamp_min(1)
+    n_values = state.epsilons
+    smaller_count = torch.minimum(torch.minimum(n_values - 1, (n_values * (1 - gamma)).trunc()), state.best_lengths)
+    larger_count = torch.maximum(n_values + 1, (n_values * (1 + gamma)).trunc())
+    return torch.where(state.misclassified, smaller_count, larger_count).clamp_min(1)
 
 
 def _unprojected(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
@@ -150,19 +162,19 @@ def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
 def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
     """Project onto L1 balls (Duchi et al., ICML 2008), in Foolbox's order of operations."""
     flat = difference.flatten(1)
-    inside = (flat.abs().sum(dim=1) <= epsilons).to(flat.dtype)[:, None]
+    is_inside = (flat.abs().sum(dim=1) <= epsilons).to(flat.dtype)[:, None]
     sizes = flat.abs().sort(dim=-1).values.flip(-1)
     sums = sizes.cumsum(dim=-1)
-    numbers = torch.arange(1, flat.shape[1] + 1, device=flat.device).to(flat.dtype)
-    last = ((sizes * numbers > sums - epsilons[:, None]).to(flat.dtype) * numbers).amax(dim=-1) - 1
-    last = last.clamp_min(0)
-    excess = (sums.gather(1, last.long()[:, None])[:, 0] - epsilons) / (last + 1.0)
+    ranks = torch.arange(1, flat.shape[1] + 1, device=flat.device).to(flat.dtype)
+    last_index = ((sizes * ranks > sums - epsilons[:, None]).to(flat.dtype) * ranks).amax(dim=-1) - 1
+    last_index = last_index.clamp_min(0)
+    excess = (sums.gather(1, last_index.long()[:, None])[:, 0] - epsilons) / (last_index + 1.0)
     shrunk = (flat.abs() - excess[:, None]).clamp_min(0)
-    return (inside * flat + (1 - inside) * shrunk * flat.sign()).view_as(difference)
+    return (is_inside * flat + (1 - is_inside) * shrunk * flat.sign()).view_as(difference)
 
 
 def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    """Keep the largest values, one more than epsilon as in Foolbox, and values equal to the smallest of them."""
+    """Keep the epsilon + 1 largest values, as Foolbox does, and values equal to the smallest of them."""
     sizes = difference.flatten(1).abs()
     index = epsilons.long().clamp_max(sizes.shape[1] - 1)
     smallest = sizes.sort(dim=1).values.flip(-1).gather(1, index[:, None])
@@ -170,7 +182,7 @@ def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
 
 
 class _Norm(NamedTuple):
-    """A norm: lengths (B,) of images, lengths of gradients in the dual norm, and the projection to its ball."""
+    """Functions of a norm: lengths (B,) of images, dual norms (B,) of gradients, and the projection to the ball."""
 
     lengths: _Lengths
     dual: _Lengths
@@ -198,7 +210,7 @@ _NORMS = {
 
 
 def _library_class(parameters: Fmn) -> Any:
-    """Return Foolbox's class of the attack, with the two lines fixed."""
+    """Return Foolbox's class of the attack, with its two errors corrected."""
     import eagerpy
 
     from robust201.tasks.perturbations.foolbox_engine import foolbox

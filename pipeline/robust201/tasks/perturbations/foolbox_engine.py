@@ -1,4 +1,4 @@
-"""The reference implementation of FGSM, PGD and spatial attacks: Foolbox, called once per epsilon and batch.
+"""The reference implementation of FGSM, PGD and spatial attacks, which calls Foolbox for each epsilon and batch.
 
 Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, including those that are
 misclassified without an attack, and returns the last iterate instead of the best.
@@ -18,8 +18,8 @@ from robust201.tasks.constraints import Constraint
 
 @contextmanager
 def _quiet_import() -> Iterator[None]:
-    before = os.environ.get("GIT_PYTHON_REFRESH")
-    # Foolbox's model zoo, which is unused here, imports GitPython, which raises an error if git is not installed.
+    previous_setting = os.environ.get("GIT_PYTHON_REFRESH")
+    # Foolbox's model zoo, which is not used here, imports GitPython. By default GitPython fails if git is missing.
     os.environ["GIT_PYTHON_REFRESH"] = "quiet"
     try:
         with warnings.catch_warnings():
@@ -27,10 +27,10 @@ def _quiet_import() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=r"Please import `gaussian_filter`", category=DeprecationWarning)
             yield
     finally:
-        if before is None:
+        if previous_setting is None:
             del os.environ["GIT_PYTHON_REFRESH"]
         else:
-            os.environ["GIT_PYTHON_REFRESH"] = before
+            os.environ["GIT_PYTHON_REFRESH"] = previous_setting
 
 
 with _quiet_import():
@@ -40,8 +40,8 @@ __all__ = ["Aim", "foolbox", "foolbox_batches"]
 
 
 Aim = Literal["label", "least_likely", "predicted"]
-"""The class that an attack uses: `label` and `predicted` lead away from the image's label or from the class predicted
-for the clean image; `least_likely` leads towards the class with the clean image's smallest logit."""
+"""Class that an attack leads away from or towards: away from the image's label (`label`) or from the class predicted
+for the clean image (`predicted`), or towards the class with the clean image's smallest logit (`least_likely`)."""
 
 
 def foolbox_batches(
@@ -61,14 +61,14 @@ def foolbox_batches(
     """
     images, labels = request.images, request.labels
     model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
-    for strength, value in enumerate(request.strengths):
-        epsilon = None if constraint is None else constraint.radius(value)
-        for number, batch in context.batches(len(images)):
+    for strength_index, strength in enumerate(request.strengths):
+        epsilon = None if constraint is None else constraint.radius(strength)
+        for batch_number, batch in context.batches(len(images)):
             pixels = to_float(images[batch])
             criterion = _criterion(context, pixels, labels[batch], aim)
-            with context.draws(number), torch.enable_grad():
+            with context.seeded(batch_number), torch.enable_grad():
                 _, clipped, _ = attack(model, pixels, criterion, epsilons=epsilon)
-            yield Perturbed(strength, positions_of(batch, images.device), clipped.detach())
+            yield Perturbed(strength_index, positions_of(batch, images.device), clipped.detach())
 
 
 def _criterion(context: Context, pixels: torch.Tensor, labels: torch.Tensor, aim: Aim) -> Any:

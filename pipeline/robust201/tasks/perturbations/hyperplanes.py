@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
 section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects rows for
-parts of the computation. Here every row computes all parts, and the results that do not apply are discarded, so the
+each case of the computation. Here every row computes all cases, and the results that do not apply are discarded, so the
 host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) to the
@@ -16,6 +16,8 @@ import torch
 from torch.nn import functional
 
 _FAR = 1e12
+"""Distance that stands for infinity."""
+
 _FLAT = 1e-8
 """Absolute values of w below which L2 and L1 projections leave an entry unchanged."""
 
@@ -25,29 +27,29 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     w, b = _oriented(t, w, b)
     ends = (w < 0).float()
     to_end = (ends - t) * (w != 0).float()
-    room = ends - t * (2 * ends - 1)
-    order = torch.argsort(room, dim=1)
+    distances_to_end = ends - t * (2 * ends - 1)
+    order = torch.argsort(distances_to_end, dim=1)
     offset = b - (w * t).sum(1)
     at_end = (w * to_end).sum(1)
     backwards = order.flip((1,))
     weights = w.gather(1, backwards)
     slopes = torch.cumsum(weights.abs(), dim=1)
     heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + at_end.unsqueeze(1)
-    lowest = heights[:, -1] - slopes[:, -1] * room.gather(1, order[:, 0:1]).squeeze(1)
+    lowest = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
     is_near = offset - lowest > 0
     is_between = (offset - at_end > 0) & ~is_near
 
     def is_below(index: torch.Tensor) -> torch.Tensor:
         current = order.gather(1, order.shape[1] - 1 - index)
-        height = heights.gather(1, index) - slopes.gather(1, index) * room.gather(1, current)
+        height = heights.gather(1, index) - slopes.gather(1, index) * distances_to_end.gather(1, current)
         return offset[:, None] - height > 0
 
     index = _bisect(is_below, w, w.shape[1] - 1)
-    near = torch.clamp_min((offset - heights[:, -1]) / -slopes[:, -1], min=0).unsqueeze(-1)
+    near_length = torch.clamp_min((offset - heights[:, -1]) / -slopes[:, -1], min=0).unsqueeze(-1)
     length = torch.clamp_min((offset[:, None] - heights.gather(1, index)) / -slopes.gather(1, index), min=0)
-    between = torch.minimum(length, to_end) * ends + torch.maximum(-length, to_end) * (1 - ends)
-    moved = torch.where(is_near[:, None], (2 * ends - 1) * near, to_end)
-    return torch.where(is_between[:, None], between, moved) * (w != 0).float()
+    between_moves = torch.minimum(length, to_end) * ends + torch.maximum(-length, to_end) * (1 - ends)
+    moved = torch.where(is_near[:, None], (2 * ends - 1) * near_length, to_end)
+    return torch.where(is_between[:, None], between_moves, moved) * (w != 0).float()
 
 
 def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -64,20 +66,20 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     total = squares.sum(dim=1, keepdim=True)
     slopes = total - torch.cumsum(squares, dim=1)
     to_end = -(ratios * w) * (w.abs() > _FLAT).float()
-    first = -total * ordered[:, 0:1]
-    heights = torch.cat((first, torch.cumsum((-following + ordered) * slopes, dim=1) + first), 1)
+    first_height = -total * ordered[:, 0:1]
+    heights = torch.cat((first_height, torch.cumsum((-following + ordered) * slopes, dim=1) + first_height), 1)
     is_near = heights[:, 0] + c < 0
     is_beyond = (to_end * w).sum(dim=1) + c > 0
     is_between = ~(is_near | is_beyond)
     index = _bisect(lambda index: heights.gather(1, index) + c[:, None] > 0, w, w.shape[1] - 1)
-    near = -(c / total.squeeze(-1)).unsqueeze(-1) * w
+    near_moves = -(c / total.squeeze(-1)).unsqueeze(-1) * w
     slope = slopes.gather(1, index)
     length = (heights.gather(1, index) + c[:, None]) / slope + ordered.gather(1, index)
     length = length.masked_fill(slope == 0, 0)
     is_at_end = (length > ratios).float()
-    between = to_end * is_at_end - length * w * (1 - is_at_end)
-    moved = torch.where(is_near[:, None], near, to_end)
-    return torch.where(is_between[:, None], between, moved) * (w.abs() > _FLAT).float()
+    between_moves = to_end * is_at_end - length * w * (1 - is_at_end)
+    moved = torch.where(is_near[:, None], near_moves, to_end)
+    return torch.where(is_between[:, None], between_moves, moved) * (w.abs() > _FLAT).float()
 
 
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -90,12 +92,12 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     heights = torch.cumsum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
-    # The index may be beyond the last entry for rows that do not reach the hyperplane; they do not use `between`.
+    # The index may be beyond the last entry in rows that do not reach the hyperplane. They do not use these moves.
     index = index.clamp_max(w.shape[1] - 1)
-    last = order.gather(1, index)
-    length = -heights.gather(1, index) / w.gather(1, last)
-    between = (to_end * (ranks < index).float()).scatter(1, last, length)
-    return torch.where(is_between[:, None], between, to_end) * (w.abs() > _FLAT).float()
+    last_entry = order.gather(1, index)
+    length = -heights.gather(1, index) / w.gather(1, last_entry)
+    between_moves = (to_end * (ranks < index).float()).scatter(1, last_entry, length)
+    return torch.where(is_between[:, None], between_moves, to_end) * (w.abs() > _FLAT).float()
 
 
 def _oriented(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,18 +107,18 @@ def _oriented(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.
 
 
 def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flip signs likewise, and return w · t - b instead of b."""
+    """Flip signs like `_oriented`, and return w · t - b instead of b."""
     c = (w * t).sum(1) - b
     sign = 2 * (c >= 0) - 1
     return w * sign.unsqueeze(1), c * sign
 
 
 def _bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
-    """Return the last index (B, 1) that is below; the number of bisections depends only on the shape of w."""
+    """Return the last index (B, 1) for which `is_below` is true, with as many bisections as the width of w needs."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)
     for _ in range(math.ceil(math.log2(w.shape[1]))):
         middle = (low + top) // 2
-        below = is_below(middle)
-        low, top = torch.where(below, middle, low), torch.where(below, top, middle)
+        middle_is_below = is_below(middle)
+        low, top = torch.where(middle_is_below, middle, low), torch.where(middle_is_below, top, middle)
     return low

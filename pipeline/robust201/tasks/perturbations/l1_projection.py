@@ -23,7 +23,7 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]
-    # Bounds of each value's move: at least back into [0, 1], at most to the centre. Both are 0 or negative.
+    # Each value moves at least back into [0, 1], and at most to the centre. Both bounds are 0 or negative.
     smallest_move = torch.minimum(torch.zeros_like(y), torch.minimum(1 - x - y, x + y))
     largest_move = -y.abs()
     # While all values move at the same speed, the sum of distances is piecewise linear. Sort its breakpoints.

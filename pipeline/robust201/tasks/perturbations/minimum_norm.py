@@ -22,24 +22,26 @@ Search = Callable[[AttackJob, Samples], torch.Tensor]
 none."""
 
 LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(Foolbox's model, pixels, labels) → the same."""
+"""(Foolbox's model, pixels, labels) → the same result as `Search`."""
 
 
 def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack the correctly classified images once for all epsilons; the distance of the others is 0."""
-    images = dataclasses.replace(job, epsilons=(math.inf,))
+    """Attack the correctly classified images once for all epsilons. Other images are unchanged at distance 0."""
+    unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
     # Foolbox also attacks images that are misclassified without an attack, to no effect; `as_library` does the same.
     correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
-    for samples in images.pools_of_images(positions[correct]):
+    for samples in unbounded_job.pools_of_images(positions[correct]):
         with torch.inference_mode():
-            nearest = search(images, samples)
-        attacked = torch.from_numpy(samples.positions).to(nearest.device)
+            nearest = search(unbounded_job, samples)
+        attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
         for strength, radius in enumerate(job.epsilons):
             # A copy, made outside of inference mode, as in `batches_by_strength`.
-            yield Perturbed(strength, attacked, within(constraint, samples.clean, nearest, radius).clone())
+            yield Perturbed(
+                strength, attacked_positions, inside_or_clean(constraint, samples.clean, nearest, radius).clone()
+            )
 
 
 def minimum_norm_batches(
@@ -50,24 +52,24 @@ def minimum_norm_batches(
 
     images, labels = request.images, request.labels
     model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
-    for number, batch in context.batches(len(images)):
+    for batch_number, batch in context.batches(len(images)):
         clean = to_float(images[batch])
-        with context.draws(number), torch.enable_grad():
+        with context.seeded(batch_number), torch.enable_grad():
             nearest = search(model, clean, labels[batch]).detach()
-        for strength, value in enumerate(request.strengths):
-            perturbed = within(constraint, clean, nearest, constraint.radius(value))
-            yield Perturbed(strength, positions_of(batch, images.device), perturbed)
+        for strength_index, strength in enumerate(request.strengths):
+            perturbed = inside_or_clean(constraint, clean, nearest, constraint.radius(strength))
+            yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
 
 
-def within(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
-    """Return perturbations that count as inside a ball, and the clean image where they do not."""
-    is_within = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
-    return torch.where(is_within.view(-1, 1, 1, 1), nearest, clean)
+def inside_or_clean(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
+    """Return the nearest misclassified images where they count as inside a ball, and clean images elsewhere."""
+    is_inside = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
+    return torch.where(is_inside.view(-1, 1, 1, 1), nearest, clean)
 
 
-def cosine(step: int, steps: int) -> float:
+def cosine(step: int, n_steps: int) -> float:
     """Return the cosine schedule's value: 1 at the first step, decreasing to 0 after the last."""
-    return (1 + math.cos(math.pi * step / steps)) / 2
+    return (1 + math.cos(math.pi * step / n_steps)) / 2
 
 
 def per_image(values: torch.Tensor) -> torch.Tensor:

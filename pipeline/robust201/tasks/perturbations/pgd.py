@@ -43,24 +43,24 @@ def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
 @torch.inference_mode()
 def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
-    steps = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
+    step_sizes = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     classes = samples.labels
     if parameters.target == "least_likely":
         classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
-        steps = -steps
+        step_sizes = -step_sizes
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)
-        log.look(step, logits)
-        images = project_to_cube(images.add_(gradient.sign().mul_(steps)), clean, epsilons).clamp_(0, 1)
+        log.record_iterates(step, logits)
+        images = project_to_cube(images.add_(gradient.sign().mul_(step_sizes)), clean, epsilons).clamp_(0, 1)
     log.write()
     return project_to_cube(images, clean, epsilons)
 
 
 def start_in_cube(job: AttackJob, samples: Samples) -> torch.Tensor:
     """Draw starting points uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
-    noise = job.draws.uniforms(0, samples.images, job.shape).to(samples.clean.device)
+    noise = job.random_numbers.uniforms(0, samples.images, job.shape).to(samples.clean.device)
     noise.mul_(2 * samples.epsilons).sub_(samples.epsilons)
     return samples.clean.clone().add_(noise).clamp_(0, 1)
 

@@ -47,17 +47,17 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     clean, epsilons = samples.clean, samples.epsilons
     images = _start(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
-    best, returns_best = BestIterate(images), parameters.iterate == "best"
+    best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
-        log.look(step, logits, best.offer(images, loss) if returns_best else None)
+        log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)
     log.write()
     if returns_best:
-        best.offer_last(job, samples, images, labels)
-        images = best.images
+        best_iterate.offer_last(job, samples, images, labels)
+        images = best_iterate.images
     return _project(images, clean, epsilons)
 
 
@@ -67,10 +67,10 @@ def _start(job: AttackJob, samples: Samples) -> torch.Tensor:
     They are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).
     """
     n_values = int(np.prod(job.shape))
-    normals = job.draws.normals(0, samples.images, n_values + 2).to(samples.clean.device)
+    normals = job.random_numbers.normals(0, samples.images, n_values + 2).to(samples.clean.device)
     directions = normals / (normals**2).sum(dim=-1, keepdim=True).sqrt()
-    inside = directions[:, :n_values].reshape(samples.clean.shape)
-    return (samples.clean + samples.epsilons * inside).clamp(0, 1)
+    points_in_ball = directions[:, :n_values].reshape(samples.clean.shape)
+    return (samples.clean + samples.epsilons * points_in_ball).clamp(0, 1)
 
 
 def _norms(images: torch.Tensor) -> torch.Tensor:

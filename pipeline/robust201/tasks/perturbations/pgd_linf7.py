@@ -2,8 +2,8 @@
 
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
 `foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Parameters select what implementations
-do differently: the starting point, the returned iterate (see `pgd_l2`), and whether the image's label is attacked or
-the class predicted at the starting point.
+do differently: the starting point, the returned iterate (see `pgd_l2`), and whether the attack leads away from the
+image's label or from the class predicted at the starting point.
 """
 
 from collections.abc import Iterator
@@ -42,18 +42,18 @@ def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]
 @torch.inference_mode()
 def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parameters) -> torch.Tensor:
     clean, epsilons = samples.clean, samples.epsilons
-    steps = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
+    step_sizes = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     images = start_in_cube(job, samples) if parameters.random_start else clean
     labels = labels_to_attack(job, samples, images, parameters)
-    best, returns_best = BestIterate(images), parameters.iterate == "best"
+    best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
         logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
-        log.look(step, logits, best.offer(images, loss) if returns_best else None)
-        # A new tensor: earlier iterates must not change.
-        images = project_to_cube(images + gradient.sign().mul_(steps), clean, epsilons).clamp_(0, 1)
+        log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
+        # Make a new tensor, since `best_iterate` refers to earlier iterates.
+        images = project_to_cube(images + gradient.sign().mul_(step_sizes), clean, epsilons).clamp_(0, 1)
     log.write()
     if returns_best:
-        best.offer_last(job, samples, images, labels)
-        images = best.images
+        best_iterate.offer_last(job, samples, images, labels)
+        images = best_iterate.images
     return project_to_cube(images.clone(), clean, epsilons)

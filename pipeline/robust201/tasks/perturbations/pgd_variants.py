@@ -16,7 +16,7 @@ def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, para
 
 
 class BestIterate:
-    """The iterate with the highest loss per image; of equal losses, the first.
+    """The iterate with the highest loss of each image; of equal losses, the first.
 
     Args:
         images: (B, 3, H, W) initial value, which any offered iterate replaces.
@@ -27,13 +27,13 @@ class BestIterate:
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
     def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before; return which (B,) these are."""
-        better = loss > self._loss
-        self.images = torch.where(better.view(-1, 1, 1, 1), images, self.images)
-        self._loss = torch.where(better, loss, self._loss)
-        return better
+        """Keep the iterates (B, 3, H, W) whose losses (B,) are the highest so far, and return which (B,) these are."""
+        is_better = loss > self._loss
+        self.images = torch.where(is_better.view(-1, 1, 1, 1), images, self.images)
+        self._loss = torch.where(is_better, loss, self._loss)
+        return is_better
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Offer iterates whose loss is unknown; takes one more forward pass."""
+        """Offer iterates whose loss is unknown, which takes one more forward pass."""
         logits = logits_of(job.model, job.batching, images, samples.strengths)
         self.offer(images, functional.cross_entropy(logits, labels, reduction="none"))

@@ -1,7 +1,7 @@
 """AutoAttack's version for networks whose outputs are random: APGD-CE, then APGD-DLR on the images that resist.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
-attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="rand"`. One run of each, without restarts. Each step
+attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="rand"`. Each attack runs once, without restarts. Each step
 averages the gradient over several passes (expectation over transformations, Athalye et al., ICML 2018). Predictions and
 losses come from the last pass. Images that resist are returned unchanged.
 """
@@ -43,16 +43,16 @@ def reference(context: Context, parameters: Rand, request: Request) -> Iterator[
 
 def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
-    ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
+    norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     ce = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
     dlr = in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
     samples = job.batching.samples
     stages = (
-        Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
-        Stage(f"aa_apgd-dlr{ball}", apgd_dlr.single_run(dlr), dlr.restarts, samples),
+        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, samples),
+        Stage(f"aa_apgd-dlr{norm_suffix}", apgd_dlr.single_run(dlr), dlr.restarts, samples),
     )
-    averaged = dataclasses.replace(job, model=AveragedGradients(job.model, parameters.passes))
-    yield from attack_in_stages(averaged, stages)
+    averaged_job = dataclasses.replace(job, model=AveragedGradients(job.model, parameters.passes))
+    yield from attack_in_stages(averaged_job, stages)
 
 
 class AveragedGradients:
@@ -81,9 +81,9 @@ class AveragedGradients:
     def _average(
         self, pixels: torch.Tensor, differentiate: Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        # Sum from zero, then divide, as AutoAttack does: other orders change the last bits.
+        # Sum from zero, then divide, as AutoAttack does, since other orders change the last bits.
         total = torch.zeros_like(pixels)
         for _ in range(self._passes):
-            logits, values, gradient = differentiate()
+            logits, losses, gradient = differentiate()
             total = total + gradient
-        return logits, values, total / float(self._passes)
+        return logits, losses, total / float(self._passes)

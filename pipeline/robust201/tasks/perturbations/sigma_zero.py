@@ -34,15 +34,15 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
     delta, mean, square = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
     fewest = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
     thresholds = torch.full_like(fewest, parameters.threshold)
-    best, margin, stepsize = clean, _margin(labels), parameters.stepsize
+    best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
         logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
-        wrong = logits.argmax(dim=1) != labels
-        counts = delta.flatten(1).norm(p=0, dim=1)
-        fewer = wrong & (counts < fewest)
-        fewest = torch.where(fewer, counts, fewest)
-        best = torch.where(per_image(fewer), images, best)
+        misclassified = logits.argmax(dim=1) != labels
+        n_changed = delta.flatten(1).norm(p=0, dim=1)
+        is_fewer = misclassified & (n_changed < fewest)
+        fewest = torch.where(is_fewer, n_changed, fewest)
+        best_images = torch.where(per_image(is_fewer), images, best_images)
         gradient = gradient + _count_gradient(delta, parameters.sigma)
         gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_MIN_NORM))
         mean = mean.lerp(gradient, weight=1 - _BETAS[0])
@@ -52,17 +52,17 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
         delta = delta.addcdiv(mean, scale, value=-stepsize / corrections[0])
         delta = (delta + clean).clamp(0, 1) - clean
         stepsize = 0.1 * parameters.stepsize + 0.9 * parameters.stepsize * cosine(step, parameters.steps)
-        change = parameters.threshold_factor * stepsize
-        thresholds = (thresholds + torch.where(wrong, change, -change)).clamp(0, 1)
+        threshold_change = parameters.threshold_factor * stepsize
+        thresholds = (thresholds + torch.where(misclassified, threshold_change, -threshold_change)).clamp(0, 1)
         delta = torch.where(delta.abs() < per_image(thresholds), 0.0, delta)
-    return best
+    return best_images
 
 
 def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tensor]:
     def margin(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         label = labels[rows].clone()[:, None]
-        others = logits - torch.zeros_like(logits).scatter(1, label, torch.inf)
-        return (logits.gather(1, label)[:, 0] - others.amax(dim=1)).clamp(min=0)
+        other_logits = logits - torch.zeros_like(logits).scatter(1, label, torch.inf)
+        return (logits.gather(1, label)[:, 0] - other_logits.amax(dim=1)).clamp(min=0)
 
     return margin
 

@@ -46,11 +46,11 @@ def reference(context: Context, parameters: SpatialParameters, request: Request)
 
 
 def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
-    """Evaluate several grid points at once, on the images that no earlier point has fooled."""
+    """Evaluate several grid points at a time, on the images that no earlier point has fooled."""
     grid = source_coordinates(parameters, job.shape[1], job.shape[2]).to(job.images.device)
-    for piece in job.batching.slices(np.zeros(len(job.images), np.int64)):
-        positions = torch.arange(piece.start, piece.stop, device=job.images.device)
-        adversarial = _search(job, to_float(job.images[piece]), job.labels[piece], grid)
+    for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
+        positions = torch.arange(batch.start, batch.stop, device=job.images.device)
+        adversarial = _search(job, to_float(job.images[batch]), job.labels[batch], grid)
         for strength in range(len(job.epsilons)):
             # A copy, made outside of inference mode: callers cannot differentiate through inference tensors.
             yield Perturbed(strength, positions, adversarial.clone())
@@ -58,22 +58,24 @@ def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
 
 @torch.inference_mode()
 def _search(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-    """Return the result for each image: (B, 3, H, W)."""
+    """Return for each image the first misclassified transformation in grid order, or the clean image: (B, 3, H, W)."""
     adversarial = clean.clone()
     remaining = _is_correct(job, clean, labels).nonzero().flatten()
-    point = 0
-    while point < len(grid) and len(remaining):
-        # As many points as fill a batch: the fewer images remain, the more points are evaluated at once.
-        points = grid[point : point + max(1, job.batching.samples // len(remaining))]
+    n_points_done = 0
+    while n_points_done < len(grid) and len(remaining):
+        # Take as many points as fill a batch, so more points at a time when fewer images remain.
+        points = grid[n_points_done : n_points_done + max(1, job.batching.samples // len(remaining))]
         moved = transform(clean[remaining], points)
         repeated_labels = labels[remaining].repeat(len(points))
         correct = _is_correct(job, moved.flatten(0, 1), repeated_labels).view(len(points), len(remaining))
         fooled = ~correct.all(dim=0)
         # argmin returns the first of equal values: `correct` is 0 at the first point that fools the network.
-        first = correct.to(torch.uint8).argmin(dim=0)
-        adversarial[remaining[fooled]] = moved[first, torch.arange(len(remaining), device=clean.device)][fooled]
+        first_fooling_point = correct.to(torch.uint8).argmin(dim=0)
+        adversarial[remaining[fooled]] = moved[first_fooling_point, torch.arange(len(remaining), device=clean.device)][
+            fooled
+        ]
         remaining = remaining[~fooled]
-        point += len(points)
+        n_points_done += len(points)
     return adversarial
 
 
@@ -112,10 +114,11 @@ def source_coordinates(parameters: SpatialParameters, height: int, width: int) -
     points = []
     for degrees in np.linspace(-parameters.max_rotation, parameters.max_rotation, parameters.rotations):
         angle = degrees * math.pi / 180.0
-        for across in shifts:
-            for down in shifts:
+        for column_shift in shifts:
+            for row_shift in shifts:
                 matrix = np.array(
-                    [[np.cos(angle), -np.sin(angle), across], [np.sin(angle), np.cos(angle), down]], np.float32
+                    [[np.cos(angle), -np.sin(angle), column_shift], [np.sin(angle), np.cos(angle), row_shift]],
+                    np.float32,
                 )
                 # Foolbox divides the first shift by half of the rows; the images are square, so the order is
                 # irrelevant.

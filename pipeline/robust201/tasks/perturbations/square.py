@@ -2,10 +2,10 @@
 
 Source: Andriushchenko et al., "Square Attack: a query-efficient black-box adversarial attack via random search",
 ECCV 2020, algorithms 1 and 2; `pyautoattack.square.SquareAttack`. The search starts with vertical stripes of ±epsilon.
-Each query proposes a random square of ±2 epsilon (clipped to the ball), and accepts it if the margin decreases; an
-image is done when it is misclassified. The side of the squares depends on the number of the query, not on its fraction
-of `queries` (AutoAttack's `resc_schedule=False`). Correctly classified images are attacked; those that resist are
-returned unchanged.
+Each query proposes a random square of ±2 epsilon (clipped to the ball), and accepts it if the margin decreases. The
+search ends when the image is misclassified. The side of the squares depends on the number of the query, not on its
+fraction of `queries` (AutoAttack's `resc_schedule=False`). Only correctly classified images are attacked; images that
+resist are returned unchanged.
 """
 
 import functools
@@ -53,11 +53,11 @@ def square_batches(context: Context, parameters: Square, request: Request) -> It
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Square) -> None:
-    """Replace AutoAttack's Square by one with these parameters."""
+    """Replace AutoAttack's Square object by one with these parameters."""
     from pyautoattack.square import SquareAttack
 
     class UntiedSquare(SquareAttack):  # type: ignore[misc]  # the library has no types
-        """Treats a margin of 0 or NaN as misclassified; otherwise the library can fail in L2 and L1."""
+        """Treats a margin of 0 or NaN as misclassified, since the library can otherwise fail in L2 and L1."""
 
         def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             margins, losses = super().margin_and_loss(x, y)
@@ -98,7 +98,7 @@ def single_run(parameters: Square) -> SingleRun:
 
 
 def pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
-    """Split images into pools with all epsilons: mixing small and large epsilons keeps batches full the longest."""
+    """Split images into pools. A pool has all epsilons of its images, which keeps batches full for the longest time."""
     n_strengths = len(job.epsilons)
     n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):
@@ -111,37 +111,42 @@ class SearchState:
     """State of the search for each sample.
 
     Attributes:
-        best: (B, 3, H, W) last accepted image.
+        accepted_images: (B, 3, H, W) last accepted image.
         margins: (B,) label's logit minus the largest other; the search continues while it is above 0.
     """
 
-    best: torch.Tensor
+    accepted_images: torch.Tensor
     margins: torch.Tensor
 
 
 def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run Square once (Andriushchenko et al., 2020, algorithm 1); return last images, and which are misclassified."""
-    stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
-    best = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
-    state = SearchState(best, margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
+    """Run Square once (Andriushchenko et al., 2020, algorithm 1); return images, and whether they are misclassified."""
+    stripes = job.random_numbers.stripes(restart, samples.images, job.shape).to(samples.clean.device)
+    accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
+    state = SearchState(
+        accepted_images,
+        margins_of(logits_of(job.model, job.batching, accepted_images, samples.strengths), samples.labels),
+    )
     log = job.run_log(samples, parameters.queries, restart)
-    log.mark(1, state.margins <= 0)
+    log.record_fooled(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
         if len(active) == 0:
             break
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
-        sides = [side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
-        windows = _to_device(job.draws.windows(restart, query, sides, job.shape), active.device)
-        for piece in job.batching.slices(samples.strengths[active.cpu().numpy()]):
-            _search(job, samples, state, active[piece], windows, log, query)
+        sides = [side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
+        windows = _to_device(job.random_numbers.windows(restart, query, sides, job.shape), active.device)
+        for batch in job.batching.slices(samples.strengths[active.cpu().numpy()]):
+            _search(job, samples, state, active[batch], windows, log, query)
         query = stop
-    wrong = logits_of(job.model, job.batching, state.best, samples.strengths).argmax(dim=1) != samples.labels
-    log.write(wrong)
-    return state.best, wrong
+    misclassified = (
+        logits_of(job.model, job.batching, state.accepted_images, samples.strengths).argmax(dim=1) != samples.labels
+    )
+    log.write(misclassified)
+    return state.accepted_images, misclassified
 
 
 def side_of(query: int, p_init: float, shape: ImageShape) -> int:
@@ -162,8 +167,8 @@ def side_of(query: int, p_init: float, shape: ImageShape) -> int:
 def covered_pixels(query: int, p_init: float, shape: ImageShape) -> float:
     """Return the number of pixels that a square covers in a query, not rounded (see `side_of`)."""
     channels, height, width = shape
-    fraction: float = p_init / 2 ** sum(query > after for after in FRACTION_HALVINGS)
-    # Multiplied and divided by the channels as in AutoAttack, since rounding may differ.
+    fraction: float = p_init / 2 ** sum(query > halving for halving in FRACTION_HALVINGS)
+    # Multiply and divide by the channels, as AutoAttack does, because this affects rounding.
     return fraction * (channels * height * width) / channels
 
 
@@ -182,29 +187,29 @@ def _search(
     log: RunLog,
     query: int,
 ) -> None:
-    """Make some consecutive queries, from number `query` on, for one batch of samples.
+    """Make consecutive queries, the first of which has the number `query`, for one batch of samples.
 
-    A sample that is fooled by one of them does not change any more: its margin is at most 0, so nothing is accepted.
+    A sample that is fooled does not change any more, since its margin is at most 0 and no proposal is accepted.
     """
     clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
-    best, margins = state.best[active], state.margins[active]
-    search = start_search(job.model, best, [window.side for window in windows])
-    for number, window in enumerate(windows, start=query + 1):
+    accepted_images, margins = state.accepted_images[active], state.margins[active]
+    search = start_search(job.model, accepted_images, [window.side for window in windows])
+    for query_number, window in enumerate(windows, start=query + 1):
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
-        # Outside of the window nothing changes: clipping is idempotent.
+        # Clip only the window, since the other pixels do not change and clipping is idempotent.
         clean_window = clean[:, :, rows, columns]
-        before = best[:, :, rows, columns].clone()
-        proposal = before + 2 * epsilons * window.signs
+        window_before = accepted_images[:, :, rows, columns].clone()
+        proposal = window_before + 2 * epsilons * window.signs
         proposal = torch.minimum(torch.maximum(proposal, clean_window - epsilons), clean_window + epsilons).clamp_(0, 1)
-        best[:, :, rows, columns] = proposal
+        accepted_images[:, :, rows, columns] = proposal
         proposed_margins = margins_of(search.logits(window.row, window.column, proposal), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
         if log.is_recording:
-            log.mark(number, margins <= 0, active)
+            log.record_fooled(query_number, margins <= 0, active)
         search.accept(accepted)
-        best[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, before)
-    state.best[active] = best
+        accepted_images[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, window_before)
+    state.accepted_images[active] = accepted_images
     state.margins[active] = margins
 
 

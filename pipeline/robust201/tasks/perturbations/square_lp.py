@@ -2,9 +2,9 @@
 
 Source: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`. The search starts with a tiling of small patterns with random signs. A query moves
-the perturbation of one window to another, adds a pattern there, and scales the result to the ball; it is accepted if
-the margin decreases. An image is done when it is misclassified. The side of the windows depends on the number of the
-query (AutoAttack's `resc_schedule=False`). It is odd and at least 3, if the image is large enough.
+the perturbation of one window to another, adds a pattern there, and scales the result to the ball. It is accepted if
+the margin decreases. The search ends when the image is misclassified. The side of the windows depends on the number of
+the query (AutoAttack's `resc_schedule=False`). It is odd and at least 3, if the image is large enough.
 """
 
 import functools
@@ -47,29 +47,34 @@ def single_run(parameters: Square) -> SingleRun:
 def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run Square once; return the last images, and which are misclassified."""
+    """Run Square once; return images, and which of them are misclassified."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)
-    best = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
-    margins = margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels)
-    state = SearchState(best, margins)
+    start_images = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
+    margins = margins_of(logits_of(job.model, job.batching, start_images, samples.strengths), samples.labels)
+    state = SearchState(start_images, margins)
     log = job.run_log(samples, parameters.queries, restart)
-    log.mark(1, state.margins <= 0)
+    log.record_fooled(1, state.margins <= 0)
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
         if len(active) == 0:
             break
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
-        sides = [odd_side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
+        sides = [odd_side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         rows = active.cpu().numpy()
-        swaps = job.draws.swaps(restart, query, samples.images[rows], sides, job.shape)
-        for piece in job.batching.slices(samples.strengths[rows]):
-            numbered = [(number, swap.of(piece, active.device)) for number, swap in enumerate(swaps, start=query + 1)]
-            _search(job, samples, state, active[piece], numbered, ball, log)
+        swaps = job.random_numbers.swaps(restart, query, samples.images[rows], sides, job.shape)
+        for batch in job.batching.slices(samples.strengths[rows]):
+            numbered_swaps = [
+                (query_number, swap.for_images(batch, active.device))
+                for query_number, swap in enumerate(swaps, start=query + 1)
+            ]
+            _search(job, samples, state, active[batch], numbered_swaps, ball, log)
         query = stop
-    wrong = logits_of(job.model, job.batching, state.best, samples.strengths).argmax(dim=1) != samples.labels
-    log.write(wrong)
-    return state.best, wrong
+    misclassified = (
+        logits_of(job.model, job.batching, state.accepted_images, samples.strengths).argmax(dim=1) != samples.labels
+    )
+    log.write(misclassified)
+    return state.accepted_images, misclassified
 
 
 def odd_side_of(query: int, p_init: float, shape: ImageShape) -> int:
@@ -90,16 +95,16 @@ def _search(
 ) -> None:
     """Make some queries for one batch of samples (see `square`)."""
     clean, labels = samples.clean[active], samples.labels[active]
-    best, margins = state.best[active], state.margins[active]
-    for number, swap in swaps:
-        proposal = ball.proposal(clean, best, swap, active)
+    accepted_images, margins = state.accepted_images[active], state.margins[active]
+    for query_number, swap in swaps:
+        proposal = ball.proposal(clean, accepted_images, swap, active)
         proposed_margins = margins_of(job.model.logits(proposal), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
         if log.is_recording:
-            log.mark(number, margins <= 0, active)
-        best = torch.where(accepted.view(-1, 1, 1, 1), proposal, best)
-    state.best[active] = best
+            log.record_fooled(query_number, margins <= 0, active)
+        accepted_images = torch.where(accepted.view(-1, 1, 1, 1), proposal, accepted_images)
+    state.accepted_images[active] = accepted_images
     state.margins[active] = margins
 
 
@@ -113,19 +118,23 @@ class _L2Ball:
         lengths = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
         return (clean + difference / (lengths + _MIN_LENGTH) * self._epsilons[rows]).clamp(0.0, 1.0)
 
-    def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
-        difference = best - clean
+    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+        difference = images - clean
         destination = swap.window()
         in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
         destination_length = (in_destination**2).sum(dim=(-2, -1), keepdim=True).sqrt()
         window_lengths = (in_windows**2).sum(dim=(-2, -1), keepdim=True).sqrt()
         image_length = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-        signed = pattern("L2", swap.side, swap.is_turned, best.device) * swap.signs
-        new = signed + in_destination / (_MIN_LENGTH + destination_length)
-        room = torch.clamp_min(self._epsilons[rows] ** 2 - image_length**2, 0) / clean.shape[1]
-        new = new / (_MIN_LENGTH + (new**2).sum(dim=(-2, -1), keepdim=True).sqrt()) * (room + window_lengths**2).sqrt()
-        difference[swap.other_window()] = 0.0
-        difference[destination] = new
+        signed_pattern = pattern("L2", swap.side, swap.is_turned, images.device) * swap.signs
+        new_window = signed_pattern + in_destination / (_MIN_LENGTH + destination_length)
+        unused_length = torch.clamp_min(self._epsilons[rows] ** 2 - image_length**2, 0) / clean.shape[1]
+        new_window = (
+            new_window
+            / (_MIN_LENGTH + (new_window**2).sum(dim=(-2, -1), keepdim=True).sqrt())
+            * (unused_length + window_lengths**2).sqrt()
+        )
+        difference[swap.source_window()] = 0.0
+        difference[destination] = new_window
         return self.project(clean, difference, rows)
 
 
@@ -139,20 +148,25 @@ class _L1Ball:
     def project(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
         return clean + difference + correction_to_l1(clean, difference, self._radii[rows])
 
-    def proposal(self, clean: torch.Tensor, best: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
         """Return the image that a query proposes."""
-        difference, channels = best - clean, clean.shape[1]
+        difference, channels = images - clean, clean.shape[1]
         destination = swap.window()
         in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
         destination_length = in_destination.abs().sum(dim=(-2, -1), keepdim=True)
         window_lengths = in_windows.abs().sum(dim=(-2, -1), keepdim=True)
         image_length = difference.abs().flatten(1).sum(dim=-1).view(-1, 1, 1, 1)
-        signed = pattern("L1", swap.side, swap.is_turned, best.device) * swap.signs
-        new = signed + in_destination / (_MIN_LENGTH + destination_length)
-        room = torch.clamp_min(self._epsilons[rows] - image_length, 0) / channels
-        new = new / (_MIN_LENGTH + new.abs().sum(dim=(-2, -1), keepdim=True)) * (room + window_lengths) * channels
-        difference[swap.other_window()] = 0.0
-        difference[destination] = new
+        signed_pattern = pattern("L1", swap.side, swap.is_turned, images.device) * swap.signs
+        new_window = signed_pattern + in_destination / (_MIN_LENGTH + destination_length)
+        unused_length = torch.clamp_min(self._epsilons[rows] - image_length, 0) / channels
+        new_window = (
+            new_window
+            / (_MIN_LENGTH + new_window.abs().sum(dim=(-2, -1), keepdim=True))
+            * (unused_length + window_lengths)
+            * channels
+        )
+        difference[swap.source_window()] = 0.0
+        difference[destination] = new_window
         return self.project(clean, difference, rows)
 
 
@@ -160,7 +174,7 @@ def _inside_windows(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
     """Set the difference to 0 outside of the two windows."""
     mask = torch.zeros_like(difference)
     mask[swap.window()] = 1.0
-    mask[swap.other_window()] = 1.0
+    mask[swap.source_window()] = 1.0
     return difference * mask
 
 
@@ -168,15 +182,17 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
     """Tile images with patterns whose side is a fifth of the height: (B, 3, H, W)."""
     channels, height, width = job.shape
     side = height // 5
-    first = (height - side * 5) // 2
+    margin = (height - side * 5) // 2
     corners = [
-        (first + row * side, first + column * side) for row in range(height // side) for column in range(width // side)
+        (margin + row * side, margin + column * side)
+        for row in range(height // side)
+        for column in range(width // side)
     ]
-    turned, signs = job.draws.tiles(restart, samples.images, len(corners), channels)
+    is_turned, signs = job.random_numbers.tiles(restart, samples.images, len(corners), channels)
     signs = signs.to(samples.clean.device)
     difference = torch.zeros_like(samples.clean)
-    for number, (row, column) in enumerate(corners):
-        tile = pattern(norm, side, turned[number], samples.clean.device) * signs[number]
+    for tile_index, (row, column) in enumerate(corners):
+        tile = pattern(norm, side, is_turned[tile_index], samples.clean.device) * signs[tile_index]
         # If the height is not a multiple of 5, the last tiles extend beyond the edge.
         region = difference[:, :, row : row + side, column : column + side]
         region += tile[:, :, : region.shape[2], : region.shape[3]]
@@ -187,14 +203,14 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
 def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torch.Tensor:
     """Return a window's pattern (side, side) of norm 1: a bump above its negative, or beside it if turned."""
     power, half = 2 if norm == "L2" else 4, side // 2
-    # Outside of inference mode, since the result is cached.
+    # Leave inference mode, since the cached result is also used outside of it.
     with torch.inference_mode(mode=False):
-        whole = torch.zeros(side, side)
-        whole[:half] = _bump(norm, power, half, side)
-        whole[half:] = -1.0 * _bump(norm, power, side - half, side)
-        whole /= _length(norm, whole)
-        # Contiguous: the last bit of sums over windows depends on the memory layout.
-        return (whole.T.contiguous() if is_turned else whole).to(device)
+        window_pattern = torch.zeros(side, side)
+        window_pattern[:half] = _bump(norm, power, half, side)
+        window_pattern[half:] = -1.0 * _bump(norm, power, side - half, side)
+        window_pattern /= _length(norm, window_pattern)
+        # The transpose must be contiguous, since the last bit of sums over windows depends on the memory layout.
+        return (window_pattern.T.contiguous() if is_turned else window_pattern).to(device)
 
 
 def _bump(norm: str, power: int, height: int, width: int) -> torch.Tensor:

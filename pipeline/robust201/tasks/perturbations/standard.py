@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: four attacks one after the other, each on the images that still resist.
+"""AutoAttack's standard version, which runs four attacks, each on the images that still resist.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. The attacks are APGD on the cross-entropy,
@@ -47,13 +47,13 @@ def library_stages(
     # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
-    for strength, value in enumerate(request.strengths):
-        for number, batch in context.batches(len(request.images)):
+    for strength_index, strength in enumerate(request.strengths):
+        for batch_number, batch in context.batches(len(request.images)):
             positions = positions_of(batch, request.images.device)
             pixels, labels = to_float(request.images[batch]), request.labels[batch]
             correct = context.classifier.logits(pixels).argmax(dim=1) == labels
             if not correct.all():
-                yield Perturbed(strength, positions[~correct], pixels[~correct])
+                yield Perturbed(strength_index, positions[~correct], pixels[~correct])
             remaining = correct.nonzero().flatten()
             for stage, (name, configure) in enumerate(stages, start=1):
                 if len(remaining) == 0:
@@ -61,14 +61,20 @@ def library_stages(
                 if request.on_stage is not None:
                     request.on_stage(stage, f"aa_{name}")
                 adversarial = run_autoattack(
-                    context, number, (name,), configure, constraint, value, (pixels[remaining], labels[remaining])
+                    context,
+                    batch_number,
+                    (name,),
+                    configure,
+                    constraint,
+                    strength,
+                    (pixels[remaining], labels[remaining]),
                 )
                 correct = context.classifier.logits(adversarial).argmax(dim=1) == labels[remaining]
                 if not correct.all():
-                    yield Perturbed(strength, positions[remaining[~correct]], adversarial[~correct], stage)
+                    yield Perturbed(strength_index, positions[remaining[~correct]], adversarial[~correct], stage)
                 remaining = remaining[correct]
             if len(remaining):
-                yield Perturbed(strength, positions[remaining], pixels[remaining])
+                yield Perturbed(strength_index, positions[remaining], pixels[remaining])
 
 
 class _Attacks(NamedTuple):
@@ -81,7 +87,7 @@ class _Attacks(NamedTuple):
 
 
 def _attacks(parameters: Standard) -> _Attacks:
-    """Return the parameters of the four attacks: the given steps and queries, otherwise the norm's defaults."""
+    """Return the parameters of the four attacks. All except steps and queries are the norm's defaults."""
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
     return _Attacks(
@@ -97,36 +103,38 @@ class Stage:
     """One attack of an ensemble.
 
     Attributes:
-        key: the attack's own key, which determines its random numbers.
+        key: key of the attack, which determines its random numbers.
         run: function that runs the attack once.
-        runs: number of runs.
-        size: number of samples that are attacked together.
-        by_image: whether all epsilons of an image should be attacked together, for speed.
+        n_runs: number of runs.
+        group_size: number of samples that are attacked together.
+        groups_by_image: whether all epsilons of an image should be attacked together, for speed.
     """
 
     key: str
     run: SingleRun
-    runs: int
-    size: int
-    by_image: bool = False
+    n_runs: int
+    group_size: int
+    groups_by_image: bool = False
 
 
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     ce, targeted, boundary, queries = _attacks(parameters)
-    ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
+    norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
     single_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
-        Stage(f"aa_apgd-t{ball}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples),
+        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, samples),
         Stage(
-            f"aa_fab-t{ball}",
+            f"aa_apgd-t{norm_suffix}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples
+        ),
+        Stage(
+            f"aa_fab-t{norm_suffix}",
             fab_targeted.single_run(boundary),
             boundary.targets,
             samples * len(job.epsilons),
-            by_image=True,
+            groups_by_image=True,
         ),
-        Stage(f"aa_square{ball}", single_run(queries), queries.restarts, pool),
+        Stage(f"aa_square{norm_suffix}", single_run(queries), queries.restarts, pool),
     )
 
 
@@ -144,19 +152,21 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
     strengths = np.arange(len(job.epsilons)).repeat(len(attacked))
     positions = np.tile(attacked, len(job.epsilons))
     remaining = np.arange(len(strengths))
-    for number, stage in enumerate(stages, start=1):
+    for stage_number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
-            job.on_stage(number, stage.key)
-        stage_job = dataclasses.replace(job, draws=job.draws.for_key(stage.key))
+            job.on_stage(stage_number, stage.key)
+        stage_job = dataclasses.replace(job, random_numbers=job.random_numbers.for_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _split(job, remaining, positions, stage):
             samples = stage_job.samples(strengths[rows], positions[rows])
-            adversarial, wrong = attack_with_restarts(stage_job, samples, stage.run, stage.runs)
-            is_fooled = wrong.cpu().numpy()
-            fooled = np.flatnonzero(is_fooled)
-            if len(fooled):
+            adversarial, misclassified = attack_with_restarts(stage_job, samples, stage.run, stage.n_runs)
+            is_fooled = misclassified.cpu().numpy()
+            fooled_rows = np.flatnonzero(is_fooled)
+            if len(fooled_rows):
                 yield from batches_by_strength(
-                    samples.take(fooled), adversarial[torch.from_numpy(fooled).to(adversarial.device)], number
+                    samples.take(fooled_rows),
+                    adversarial[torch.from_numpy(fooled_rows).to(adversarial.device)],
+                    stage_number,
                 )
             resisting.append(rows[~is_fooled])
         remaining = np.sort(np.concatenate(resisting))
@@ -170,7 +180,7 @@ def _split(
     job: AttackJob, remaining: NDArray[np.int64], positions: NDArray[np.int64], stage: Stage
 ) -> Iterator[NDArray[np.int64]]:
     """Split samples, which are numbered strength by strength, into groups that a stage attacks together."""
-    ordered = remaining[np.argsort(positions[remaining], kind="stable")] if stage.by_image else remaining
-    size = max(1, len(remaining) if job.batching.as_library else stage.size)
-    for start in range(0, len(remaining), size):
-        yield np.sort(ordered[start : start + size])
+    ordered = remaining[np.argsort(positions[remaining], kind="stable")] if stage.groups_by_image else remaining
+    group_size = max(1, len(remaining) if job.batching.as_library else stage.group_size)
+    for start in range(0, len(remaining), group_size):
+        yield np.sort(ordered[start : start + group_size])

@@ -24,11 +24,11 @@ def show(context: Context, parameters: Parameters, request: Request) -> Iterator
     if context.adversarial is None:
         raise PerturbationError(
             f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
-            "Transfers need a sweep."
+            "Evaluate transfers in a sweep."
         )
-    for strength, radius in enumerate(request.strengths):
+    for strength_index, radius in enumerate(request.strengths):
         for batch in context.slices(len(request.images)):
-            # A copy: torch rejects read-only memory, such as memory maps.
+            # Copy, since torch rejects read-only memory, such as memory maps.
             pixels = np.array(context.adversarial(radius, request.indices[batch]))
             adversarial = torch.from_numpy(pixels).to(request.images.device)
-            yield Perturbed(strength, positions_of(batch, request.images.device), adversarial)
+            yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
