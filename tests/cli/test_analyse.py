@@ -155,7 +155,7 @@ def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: Ru
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobians(), accuracies()).statistic)
     alone = robust201("correlate", tmp_path / "measures")
     assert alone.code == 2
-    assert "expected accuracies, got none. Add a folder" in alone.err
+    assert "it has no accuracies. Add a folder" in alone.err
 
 
 def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:

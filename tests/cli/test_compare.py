@@ -75,7 +75,7 @@ def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust20
         (1, 0, "got 1 network and 0 --weights"),
         (1, 1, "got 1 network and 1 --weights"),
         (3, 2, "got 3 networks and 2 --weights"),
-        (2, 0, "expected different networks"),
+        (2, 0, "a network is listed more than once"),
     ],
 )
 def test_compare_rejects_unpaired_networks_and_weights(

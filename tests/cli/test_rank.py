@@ -51,7 +51,7 @@ def test_rank_reads_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
         ("rank", ("--epsilon", "8"), "no attack was run near --epsilon 8. Choose one of these: .*ε = 8/255"),
         ("report", ("--epsilon", "10"), "no attack was run near --epsilon 10"),
         ("rank", ("--epsilon", "large"), "expected numbers or text such as 8/255, got 'large'"),
-        ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
+        ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys sets the strengths itself"),
     ],
 )
 def test_rank_and_report_reject_unused_epsilons(
@@ -81,8 +81,8 @@ def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None
 def test_plot_tells_how_to_draw_for_other_numbers_of_networks(tmp_path: Path) -> None:
     many = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
     assert "of at most 11 networks" in str(many.exception)
-    assert "Choose up to 11 by --architectures" in str(many.exception)
+    assert "Select up to 11 networks with --architectures" in str(many.exception)
     few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")])
     assert "For few networks, draw attack-curves" in str(few.exception)
     other = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
-    assert "ends in .csv or .tex" in str(other.exception)
+    assert "must end in .csv or .tex" in str(other.exception)

@@ -95,9 +95,9 @@ def test_accuracy_boxes_show_the_furthest_of_many_outliers(tmp_path):
     clean |= {str(100 + index): 0.5 + (index - 20) / 100 for index in range(41)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.1, 0.0]}})))
     outliers = boxes.iloc[0]["outliers"]
-    assert len(outliers) == 2 * figure_data.SHOWN_OUTLIERS
+    assert len(outliers) == 2 * figure_data.MAX_SHOWN_OUTLIERS
     assert (outliers[0], outliers[-1]) == pytest.approx((0.3, 0.7))
-    assert outliers[figure_data.SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
+    assert outliers[figure_data.MAX_SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
 
 
 def test_accuracy_boxes_leave_out_missing_accuracies_box_by_box(tmp_path):
@@ -339,7 +339,7 @@ def test_confusion_sums_add_matrices(tmp_path):
     sums = figure_data.confusion_sums(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
     assert figure_data.confusion_columns(sums) == [("pgd", 1.0), ("pgd", 8.0)]
     assert sums.to_numpy().tolist() == [[4, 4], [4, 4], [4, 4], [8, 0]]
-    assert figure_data.confusion_shares(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
+    assert figure_data.confusion_fractions(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
     assert figure_data.reference_columns([("pgd", 1.0), ("pgd", 8.0)]) == [("pgd", 1.0)]
 
 
@@ -426,14 +426,14 @@ def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, s
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 
-def test_n_unseen_ties_counts_cells_tied_with_the_last(tmp_path):
+def test_n_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
     members = nasbench201.evaluated_indices()[:30]
     clean = {str(index): 0.9 if place < 5 else 0.8 for place, index in enumerate(members)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
     all_cells = top[top["among"] == figure_data.ALL_CELLS]
     assert all_cells["architecture"].nunique() == 20
-    assert figure_data.n_unseen_ties(all_cells) == 10
-    assert figure_data.n_unseen_ties(all_cells[all_cells["rank"] == 1]) == 0
+    assert figure_data.n_omitted_ties(all_cells) == 10
+    assert figure_data.n_omitted_ties(all_cells[all_cells["rank"] == 1]) == 0
 
 
 def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):

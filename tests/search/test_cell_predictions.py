@@ -220,7 +220,7 @@ def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunComman
     set_accuracies(folder, "pgd@Linf", [[*row[:-1], 0.0] for row in rows])
     ended = robust201("predict", folder, "--keys", "pgd", "--out", tmp_path / "p.csv")
     assert ended.code == 0, ended.err
-    assert "Not predicted, since all evaluated cells have the same accuracy: pgd:4 0" in ended.err
+    assert "Not predicted, because all evaluated cells have the same accuracy: pgd:4 0" in ended.err
     assert set(pd.read_csv(tmp_path / "p.csv")["strength"]) == {0.5, 1.0}
     shown = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
     assert shown["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]
