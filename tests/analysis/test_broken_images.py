@@ -43,7 +43,7 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
         assert row["share"] == pytest.approx(broken[:, :, position].sum() / (len(attacked) * n_right[position]))
         assert row["row"] == data.images("cifar10")["row"][position]
     assert images["share"].is_monotonic_decreasing
-    assert result.counts_of(int(images.index[0]))["pgd", 8.0] == broken[5, :, images.index[0]].sum()
+    assert result.n_broken_networks(int(images.index[0]))["pgd", 8.0] == broken[5, :, images.index[0]].sum()
     assert not set(result.most_broken.index) & set(result.least_broken.index)
     assert result.least_broken["share"].iloc[0] == images["share"].iloc[-1]
 
@@ -72,10 +72,10 @@ def test_report_thumbnails_require_the_evaluated_pixels(folder: Path, tmp_path: 
     assert result is not None
     assert page.count("data:image/png") == len(result.most_broken) + len(result.least_broken)
     other = replace(images, images=255 - images.images)
-    with pytest.raises(DatasetError, match=r"its pixels are not the evaluated ones"):
+    with pytest.raises(DatasetError, match="its pixels differ from the evaluated image"):
         write_report(data, tmp_path / "other.html", images=other)
     few = replace(images, indices=images.indices + 1)
-    with pytest.raises(DatasetError, match="its pixels are not the evaluated ones"):
+    with pytest.raises(DatasetError, match="its pixels differ from the evaluated image"):
         write_report(data, tmp_path / "few.html", images=few)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.design import (
-    MORE_EDGES,
+    REMAINDER_LABEL,
     describe_tree,
     operation_effects,
     pareto_table,
@@ -44,7 +44,7 @@ def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> 
     assert shares["share"].sum() == pytest.approx(1)
     assert shares["freedom"].sum() == 5**6 - 1
     assert shares.index[0] == "2→out"
-    assert shares["share"].drop(["2→out", "in→1", MORE_EDGES]).max() < shares.loc["in→1", "share"]
+    assert shares["share"].drop(["2→out", "in→1", REMAINDER_LABEL]).max() < shares.loc["in→1", "share"]
 
 
 def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
@@ -70,7 +70,7 @@ def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monk
     rules = describe_tree(results, accuracies)
     assert rules.splitlines()[0] == "|--- 2→out is conv 3×3: no"
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50, 400))
-    monkeypatch.setattr("robust201.analysis.design.REPEATS", 2)
+    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 2)
     curve = predict_from_cells(results, accuracies).set_index("cells")
     assert list(curve.index) == [50, 400]
     assert curve.loc[400, "kendall"] > curve.loc[50, "kendall"] > 0.3
@@ -79,7 +79,7 @@ def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monk
 
 def test_design_rejects_part_of_the_space(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
-    with pytest.raises(ResultsError, match="it has no accuracy of 6,464 of the 6,466 classes of cells, such as 1"):
+    with pytest.raises(ResultsError, match="6,464 of the 6,466 classes of cells, such as 1, have no accuracy"):
         operation_effects(results, results.scores["clean"])
     with pytest.raises(ResultsError, match="2 evaluated cells, and at least 40 are needed"):
         describe_tree(results, results.scores["clean"])

@@ -70,7 +70,7 @@ def test_describe_plan_has_images_seed_time_and_the_full_evaluation() -> None:
     assert "aa_standard" in plan[0]
     assert "on 100 of 450 images (class-stratified, seed 3, as many as the time allows), about 61 s." in plan[0]
     assert f"these keys about {show_time(costs.total(keys, 450))}" in plan[1]
-    assert plan[2] == "For the same images on any machine, set the count to 100."
+    assert plan[2] == "To evaluate the same images on any machine, set the count to 100."
     assert "as many" not in describe_plan(100, 450, 3, by_time=False, costs=costs, keys=keys)
     assert "on all 450 images" in describe_plan(450, 450, 3, by_time=True, costs=costs, keys=keys)
 

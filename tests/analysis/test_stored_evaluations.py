@@ -27,8 +27,8 @@ def test_compare_uses_stored_outcomes_by_image() -> None:
     assert row["p_value"] == pytest.approx(float(mcnemar_p_values(*counts)))
     assert (row["first_accuracy"], row["second_accuracy"]) == tuple(outcomes.mean(axis=1))
     assert result.summary == (
-        "13714 and 21 do not differ significantly in any of 2 evaluations of 500 images (McNemar's exact test, Holm's "
-        "correction, 0.05)."
+        "13714 and 21 do not differ significantly in any of 2 evaluations (500 images, McNemar's exact test, Holm's "
+        "correction, level 0.05)."
     )
 
 
@@ -66,7 +66,9 @@ def test_compare_rejects_names_without_network_or_outcomes(tmp_path: Path) -> No
 
 def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
     result = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
-    assert result.out.startswith("13714 is significantly more accurate in 2, most at contrast 3")
+    assert result.out.startswith(
+        "13714 is significantly more accurate in 2 of 2 evaluations, with the largest difference for contrast at 3"
+    )
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
     refused = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
     assert refused.code == 2

@@ -65,8 +65,8 @@ def test_compare_detects_only_the_worse_network(images, labels):
     assert clean["p_value"] == pytest.approx(expected)
     assert (comparison["adjusted_p_value"] >= comparison["p_value"]).all()
     first, second, third = comparison.summary.splitlines()
-    assert first.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
-    assert first.endswith("They classify every image alike, as the same network would.")
+    assert first.startswith("good and copy do not differ significantly in any of 3 evaluations (60 images")
+    assert first.endswith("They have the same outcome on every image, as if they were the same network.")
     assert "alike" not in second
     assert second.startswith("good is significantly more accurate in")
     assert third.startswith("copy is significantly more accurate in")

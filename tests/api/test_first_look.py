@@ -72,7 +72,7 @@ def test_summary_is_per_image_worst_case_over_attacks() -> None:
     worst = table.outcomes[[(key, 2.0) for key in keys]].all(axis=1).mean()
     assert attacked.startswith(f"{worst:.1%} (")
     assert attacked.endswith(
-        "withstand fgsm, pgd, aa_standard at epsilon 2/255 (Linf), each image under the worst of them."
+        "withstand fgsm, pgd, aa_standard at epsilon 2/255 (Linf), each image under its worst attack."
     )
     assert worst <= table.set_index("key").loc[keys, "accuracy"].min()
 

@@ -167,5 +167,5 @@ def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> No
 def test_model_info_needs_benchmark() -> None:
     images = np.zeros((2, 3, 32, 32), np.uint8)
     table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
-    with pytest.raises(ConfigError, match="it did not follow a benchmark"):
+    with pytest.raises(ConfigError, match="this evaluation did not follow a benchmark"):
         _ = table.model_info

@@ -37,7 +37,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
-    monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
+    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
     join = ("--join", dataset / "latency.csv", "--minimise", "latency")
     result = robust201("design", dataset, "--score", "pgd:1", *join, "--maximise", "clean", "--out", tmp_path, "--json")
     assert result.code == 0, result.err

@@ -119,7 +119,7 @@ def test_compare_rejects_evaluation_options_for_stored_networks(
 
 def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "it has no results of 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
+    assert "it has no results on 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
     assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.refusal(2)

@@ -186,7 +186,7 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
     keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
     with pytest.warns(RobustWarning):
         table = evaluate(TinyNetwork(seed=0), *(IMAGES.images, IMAGES.labels, keys), normalisation=NORMALISATION)
-    assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under the worst of them" in table.summary
+    assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under its worst attack" in table.summary
     assert len(table.protocols["mine"]["file_sha256"]) == 64
     with pytest.raises(ConfigError, match="select images of a sweep"):
         evaluate(
@@ -204,9 +204,8 @@ def test_evaluate_without_keys_takes_first_look(
     result = robust201(*arguments(keys=None, count=12))
     assert result.code == 0, result.err
     assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in result.err
-    assert (
-        "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under the worst of them. AutoAttack may"
-        in " ".join(result.out.split())
+    assert "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under its worst attack. AutoAttack may" in " ".join(
+        result.out.split()
     )
     quiet = robust201(*arguments(keys=None, count=12), "--quiet")
     assert (quiet.out, "First look" in quiet.err) == (result.out, False)

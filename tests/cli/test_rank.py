@@ -48,8 +48,12 @@ def test_rank_reads_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("rank", ("--epsilon", "8"), "no attack was run near --epsilon 8. Choose one of these: .*ε = 8/255"),
-        ("report", ("--epsilon", "10"), "no attack was run near --epsilon 10"),
+        (
+            "rank",
+            ("--epsilon", "8"),
+            "no attack has a strength near --epsilon 8. Choose one of these epsilons: .*ε = 8/255",
+        ),
+        ("report", ("--epsilon", "10"), "no attack has a strength near --epsilon 10"),
         ("rank", ("--epsilon", "large"), "expected numbers or text such as 8/255, got 'large'"),
         ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys sets the strengths itself"),
     ],

@@ -167,7 +167,7 @@ def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, full_spa
     figure = FIGURES[name].specify(frame, figure_results)
     labels = [panel.label for panel in figure.panels]
     assert len(set(labels)) == len(labels)
-    assert sum(panel.first for panel in figure.panels) <= 1
+    assert sum(panel.is_initial for panel in figure.panels) <= 1
     for panel in figure.panels:
         assert panel.column is None or panel.column in [*figure_results.columns, *figure_results.scores]
         assert (panel.column is None) == (panel.limits is None)
@@ -186,7 +186,7 @@ def test_figure_row_is_complete(name):
     row = FIGURES[name]
     assert row.name == name
     assert row.title
-    assert row.needs
+    assert row.required_results
     assert row.caption.endswith(".")
     assert row.compute.__doc__
 
@@ -361,7 +361,7 @@ def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="two keys, of 12 networks or more, and the results are of 1 architecture under clean, pgd"
+        ResultsError, match="of 12 networks or more, and the dataset has results of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
@@ -500,13 +500,13 @@ def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path)
     command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
     assert (tmp_path / "one.svg").read_text() == text
-    assert "Leave out --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
+    assert "Remove --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
 
 
 def test_plot_rejects_figure_that_needs_more_results(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits"]))
     error = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
-    assert "it needs an attack" in error
+    assert "the figure needs an attack" in error
 
 
 def test_save_plots_rejects_results_without_any_figure(tmp_path):

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
 from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
-from robust201.figures.report import PAGE_NEEDS, summary_table, write_report
+from robust201.figures.report import VEGA_SCRIPT, summary_table, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
@@ -130,7 +130,10 @@ def test_report_shows_partial_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
     dataset = RobustnessDataset(tmp_path / "dataset")
     assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
-    assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
+    assert (
+        "This export is incomplete: 2 evaluations are missing"
+        in write_report(dataset, tmp_path / "report.html").read_text()
+    )
 
 
 def test_report_rejects_folder_without_accuracies(tmp_path):
@@ -197,7 +200,7 @@ def test_page_is_self_contained(page):
 
 
 def test_page_contains_vega_once(page):
-    assert page.count(vl_convert.javascript_bundle(PAGE_NEEDS)) == 1
+    assert page.count(vl_convert.javascript_bundle(VEGA_SCRIPT)) == 1
 
 
 def test_page_shows_every_row_and_figure(dataset, page):

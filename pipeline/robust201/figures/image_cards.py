@@ -63,7 +63,7 @@ def _image_cards(
     class_names = results.class_names(results.n_classes or int(broken.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        networks_by_evaluation = broken.counts_of(int(str(position)))
+        networks_by_evaluation = broken.n_broken_networks(int(str(position)))
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(

@@ -80,7 +80,7 @@ class SecurityCurves(pd.DataFrame):
                 name: local_optimalities(
                     {str(attack): distances_by_attack[attack].to_numpy(np.float64) for attack in distances_by_attack}
                 )
-                for name, by_image in self._by_attack.items()
+                for name, distances_by_attack in self._by_attack.items()
             }
         )
         means = [global_optimality(row) for row in frame.to_numpy().tolist()]

@@ -41,7 +41,7 @@ AUTOATTACK_KEYS = "aa_"
 AUTOATTACK_NOTE = "APGD-CE, Square: where right, these are the clean images that resist"
 """Note on AutoAttack in figures of confidences (docs/protocol/attacks.md, "What is measured …?")."""
 
-FEW_NOTE = "where wrong, an architecture may have only a few images"
+FEW_NOTE = "where wrong, an architecture may have but a few images"
 
 NEIGHBOURS_NOTE = "•: the cell's own operation; empty: its class was not evaluated"
 

@@ -141,8 +141,8 @@ FIGURES: dict[str, FigureRow] = {
             "rank-correlation",
             "Rank correlation between keys",
             "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys. Attacks are "
-            "at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the severity "
-            "nearest to 3. “–” means that all accuracies under one of the keys are equal.",
+            "at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the "
+            "severity nearest to 3. “–” means that all accuracies under one of the keys are equal.",
             "",
             "two keys",
             figure_data.key_correlations,
@@ -186,8 +186,8 @@ FIGURES: dict[str, FigureRow] = {
             "rank-correlation-robustness",
             "Does robustness R rank architectures differently?",
             "Kendall's tau-b between clean accuracy, mean accuracy under an attack, and robustness R under this "
-            "attack: the area under the curve of accuracies from strength 0 to the largest strength, divided by the area that "
-            "a constant clean accuracy would have. R does not reward a high clean accuracy.",
+            "attack: the area under the curve of accuracies from strength 0 to the largest strength, divided by the "
+            "area that a constant clean accuracy would have. R does not reward a high clean accuracy.",
             "",
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
@@ -301,7 +301,7 @@ FIGURES: dict[str, FigureRow] = {
         ),
         FigureRow(
             "operation-effects",
-            "Effect of each operation on each edge",
+            "What each operation adds on each edge",
             "Mean accuracy of all cells that have an operation on an edge, minus the mean over all cells of the space, "
             "in percentage points. Each cell has the accuracy of its isomorphism class. Lines span 95% intervals from "
             "a bootstrap over classes.",
@@ -337,7 +337,7 @@ FIGURES: dict[str, FigureRow] = {
         ),
         FigureRow(
             "neighbours",
-            "Change of accuracy from changing one edge",
+            "What one changed edge gains or loses",
             "Change of accuracy, in percentage points, if one edge of a best cell is changed. The accuracy of the "
             "changed cell is that of its isomorphism class. A dot marks the cell's own operation; a square is empty if "
             "the class was not evaluated. On the page, pointing at a square shows the 95% interval of the change, "
