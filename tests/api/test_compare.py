@@ -90,7 +90,7 @@ def test_compare_rejects_incomparable_networks(images, labels):
         robust201.compare({"a": table, "b": others})
     with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
-    with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
+    with pytest.raises(ConfigError, match=r"expected the table that robust201\.evaluate returns"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):

@@ -33,7 +33,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return {key: fields | few.get(key, {}) for key, fields in keys.items()}
 
     monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
-    monkeypatch.setattr("robust201.analysis.first_look.SECONDS", 0.0)  # chooses the minimum count on any machine
+    monkeypatch.setattr("robust201.analysis.first_look.TARGET_SECONDS", 0.0)  # chooses the minimum count on any machine
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def rank(
         check_table_file(out)
     results = _read_results(dataset, data, weights, split_names(architectures))
     names = names_at_epsilon(results, epsilon) if keys is None else split_names(keys)
-    board = make_leaderboard(results, names, by=by, most=n_rows)
+    board = make_leaderboard(results, names, sort_by=by, max_networks=n_rows)
     if out is not None:
         _write(board, out)
     if as_json:

@@ -106,7 +106,7 @@ def write_report(
             f"has {', '.join(results.name for results in all_results)}. Remove --images."
         )
     boards = [
-        make_leaderboard(results, names_at_epsilon(results, epsilon), most=_MAX_LEADERBOARD_ROWS)
+        make_leaderboard(results, names_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
         for results in all_results
     ]
     sections = [_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
