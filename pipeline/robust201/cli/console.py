@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -335,8 +336,8 @@ def show_health_check(check: HealthCheck) -> None:
 
 def show_export(report: ExportReport) -> int:
     """Print what an export wrote and which evaluations are missing; return the exit code."""
-    counts = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
-    size = f"{counts[0]}, {report.n_bytes / 1e6:,.1f} MB, {counts[1]}"
+    n_files, n_evaluations = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
+    size = f"{n_files}, {report.n_bytes / 1e6:,.1f} MB, {n_evaluations}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
         files = show_count(len(report.removed), "file")
@@ -364,7 +365,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     if verdict.requeued:
         say(
             "The evaluations in the moved files now count as missing. Run the sweep again to recompute them: "
-            f"robust201 run {results}"
+            f"robust201 run {quote(str(results))}"
         )
     if verdict.sound:
         return 3 if verdict.n_missing else 0
@@ -440,9 +441,9 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         )
     n_only_first, n_both, n_only_second = report.architectures
     out.print(f"architectures: {n_both} in both, {n_only_first} only in the first, {n_only_second} only in the second")
-    for ordinal, names in (("first", report.names_only_first), ("second", report.names_only_second)):
-        if names:
-            out.print(f"only in the {ordinal}: {', '.join(names)}", markup=False, highlight=False)
+    for ordinal, networks in (("first", report.names_only_first), ("second", report.names_only_second)):
+        if networks:
+            out.print(f"only in the {ordinal}: {', '.join(networks)}", markup=False, highlight=False)
     rows = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -492,12 +493,14 @@ def show_metrics(metrics: DerivedMetrics) -> None:
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LENGTH else f"{metric.key.count('+') + 1} keys"
-        values = metric.values.dropna()
+        metric_values = metric.values.dropna()
         extremes = (
-            [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else ["-"] * 3
+            [f"{value:.4f}" for value in (metric_values.min(), metric_values.median(), metric_values.max())]
+            if len(metric_values)
+            else ["-"] * 3
         )
         label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
-        rows.append((label, metric.metric, *extremes, f"{len(values):,}", metric.note))
+        rows.append((label, metric.metric, *extremes, f"{len(metric_values):,}", metric.note))
     if rows:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, rows)

@@ -249,8 +249,7 @@ def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
 
 
 def _format_value(value: Any) -> str:
-    return (
-        ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-        if isinstance(value, list)
-        else str(value)
-    )
+    """Render a field of a log line; floats in a list are shortened."""
+    if not isinstance(value, list):
+        return str(value)
+    return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)

@@ -272,8 +272,8 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         )
     assigned: set[str] = set()
     for setting in settings:
-        key, dot, rest = setting.partition(".")
-        parameter, equals, value = rest.partition("=")
+        key, dot, assignment = setting.partition(".")
+        parameter, equals, value = assignment.partition("=")
         if not (key and dot and parameter and equals and value):
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: it is not of the form KEY.PARAMETER=VALUE, "

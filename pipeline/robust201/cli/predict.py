@@ -57,8 +57,8 @@ def predict(
 ) -> None:
     """Predict the accuracies of cells that were not evaluated, with intervals, and show the quality of predictions.
 
-    To measure the quality, each fifth of the evaluated cells is predicted from the others. `search --predictions`
-    reads the file of predictions.
+    To measure the quality, each fifth of the evaluated cells is predicted from the others.
+    The file of predictions is an input of `search --predictions`.
     """
     from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.analysis.measure_folders import read_measure_folders

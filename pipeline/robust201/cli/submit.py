@@ -172,8 +172,7 @@ def slurm(
 ) -> None:
     """Submit a sweep as a Slurm job array; submit again to resume.
 
-    Each task is an independent run on one machine. A training YAML becomes a single task that uses all GPUs of the
-    task.
+    Each task is an independent run on one machine. A training YAML becomes a single task with all requested GPUs.
     """
     from robust201.core.user_code import hash_file
     from robust201.planning.code_consent import consent_arguments
