@@ -138,7 +138,7 @@ class DatasetResults:
 
     @property
     def extent(self) -> str:
-        """Number of evaluated architectures of all non-isomorphic ones, such as ``16 of 20 architectures``."""
+        """Number of evaluated and of all non-isomorphic architectures, such as ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @cached_property

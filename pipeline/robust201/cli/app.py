@@ -306,7 +306,7 @@ def compact(
         float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
     ] = 24.0,
 ) -> None:
-    """Merge small result files into large ones; also while the sweep is running."""
+    """Merge small result files into large ones; this is safe while the sweep is running."""
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)

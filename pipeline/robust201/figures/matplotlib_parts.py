@@ -59,7 +59,7 @@ def make_axes_grid(
 
 
 def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = False) -> list[Axes]:
-    """Divide a figure into panels in rows of `n_columns`, and hide the unused ones of the last row."""
+    """Divide a figure into panels in rows of `n_columns`, and hide the unused panels of the last row."""
     grid: list[Axes] = list(figure.subplots(-(-n // n_columns), n_columns, sharey=sharey, squeeze=False).flat)
     for axes in grid[n:]:
         axes.set_visible(False)

@@ -25,9 +25,13 @@ def pack_space(space: CellSpace) -> dict[str, Any]:
     """Encode a space of N cells with O operations on E edges.
 
     Returns:
-        `operations` and their `labels`; `edges` as pairs of nodes, and their `edgeLabels`; `ids` (base64 of N uint16,
-        little-endian), where position Σ operation_e · O^(E−1−e) over the edges e holds the architecture with these
-        operations; and `isomorphs`, in the same encoding: the representative of each architecture's class.
+        A dict with these fields:
+
+        - `operations` and their `labels`.
+        - `edges` as pairs of nodes, and their `edgeLabels`.
+        - `ids`: base64 of N little-endian uint16. The architecture with operation o_e on every edge e is at position
+          Σ o_e · O^(E−1−e).
+        - `isomorphs`: the representative of each architecture's isomorphism class, in the same encoding.
     """
     codes = {name: code for code, name in enumerate(space.operations)}
     n_operations, n_edges = len(codes), len(space.edges)

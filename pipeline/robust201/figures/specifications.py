@@ -463,7 +463,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         ranges.values()
     )
     shared_limits = _add_margin((min(low for low, _ in ranges_in_file), max(high for _, high in ranges_in_file)))
-    score_labels = {label: score for score, label in SCORES.items()}
+    scores_by_label = {label: score for score, label in SCORES.items()}
     front = frame[frame["front"]].sort_values(["clean", "accuracy"])[["architecture", "clean", "accuracy"]]
     front_legend = {"Pareto front": "front"} if len(front) else {}
     line_legend = named_colours(dict.fromkeys([*front_legend, "as accurate as clean"], INK))
@@ -500,7 +500,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
             | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dashes(line_legend)}},
             *point_layers(points_data, axes, axis_limits, encoding, size, (layout.width, height)),
         ]
-        if evaluation[0] in score_labels and len(front):
+        if evaluation[0] in scores_by_label and len(front):
             hover = {"tooltip": [{"field": "architecture", "title": "Pareto front"}]}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
             ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK}
@@ -529,7 +529,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     panels = []
     for evaluation in sorted(groups, key=lambda column: position_by_key[column[0]]):
         key, strength = evaluation
-        label, score = column_label(key, strength, results.strengths(key)), score_labels.get(key)
+        label, score = column_label(key, strength, results.strengths(key)), scores_by_label.get(key)
         column, limits = score or evaluation, _add_margin(ranges[evaluation])
         panels.append(
             Panel(
