@@ -158,7 +158,7 @@ def test_benchmark_names_missing_images(data: Path, robust201: RunCommand) -> No
     wrong = robust201(*argv, "robustbench-inf")
     assert "Did you mean 'robustbench-linf'?" in wrong.refusal(2)
     assert "Executing" not in wrong.err
-    assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
+    assert "--data: the option is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
     assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
         2
     )

@@ -125,7 +125,7 @@ def test_unused_predictions_are_reported(
     assert "No prediction was used" in robust201("search", some_cells, "--objective", "fgsm:1", *options).err
     ended = robust201("search", some_cells, "--objective", "pgd:1", *options)
     assert "No prediction was used" not in ended.err
-    assert "no such results of all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
+    assert "lacks these results for all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
 
 
 def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def bench(
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}.")
+        raise ConfigError(
+            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Choose one."
+        )
     paper = Lengths()
     lengths = Lengths(
         EPSILONS_255,

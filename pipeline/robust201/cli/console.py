@@ -517,7 +517,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
         show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
     for name, required_results in metrics.needs.items():
-        say(f"{name}: not computed; it needs {required_results}.")
+        say(f"{name}: not computed; requires {required_results}.")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 KeyStyleText = Annotated[
     str,
-    typer.Option("--key-style", help="Names of keys: plain (pgd), or with-norm (pgd@Linf) as in the published files."),
+    typer.Option(
+        "--key-style", help="Names of keys: plain (pgd), or with-norm (pgd@ and its norm) as in the published files."
+    ),
 ]
 _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
 """Key styles of `export_dataset` and sweep.json, by their names on the command line."""

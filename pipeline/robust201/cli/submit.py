@@ -74,7 +74,7 @@ def ray(
     if (sweep is None) == (follow is None):
         raise ConfigError(
             "Reading the command line failed for robust201 submit ray: expected either SWEEP or --follow, got "
-            f"{'neither' if sweep is None else 'both'}."
+            f"{'neither' if sweep is None else 'both'}. Use exactly one of them."
         )
     access = check_access(address, find_token(), insecure=insecure)
     if access.sends_token_in_plain_text:
