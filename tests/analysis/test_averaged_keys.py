@@ -1,4 +1,4 @@
-"""The mean over attacks includes only attacks in a norm ball on the network itself, not transfers or rotations."""
+"""The mean over attacks includes only attacks in a norm ball on the network itself: no transfers, no rotations."""
 
 import json
 from pathlib import Path
@@ -12,9 +12,9 @@ from robust201.figures.figure_data import clean_against
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.small_results import write_results
 
-IN_BALLS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}
-OTHERS = {"grid775": [0.9], "transfer_0": [0.8, 0.7], "turned": [0.6]}
-DECLARED = {
+BALL_ATTACKS = {"pgd": [0.5, 0.1], "pgd_l2": [0.3], "mine": [0.4, 0.2]}
+OTHER_ATTACKS = {"grid775": [0.9], "transfer_0": [0.8, 0.7], "turned": [0.6]}
+CUSTOM_PARAMETERS = {
     "mine": {"kind": "attack", "norm": "Linf"},
     "turned": {"kind": "attack", "norm": None},
     "transfer_0": {"kind": "attack", "norm": "Linf", "attack": "pgd"},
@@ -22,14 +22,17 @@ DECLARED = {
 STRENGTHS = {"pgd": [1, 8], "pgd_l2": [0.5], "mine": [1, 8], "grid775": [0], "transfer_0": [1, 8], "turned": [0]}
 
 
-def write(folder: Path, *keys: str) -> RobustnessDataset:
+def write_dataset(folder: Path, *keys: str) -> RobustnessDataset:
     """Write results of two networks, where the second is 0.05 less accurate everywhere."""
-    values = {
-        key: {str(index): [value - index * 0.05 for value in (IN_BALLS | OTHERS)[key]] for index in (0, 1)}
+    accuracies_by_key = {
+        key: {
+            str(index): [accuracy - index * 0.05 for accuracy in (BALL_ATTACKS | OTHER_ATTACKS)[key]]
+            for index in (0, 1)
+        }
         for key in keys
     }
-    write_results(folder, values | {"clean": {"0": 0.95, "1": 0.9}})
-    protocols = [{"key": key, "parameters": DECLARED[key]} for key in keys if key in DECLARED]
+    write_results(folder, accuracies_by_key | {"clean": {"0": 0.95, "1": 0.9}})
+    protocols = [{"key": key, "parameters": CUSTOM_PARAMETERS[key]} for key in keys if key in CUSTOM_PARAMETERS]
     sweep = {
         "format": 1,
         "robust201": "0",
@@ -41,8 +44,8 @@ def write(folder: Path, *keys: str) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-def read(data: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResults:
-    (results,) = read_results(data, mean=mean)
+def read_sole_results(dataset: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResults:
+    (results,) = read_results(dataset, mean=mean)
     return results
 
 
@@ -51,22 +54,22 @@ def read(data: RobustnessDataset, mean: str = "over-evaluations") -> DatasetResu
     [("over-evaluations", (0.5 + 0.1 + 0.3 + 0.4 + 0.2) / 5), ("over-keys", (0.3 + 0.3 + 0.3) / 3)],
 )
 def test_score_means_leave_out_transfers_and_attacks_without_a_ball(tmp_path: Path, mean: str, expected: float) -> None:
-    results = read(write(tmp_path, *IN_BALLS, *OTHERS), mean)
-    assert set(results.keys("attack")) == {*IN_BALLS, *OTHERS}
-    assert set(results.averaged_keys("adversarial")) == {*IN_BALLS}
+    results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS), mean)
+    assert set(results.keys("attack")) == {*BALL_ATTACKS, *OTHER_ATTACKS}
+    assert set(results.averaged_keys("adversarial")) == {*BALL_ATTACKS}
     assert results.scores["adversarial"].tolist() == pytest.approx([expected, expected - 0.05])
 
 
 def test_adversarial_term_equals_score(tmp_path: Path) -> None:
-    results = read(write(tmp_path, *IN_BALLS, *OTHERS))
-    assert {key for key, _ in evaluations_named(results, "adversarial")} == {*IN_BALLS}
+    results = read_sole_results(write_dataset(tmp_path, *BALL_ATTACKS, *OTHER_ATTACKS))
+    assert {key for key, _ in evaluations_named(results, "adversarial")} == {*BALL_ATTACKS}
     assert Terms(results).mean("adversarial").tolist() == results.scores["adversarial"].tolist()
 
 
 def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> None:
-    results = read(write(tmp_path, *OTHERS))
+    results = read_sole_results(write_dataset(tmp_path, *OTHER_ATTACKS))
     assert "adversarial" not in results.scores
-    assert set(clean_against(results, "attack")["key"]) == {*OTHERS}
+    assert set(clean_against(results, "attack")["key"]) == {*OTHER_ATTACKS}
     with pytest.raises(ConfigError, match="it has no results of an attack in a norm ball, on the networks themselves"):
         evaluations_named(results, "adversarial")
 
@@ -76,4 +79,4 @@ def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> 
 )
 def test_worst_case_combines_attacks_in_the_same_ball(tmp_path: Path, keys: tuple[str, str], combines: bool) -> None:
     # Without per-image outcomes, `needs` lists the worst case if there are evaluations to combine.
-    assert ("worst_case_accuracy" in write(tmp_path, *keys).metrics().needs) == combines
+    assert ("worst_case_accuracy" in write_dataset(tmp_path, *keys).metrics().needs) == combines

@@ -1,4 +1,4 @@
-"""The gallery's images: counts from outcomes, and thumbnails only of the evaluated pixels."""
+"""The gallery of single images: its counts come from outcomes, and thumbnails show only the evaluated pixels."""
 
 import base64
 import hashlib
@@ -31,26 +31,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: Path) -> None:
     data = RobustnessDataset(folder)
     (results,) = read_results(data)
-    result = find_broken_images(results)
-    assert result is not None
+    broken_images = find_broken_images(results)
+    assert broken_images is not None
     clean = data.outcomes("cifar10", "clean").correct
-    attacked = [data.outcomes("cifar10", key, strength).correct for key in KEYS for strength in results.strengths(key)]
-    broken = np.array([clean & ~correct for correct in attacked])
+    correct_under_attack = [
+        data.outcomes("cifar10", key, strength).correct for key in KEYS for strength in results.strengths(key)
+    ]
+    is_broken = np.array([clean & ~correct for correct in correct_under_attack])
     n_right = clean.sum(axis=0)
-    images = result.images
+    images = broken_images.images
     assert sorted(images.index) == np.flatnonzero(2 * n_right >= len(clean)).tolist()
     for position, row in images.iterrows():
-        assert row["share"] == pytest.approx(broken[:, :, position].sum() / (len(attacked) * n_right[position]))
+        assert row["share"] == pytest.approx(
+            is_broken[:, :, position].sum() / (len(correct_under_attack) * n_right[position])
+        )
         assert row["row"] == data.images("cifar10")["row"][position]
     assert images["share"].is_monotonic_decreasing
-    assert result.counts_of(int(images.index[0]))["pgd", 8.0] == broken[5, :, images.index[0]].sum()
-    assert not set(result.most_broken.index) & set(result.least_broken.index)
-    assert result.least_broken["share"].iloc[0] == images["share"].iloc[-1]
+    assert broken_images.n_broken_networks(int(images.index[0]))["pgd", 8.0] == is_broken[5, :, images.index[0]].sum()
+    assert not set(broken_images.most_broken.index) & set(broken_images.least_broken.index)
+    assert broken_images.least_broken["share"].iloc[0] == images["share"].iloc[-1]
 
 
 def test_weakest_breaking_is_the_first_strength_that_breaks_half_of_the_networks() -> None:
-    counts = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
-    assert weakest_breaking(counts, 4) == {"pgd": 2.0}
+    networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
+    assert weakest_breaking(networks_by_evaluation, 4) == {"pgd": 2.0}
 
 
 def test_report_has_no_gallery_without_outcomes(tmp_path: Path) -> None:
@@ -62,32 +66,32 @@ def test_report_has_no_gallery_without_outcomes(tmp_path: Path) -> None:
 
 def test_report_thumbnails_require_the_evaluated_pixels(folder: Path, tmp_path: Path) -> None:
     data = RobustnessDataset(folder)
-    plain = write_report(data, tmp_path / "plain.html").read_text()
-    assert "Most often broken" in plain
-    assert "data:image/png" not in plain
+    page_without_images = write_report(data, tmp_path / "without_images.html").read_text()
+    assert "Most often broken" in page_without_images
+    assert "data:image/png" not in page_without_images
     images = make_images("cifar10")
     page = write_report(data, tmp_path / "page.html", images=images).read_text()
     (results,) = read_results(data)
-    result = find_broken_images(results)
-    assert result is not None
-    assert page.count("data:image/png") == len(result.most_broken) + len(result.least_broken)
-    other = replace(images, images=255 - images.images)
-    with pytest.raises(DatasetError, match=r"its pixels are not the evaluated ones"):
-        write_report(data, tmp_path / "other.html", images=other)
-    few = replace(images, indices=images.indices + 1)
-    with pytest.raises(DatasetError, match="its pixels are not the evaluated ones"):
-        write_report(data, tmp_path / "few.html", images=few)
+    broken_images = find_broken_images(results)
+    assert broken_images is not None
+    assert page.count("data:image/png") == len(broken_images.most_broken) + len(broken_images.least_broken)
+    inverted_images = replace(images, images=255 - images.images)
+    with pytest.raises(DatasetError, match="its pixels differ from the evaluated image"):
+        write_report(data, tmp_path / "inverted.html", images=inverted_images)
+    shifted_images = replace(images, indices=images.indices + 1)
+    with pytest.raises(DatasetError, match="its pixels differ from the evaluated image"):
+        write_report(data, tmp_path / "shifted.html", images=shifted_images)
 
 
 def test_thumbnail_shows_grey_images() -> None:
-    grey = make_images("cifar10")
-    grey = replace(grey, images=grey.images[:, :1])
-    row = int(grey.indices[0])
-    tag = _thumbnail(grey, row, hashlib.sha256(grey.images[0].tobytes()).hexdigest(), "cat")
-    with Image.open(io.BytesIO(base64.b64decode(tag.split("base64,")[1].split('"')[0]))) as picture:
-        factor = picture.height // grey.images.shape[2]
+    grey_images = make_images("cifar10")
+    grey_images = replace(grey_images, images=grey_images.images[:, :1])
+    row = int(grey_images.indices[0])
+    image_tag = _thumbnail(grey_images, row, hashlib.sha256(grey_images.images[0].tobytes()).hexdigest(), "cat")
+    with Image.open(io.BytesIO(base64.b64decode(image_tag.split("base64,")[1].split('"')[0]))) as picture:
+        factor = picture.height // grey_images.images.shape[2]
         thumbnail = np.asarray(picture)[::factor, ::factor]
-    np.testing.assert_array_equal(thumbnail, grey.images[0, 0])
+    np.testing.assert_array_equal(thumbnail, grey_images.images[0, 0])
 
 
 def test_report_rejects_images_for_several_datasets(tmp_path: Path) -> None:

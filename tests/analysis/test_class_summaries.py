@@ -27,16 +27,16 @@ MEASURES = ("confidence", "cm")
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("dataset")
-    export(out, make_plan([0, 1, 2, 9, 21], KEYS), formats=("json", "parquet"))
-    return out
+    folder = tmp_path_factory.mktemp("dataset")
+    export(folder, make_plan([0, 1, 2, 9, 21], KEYS), formats=("json", "parquet"))
+    return folder
 
 
-def summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
+def read_summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
     return summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
 
 
-def assert_same(first: dict, second: dict) -> None:
+def assert_equal_summaries(first: dict, second: dict) -> None:
     assert list(first) == list(second)
     assert {key for key, _ in first} == set(KEYS)
     for column, array in first.items():
@@ -49,30 +49,30 @@ def test_summaries_agree_between_json_and_parquet(dataset, tmp_path, measure):
     json_only.mkdir()
     for name in ("cifar10", "meta.json", "sweep.json"):
         (json_only / name).symlink_to(dataset / name)
-    assert_same(summaries(json_only, measure), summaries(dataset / "parquet", measure))
+    assert_equal_summaries(read_summaries(json_only, measure), read_summaries(dataset / "parquet", measure))
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_summaries_agree_with_reader(dataset, measure):
     data = RobustnessDataset(dataset)
-    result = summaries(dataset, measure)
+    summaries_by_column = read_summaries(dataset, measure)
     for key in KEYS:
         values = data.query("cifar10", key, measure)["cifar10"][key][measure].values()
         for index, strength in enumerate(data.strengths("cifar10", key)):
-            at_strength = [value if key == "clean" else value[index] for value in values]
+            values_at_strength = [value if key == "clean" else value[index] for value in values]
             if measure == "cm":
-                np.testing.assert_array_equal(result[key, strength], np.sum(at_strength, axis=0))
+                np.testing.assert_array_equal(summaries_by_column[key, strength], np.sum(values_at_strength, axis=0))
             else:
-                labels = np.array([value["label"] for value in at_strength], dtype=float)
-                predictions = np.array([value["prediction"] for value in at_strength], dtype=float)
-                np.testing.assert_array_equal(result[key, strength][:, :2], predictions)
-                true = [np.mean([x for x in np.diag(label) if not np.isnan(x)]) for label in labels]
-                np.testing.assert_allclose(result[key, strength][:, 2], true, rtol=1e-12)
-                argmaxes = np.array([value["argmax"] for value in at_strength], dtype=float)
-                by_class = [
+                labels = np.array([value["label"] for value in values_at_strength], dtype=float)
+                predictions = np.array([value["prediction"] for value in values_at_strength], dtype=float)
+                np.testing.assert_array_equal(summaries_by_column[key, strength][:, :2], predictions)
+                true_class_means = [np.mean([x for x in np.diag(label) if not np.isnan(x)]) for label in labels]
+                np.testing.assert_allclose(summaries_by_column[key, strength][:, 2], true_class_means, rtol=1e-12)
+                argmaxes = np.array([value["argmax"] for value in values_at_strength], dtype=float)
+                expected_by_class = [
                     np.hstack([np.diag(label), np.diag(argmax)]) for label, argmax in zip(labels, argmaxes, strict=True)
                 ]
-                np.testing.assert_array_equal(result[key, strength][:, 3:], by_class)
+                np.testing.assert_array_equal(summaries_by_column[key, strength][:, 3:], expected_by_class)
 
 
 def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
@@ -81,7 +81,7 @@ def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
     (tmp_path / "cifar10").mkdir()
     for key in KEYS:
         (tmp_path / "cifar10" / f"{key}_cm.json").write_text("not JSON")
-    assert_same(summaries(tmp_path, "cm"), summaries(dataset, "cm"))
+    assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset, "cm"))
 
 
 def test_holding_interrupts_defers_them():
@@ -97,84 +97,84 @@ def test_holding_interrupts_defers_them():
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
 
 
-def change_column(path: Path, name: str, change: Callable[[list], None]) -> None:
+def edit_column(path: Path, name: str, edit: Callable[[list], None]) -> None:
     table = pq.read_table(path, partitioning=None)
-    values = table[name].to_pylist()
-    change(values)
+    column_values = table[name].to_pylist()
+    edit(column_values)
     index = table.schema.names.index(name)
     pq.write_table(
-        table.set_column(index, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
+        table.set_column(index, table.schema.field(name), pa.array(column_values, table.schema.field(name).type)), path
     )
-    (path.parents[3] / "parquet_files.json").unlink()  # since it records the original file
+    (path.parents[3] / "parquet_files.json").unlink()  # it records the hash of the original file
 
 
-CHANGED = {
-    "a negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
-    "a confidence above 1": (
+INVALID_EDITS = {
+    "negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
+    "confidence above 1": (
         "confidence",
         "confidence_label",
         lambda rows: rows[1][0].__setitem__(0, 7.5),
         "confidences",
     ),
-    "a confidence in the predicted class above 1": (
+    "confidence in the predicted class above 1": (
         "confidence",
         "confidence_argmax",
         lambda rows: rows[1][0].__setitem__(0, 7.5),
         "confidences",
     ),
-    "a mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
-    "an architecture twice": (
+    "mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
+    "duplicate architecture": (
         "cm",
         "architecture",
         lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
         "one row per architecture",
     ),
-    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "strengths of the dataset"),
+    "unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "strengths of the dataset"),
 }
 
 
-@pytest.mark.parametrize("what", CHANGED)
-def test_summaries_reject_invalid_numbers_in_parquet(dataset, tmp_path, what):
-    measure, column, change, message = CHANGED[what]
+@pytest.mark.parametrize("fault", INVALID_EDITS)
+def test_summaries_reject_invalid_numbers_in_parquet(dataset, tmp_path, fault):
+    measure, column, edit, message = INVALID_EDITS[fault]
     shutil.copytree(dataset, tmp_path / "copy")
-    change_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, change)
+    edit_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, edit)
     with pytest.raises(ResultsError, match=message):
-        summaries(tmp_path / "copy", measure)
+        read_summaries(tmp_path / "copy", measure)
 
 
 @pytest.mark.parametrize(
-    ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
+    ("measure", "invalid_number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
 )
-def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, number):
+def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, invalid_number):
     shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
     path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
-    path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
+    path.write_text(re.sub(r"\[\[[\d.]+", f"[[{invalid_number}", path.read_text(), count=1))
     with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
-        summaries(tmp_path / "copy", measure)
+        read_summaries(tmp_path / "copy", measure)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_summaries_detect_flipped_bits_in_parquet_pages(dataset, tmp_path, measure):
     shutil.copytree(dataset, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    original, expected = path.read_bytes(), summaries(dataset, measure)
+    original, expected = path.read_bytes(), read_summaries(dataset, measure)
     with pq.ParquetFile(path) as file:
         group = file.metadata.row_group(0)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-    first = min(chunk.data_page_offset for chunk in chunks)
+        column_chunks = [group.column(number) for number in range(group.num_columns)]
+    data_start = min(chunk.data_page_offset for chunk in column_chunks)
     n_detected = 0
-    for index in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
+    for index in range(data_start, data_start + sum(chunk.total_compressed_size for chunk in column_chunks), 211):
         content = bytearray(original)
         content[index] ^= 4
         path.write_bytes(content)
         try:
-            assert_same(summaries(tmp_path / "copy", measure), expected)
+            assert_equal_summaries(read_summaries(tmp_path / "copy", measure), expected)
         except ResultsError:
             n_detected += 1
     assert n_detected > 0
     path.write_bytes(original.replace(b"element", b"elemen\xf4"))
     with pytest.raises(ResultsError, match="cannot be decoded"):
-        summaries(tmp_path / "copy", measure)
+        read_summaries(tmp_path / "copy", measure)
 
 
 def write_matrices(path: Path, values: list, column_type: pa.DataType | None = None) -> Path:
@@ -184,10 +184,12 @@ def write_matrices(path: Path, values: list, column_type: pa.DataType | None = N
     return path
 
 
-@pytest.mark.parametrize("kind", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)])
-def test_iter_matrices_reads_any_list_type_and_skips_missing_rows(tmp_path, kind):
+@pytest.mark.parametrize(
+    "column_type", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)]
+)
+def test_iter_matrices_reads_any_list_type_and_skips_missing_rows(tmp_path, column_type):
     first, second, third = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
-    path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], kind)
+    path = write_matrices(tmp_path / "m.parquet", [first, None, second, third, None, None], column_type)
     blocks = list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
     assert [[column.tolist() for column in columns] for columns, _ in blocks] == [[[0.0]], [[2.0, 3.0]]]
     assert np.concatenate([matrices for _, (matrices,) in blocks]).tolist() == [first, second, third]

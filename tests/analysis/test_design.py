@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.design import (
-    MORE_EDGES,
+    REMAINDER_LABEL,
     describe_tree,
     operation_effects,
     pareto_table,
@@ -19,48 +19,50 @@ from robust201.spaces.nasbench201 import cells
 from tests.support.small_results import results_of, write_results
 
 
-def quality(index: int) -> float:
+def planted_accuracy(index: int) -> float:
     """Return a synthetic accuracy: 3x3 convolutions on two edges help, more so together, and pooling hurts."""
     operations = cells.parse(cells.specs()[index])
-    first, last = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
-    return 0.3 + 0.1 * first + 0.2 * last + 0.1 * (first and last) - 0.02 * operations.count("avg_pool_3x3")
+    first, second = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
+    return 0.3 + 0.1 * first + 0.2 * second + 0.1 * (first and second) - 0.02 * operations.count("avg_pool_3x3")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
-    rows = {str(index): round(quality(index), 4) for index in cells.evaluated_indices()}
+    rows = {str(index): round(planted_accuracy(index), 4) for index in cells.evaluated_indices()}
     return results_of(write_results(tmp_path_factory.mktemp("world"), {"clean": rows}))
 
 
 def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> None:
     effects = operation_effects(results, results.scores["clean"])
-    all_accuracies = np.array([quality(isomorph) for isomorph in cells.isomorphs()])
-    has = np.array([cells.parse(spec)[5] == "nor_conv_3x3" for spec in cells.specs()])
+    all_accuracies = np.array([planted_accuracy(isomorph) for isomorph in cells.isomorphs()])
+    has_convolution = np.array([cells.parse(spec)[5] == "nor_conv_3x3" for spec in cells.specs()])
     row = effects.operations.set_index(["edge", "operation"]).loc["2→out", "conv 3×3"]
-    assert row["mean"] == pytest.approx(all_accuracies[has].mean())
-    assert row["effect"] == pytest.approx(all_accuracies[has].mean() - all_accuracies.mean())
+    assert row["mean"] == pytest.approx(all_accuracies[has_convolution].mean())
+    assert row["effect"] == pytest.approx(all_accuracies[has_convolution].mean() - all_accuracies.mean())
     assert row["low"] < row["effect"] < row["high"]
-    shares = effects.variance.set_index("edges")
-    assert shares["share"].sum() == pytest.approx(1)
-    assert shares["freedom"].sum() == 5**6 - 1
-    assert shares.index[0] == "2→out"
-    assert shares["share"].drop(["2→out", "in→1", MORE_EDGES]).max() < shares.loc["in→1", "share"]
+    variance = effects.variance.set_index("edges")
+    assert variance["share"].sum() == pytest.approx(1)
+    assert variance["freedom"].sum() == 5**6 - 1
+    assert variance.index[0] == "2→out"
+    assert variance["share"].drop(["2→out", "in→1", REMAINDER_LABEL]).max() < variance.loc["in→1", "share"]
 
 
 def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
-    # Regress on dummy variables of the pair of edges, and compare with both edges alone.
+    # A pair's fraction is what dummy variables of the pair explain beyond dummy variables of both edges alone.
     effects = operation_effects(results, results.scores["clean"])
-    values = np.array([round(quality(isomorph), 4) for isomorph in cells.isomorphs()])
+    accuracies = np.array([round(planted_accuracy(isomorph), 4) for isomorph in cells.isomorphs()])
     codes = np.array([[cells.OPERATIONS.index(operation) for operation in cells.parse(spec)] for spec in cells.specs()])
     dummies = {edge: np.eye(5)[codes[:, edge]] for edge in (0, 5)}
-    both = (dummies[0][:, :, None] * dummies[5][:, None, :]).reshape(len(values), 25)
+    both_edges = (dummies[0][:, :, None] * dummies[5][:, None, :]).reshape(len(accuracies), 25)
 
-    def explained(design: np.ndarray) -> float:
-        fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
-        return float(((fitted - values.mean()) ** 2).sum() / ((values - values.mean()) ** 2).sum())
+    def explained_fraction(design: np.ndarray) -> float:
+        fitted = design @ np.linalg.lstsq(design, accuracies, rcond=None)[0]
+        return float(((fitted - accuracies.mean()) ** 2).sum() / ((accuracies - accuracies.mean()) ** 2).sum())
 
-    share = explained(both) - explained(np.hstack(list(dummies.values())))
-    assert effects.variance.set_index("edges").loc["in→1 & 2→out", "share"] == pytest.approx(share, abs=1e-9)
+    expected_fraction = explained_fraction(both_edges) - explained_fraction(np.hstack(list(dummies.values())))
+    assert effects.variance.set_index("edges").loc["in→1 & 2→out", "share"] == pytest.approx(
+        expected_fraction, abs=1e-9
+    )
     pair = effects.pairs.set_index(["edges", "operations"]).loc["in→1 & 2→out", "conv 3×3 & conv 3×3"]
     assert pair["interaction"] > 0.05
 
@@ -70,16 +72,16 @@ def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monk
     rules = describe_tree(results, accuracies)
     assert rules.splitlines()[0] == "|--- 2→out is conv 3×3: no"
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50, 400))
-    monkeypatch.setattr("robust201.analysis.design.REPEATS", 2)
-    curve = predict_from_cells(results, accuracies).set_index("cells")
-    assert list(curve.index) == [50, 400]
-    assert curve.loc[400, "kendall"] > curve.loc[50, "kendall"] > 0.3
-    assert (curve["kendall_low"] <= curve["kendall"]).all()
+    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 2)
+    quality_by_size = predict_from_cells(results, accuracies).set_index("cells")
+    assert list(quality_by_size.index) == [50, 400]
+    assert quality_by_size.loc[400, "kendall"] > quality_by_size.loc[50, "kendall"] > 0.3
+    assert (quality_by_size["kendall_low"] <= quality_by_size["kendall"]).all()
 
 
 def test_design_rejects_part_of_the_space(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
-    with pytest.raises(ResultsError, match="it has no accuracy of 6,464 of the 6,466 classes of cells, such as 1"):
+    with pytest.raises(ResultsError, match="6,464 of the 6,466 classes of cells, such as 1, have no accuracy"):
         operation_effects(results, results.scores["clean"])
     with pytest.raises(ResultsError, match="2 evaluated cells, and at least 40 are needed"):
         describe_tree(results, results.scores["clean"])
@@ -92,8 +94,10 @@ def test_pareto_table_contains_exactly_the_non_dominated_architectures() -> None
     front = pareto_table(frame, maximise=["a", "b"], minimise=["cost"])
 
     def dominates(first: pd.Series, second: pd.Series) -> bool:
-        better = first["a"] >= second["a"] and first["b"] >= second["b"] and first["cost"] <= second["cost"]
-        return bool(better and not first.equals(second))
+        is_at_least_as_good = (
+            first["a"] >= second["a"] and first["b"] >= second["b"] and first["cost"] <= second["cost"]
+        )
+        return bool(is_at_least_as_good and not first.equals(second))
 
     complete = frame.dropna()
     expected = {
@@ -101,6 +105,6 @@ def test_pareto_table_contains_exactly_the_non_dominated_architectures() -> None
     }
     assert set(front.index) == expected
     assert front["a"].is_monotonic_decreasing
-    for bad in (["a"], ["a", "a"]):
+    for invalid_objectives in (["a"], ["a", "a"]):
         with pytest.raises(ConfigError, match="two different objectives"):
-            pareto_table(frame, maximise=bad)
+            pareto_table(frame, maximise=invalid_objectives)

@@ -2,31 +2,39 @@
 
 import pytest
 
-from robust201.analysis.first_look import COUNTS, SECONDS, Costs, choose_count, describe_plan, first_keys, show_time
+from robust201.analysis.first_look import (
+    IMAGE_COUNTS,
+    TARGET_SECONDS,
+    Costs,
+    choose_count,
+    describe_plan,
+    first_keys,
+    show_time,
+)
 from robust201.core.errors import ConfigError
 from robust201.tasks import TASKS
 
 CORRUPTIONS = ["gaussian_noise", "defocus_blur", "jpeg_compression"]
 
 
-def parameters(n_classes=10, **options):
+def first_parameters(n_classes=10, **options):
     return {key: TASKS[key].parameters(**fields) for key, fields in first_keys(n_classes, **options).items()}
 
 
 def test_first_keys_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
-    keys = parameters()
+    keys = first_parameters()
     assert list(keys) == ["clean", "fgsm", "pgd", "aa_standard", *CORRUPTIONS]
     assert {keys[key].strengths for key in ("fgsm", "pgd", "aa_standard")} == {(8.0,)}
     assert keys["aa_standard"].identity() == TASKS["aa_standard"].parameters().identity()
     assert keys["pgd"].identity() == TASKS["pgd"].parameters().identity()
     assert keys["fgsm"].strengths == (8.0,)
     for epsilon, strength in (("2/255", 2.0), (4 / 255, 4.0), (1, 255.0)):
-        assert parameters(epsilon=epsilon)["pgd"].strengths == (strength,)
+        assert first_parameters(epsilon=epsilon)["pgd"].strengths == (strength,)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_first_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
-    keys = parameters(n_classes)
+    keys = first_parameters(n_classes)
     assert all(keys[key].unsupported_classes_reason(n_classes) is None for key in keys)
     assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= keys.keys()
 
@@ -36,43 +44,45 @@ def test_first_keys_have_no_corruptions_if_images_cannot_be_corrupted() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "message"), [("a", "expected numbers"), (8, "Write 8/255"), (0, "above 0")])
-def test_first_keys_reject_wrong_epsilons(epsilon: object, message: str) -> None:
+def test_first_keys_reject_invalid_epsilons(epsilon: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         first_keys(10, epsilon=epsilon)
 
 
-@pytest.mark.parametrize("resisting", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("robust_fraction", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("per_image", [1e-9, 1e-6, 1e-5, 1e-4, 1e-2])
-def test_choose_count_returns_the_largest_that_fits_the_time(per_image: float, resisting: float) -> None:
-    costs, keys = Costs(per_image, per_image, 250, 10, resisting), parameters()
-    count = choose_count(costs, keys, 10_000)
-    assert count in COUNTS
-    assert count == COUNTS[0] or costs.total(keys, count) <= SECONDS
-    larger = [other for other in COUNTS if count < other <= 10_000]
-    assert not larger or costs.total(keys, larger[0]) > SECONDS
+def test_choose_count_returns_the_largest_count_within_the_time(per_image: float, robust_fraction: float) -> None:
+    costs, parameters_by_key = Costs(per_image, per_image, 250, 10, robust_fraction), first_parameters()
+    count = choose_count(costs, parameters_by_key, 10_000)
+    assert count in IMAGE_COUNTS
+    assert count == IMAGE_COUNTS[0] or costs.total(parameters_by_key, count) <= TARGET_SECONDS
+    larger_counts = [candidate for candidate in IMAGE_COUNTS if count < candidate <= 10_000]
+    assert not larger_counts or costs.total(parameters_by_key, larger_counts[0]) > TARGET_SECONDS
 
 
 @pytest.mark.parametrize("n_images", [1, 7, 20, 450])
 def test_choose_count_returns_all_images_if_time_allows(n_images: int) -> None:
-    assert choose_count(Costs(0.0, 1e-9, 250, 10, 0.5), parameters(), n_images) == n_images
-    assert choose_count(Costs(1.0, 1.0, 250, 10, 0.5), parameters(), n_images) == min(COUNTS[0], n_images)
+    assert choose_count(Costs(0.0, 1e-9, 250, 10, 0.5), first_parameters(), n_images) == n_images
+    assert choose_count(Costs(1.0, 1.0, 250, 10, 0.5), first_parameters(), n_images) == min(IMAGE_COUNTS[0], n_images)
 
 
-def test_costs_grow_with_resisting_images() -> None:
-    seconds = [Costs(0.0, 1e-4, 250, 10, resisting).total(parameters(), 100) for resisting in (0.0, 0.5, 1.0)]
+def test_costs_grow_with_fraction_of_robust_images() -> None:
+    seconds = [
+        Costs(0.0, 1e-4, 250, 10, robust_fraction).total(first_parameters(), 100) for robust_fraction in (0.0, 0.5, 1.0)
+    ]
     assert seconds == sorted(seconds)
     assert seconds[2] > 10 * seconds[0]
 
 
-def test_describe_plan_has_images_seed_time_and_the_full_evaluation() -> None:
-    costs, keys = Costs(0.0, 1e-4, 250, 10, 0.5), parameters()
-    plan = describe_plan(100, 450, 3, by_time=True, costs=costs, keys=keys).splitlines()
+def test_describe_plan_states_images_seed_time_and_full_evaluation() -> None:
+    costs, parameters_by_key = Costs(0.0, 1e-4, 250, 10, 0.5), first_parameters()
+    plan = describe_plan(100, 450, 3, by_time=True, costs=costs, keys=parameters_by_key).splitlines()
     assert "aa_standard" in plan[0]
     assert "on 100 of 450 images (class-stratified, seed 3, as many as the time allows), about 61 s." in plan[0]
-    assert f"these keys about {show_time(costs.total(keys, 450))}" in plan[1]
-    assert plan[2] == "For the same images on any machine, set the count to 100."
-    assert "as many" not in describe_plan(100, 450, 3, by_time=False, costs=costs, keys=keys)
-    assert "on all 450 images" in describe_plan(450, 450, 3, by_time=True, costs=costs, keys=keys)
+    assert f"these keys about {show_time(costs.total(parameters_by_key, 450))}" in plan[1]
+    assert plan[2] == "To evaluate the same images on any machine, set the count to 100."
+    assert "as many" not in describe_plan(100, 450, 3, by_time=False, costs=costs, keys=parameters_by_key)
+    assert "on all 450 images" in describe_plan(450, 450, 3, by_time=True, costs=costs, keys=parameters_by_key)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (61, "61 s"), (600, "10 min"), (36_000, "10.0 h")])

@@ -1,4 +1,4 @@
-"""LaTeX tables: percentages, bold for the best and those tied with it, and escaped special characters."""
+"""LaTeX tables: percentages, the best network and its ties in bold, and escaped special characters."""
 
 import pandas as pd
 
@@ -6,7 +6,7 @@ from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 
 
-def body(text):
+def table_rows(text):
     return [line.removesuffix(r" \\") for line in text.splitlines()[4:-2]]
 
 
@@ -23,7 +23,7 @@ def test_evaluation_latex_has_a_row_per_key_and_strength():
     text = evaluation_latex(table)
     assert text.startswith("\\begin{tabular}{llrr}\n")
     assert text.endswith("\\end{tabular}\n")
-    assert body(text) == [
+    assert table_rows(text) == [
         "Clean &  & 90.0 & [85.0, 95.0]",
         r"PGD & $\varepsilon$ = 8/255 & 12.3 & [10.0, 15.0]",
         r"PGD-L2 & $\varepsilon$ = 0.5 (L2) & 50.0 & [40.0, 60.0]",
@@ -41,4 +41,4 @@ def test_comparison_latex_has_best_and_tied_networks_in_bold():
     )
     text = comparison_latex(table, LEVEL)
     assert text.splitlines()[2] == r"Key & Strength & a\_1 & b & c\% \\"
-    assert body(text) == [r"FGSM & $\varepsilon$ = 1/255 & \textbf{80.0} & 70.0 & \textbf{79.0}"]
+    assert table_rows(text) == [r"FGSM & $\varepsilon$ = 1/255 & \textbf{80.0} & 70.0 & \textbf{79.0}"]

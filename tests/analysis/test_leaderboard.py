@@ -1,4 +1,4 @@
-"""Leaderboards: the best networks and those tied with them, checked against independent tests on stored outcomes."""
+"""Leaderboards: the best networks and their ties, checked against independent tests on stored outcomes."""
 
 import numpy as np
 import pandas as pd
@@ -17,13 +17,13 @@ NETWORKS = [21, 41, 3456, 13714]
 
 
 @pytest.fixture(scope="module")
-def data() -> RobustnessDataset:
+def dataset() -> RobustnessDataset:
     return RobustnessDataset("benchmark_data/cells-cifar10").select(NETWORKS)
 
 
 @pytest.fixture(scope="module")
-def results(data):
-    (results,) = read_results(data)
+def results(dataset):
+    (results,) = read_results(dataset)
     return results
 
 
@@ -35,29 +35,39 @@ def test_default_names_use_the_nearest_epsilon(results):
     assert nearest_strength("fog", [1.0, 2.0, 5.0]) == 2.0
 
 
-def test_standing_of_one_evaluation_has_mcnemar_ties(results, data):
+def test_standing_of_one_evaluation_has_mcnemar_ties(results, dataset):
     (standing,) = make_leaderboard(results, ["pgd:1"]).standings
-    outcomes = data.outcomes("cifar10", "pgd", 1.0)
+    outcomes = dataset.outcomes("cifar10", "pgd", 1.0)
     correct = dict(zip(outcomes.architectures, outcomes.correct, strict=True))
-    best, *others = standing.accuracies.index
-    assert correct[best].mean() == standing.accuracies[best] == max(rows.mean() for rows in correct.values())
-    pairs = [((correct[best] & ~correct[other]).sum(), (~correct[best] & correct[other]).sum()) for other in others]
+    best, *other_networks = standing.accuracies.index
+    assert (
+        correct[best].mean()
+        == standing.accuracies[best]
+        == max(outcomes_of_network.mean() for outcomes_of_network in correct.values())
+    )
+    pairs = [
+        ((correct[best] & ~correct[other]).sum(), (~correct[best] & correct[other]).sum()) for other in other_networks
+    ]
     expected = holm_adjust([float(mcnemar_p_values(*pair)) for pair in pairs])
-    assert standing.p_values[others].tolist() == pytest.approx(expected)
-    assert standing.tied == [other for other, p in zip(others, expected, strict=True) if p > 0.05]
+    assert standing.p_values[other_networks].tolist() == pytest.approx(expected)
+    assert standing.tied == [other for other, p in zip(other_networks, expected, strict=True) if p > 0.05]
     low, high = accuracy_intervals(standing.accuracies, 500)
     np.testing.assert_allclose([standing.low, standing.high], [low, high])
 
 
-def test_standing_of_a_mean_is_compared_by_image(results, data):
+def test_standing_of_a_mean_uses_paired_tests_over_images(results, dataset):
     (standing,) = make_leaderboard(results, ["corruption"]).standings
     evaluations = [column for column in results.columns if column[0] in results.keys("corruption")]
-    by_image = np.mean([data.outcomes("cifar10", *evaluation).correct for evaluation in evaluations], axis=0)
-    scores = dict(zip(sorted(NETWORKS), by_image, strict=True))
-    best, *others = standing.accuracies.index
-    assert standing.accuracies[best] == pytest.approx(max(rows.mean() for rows in by_image))
-    tests = [stats.ttest_rel(scores[best], scores[other]) for other in others]
-    assert standing.p_values[others].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
+    fraction_by_image = np.mean(
+        [dataset.outcomes("cifar10", *evaluation).correct for evaluation in evaluations], axis=0
+    )
+    scores = dict(zip(sorted(NETWORKS), fraction_by_image, strict=True))
+    best, *other_networks = standing.accuracies.index
+    assert standing.accuracies[best] == pytest.approx(
+        max(means_of_network.mean() for means_of_network in fraction_by_image)
+    )
+    tests = [stats.ttest_rel(scores[best], scores[other]) for other in other_networks]
+    assert standing.p_values[other_networks].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
     interval = stats.ttest_1samp(scores[best], 0).confidence_interval()
     assert (standing.low[best], standing.high[best]) == pytest.approx((interval.low, interval.high))
     assert standing.paired
@@ -66,14 +76,14 @@ def test_standing_of_a_mean_is_compared_by_image(results, data):
 def test_answer_names_best_and_tied_networks(results):
     board = make_leaderboard(results)
     pgd = next(standing for standing in board.standings if standing.name == "pgd:1")
-    low, high = (100 * float(end.iloc[0]) for end in (pgd.low, pgd.high))
-    part = f"PGD ({pgd.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
+    low, high = (100 * float(series.iloc[0]) for series in (pgd.low, pgd.high))
+    pgd_text = f"PGD ({pgd.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
     assert f"#{pgd.best} under " in board.answer
-    assert part in board.answer
+    assert pgd_text in board.answer
     assert board.answer.count(". ") == 1
     assert "On CIFAR-10 at ε = 1/255, the most accurate network is #" in board.answer
-    assert "500 images do not tell two networks apart (tests of the same images" in board.basis
-    assert "Holm's correction within each column, 5%)" in board.basis
+    assert "do not differ significantly from the best on these 500 images (paired tests" in board.basis
+    assert "Holm's correction within each column, level 5%)" in board.basis
 
 
 def test_answer_does_not_name_a_network_at_chance(results):
@@ -83,8 +93,8 @@ def test_answer_does_not_name_a_network_at_chance(results):
 
 
 def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path):
-    values = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}}
-    write_results(tmp_path, values, dataset="mine")
+    accuracies_by_key = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}}
+    write_results(tmp_path, accuracies_by_key, dataset="mine")
     (tmp_path / "sweep.json").write_text(
         '{"format": 1, "measurements": ["accuracy"], "sweep": {}, "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}}}'
     )
@@ -95,31 +105,31 @@ def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path)
     assert r"\#2 & 80.0 & \textbf{75.0} \\" in board.latex
 
 
-def test_leaderboard_marks_ties_and_is_sorted_by_the_first_attack(results):
-    board = make_leaderboard(results, ["clean", "pgd:1"], most=3)
+def test_leaderboard_marks_ties_and_sorts_by_the_first_attack(results):
+    board = make_leaderboard(results, ["clean", "pgd:1"], max_networks=3)
     frame = board.to_frame()
     by_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
     assert frame["network"].tolist() == [*by_pgd.index[:3]] * 2
-    assert board.networks == [*make_leaderboard(results, ["clean"], by="pgd:1", most=3).networks]
+    assert board.networks == [*make_leaderboard(results, ["clean"], sort_by="pgd:1", max_networks=3).networks]
     latex = board.latex
     for row in frame[frame["evaluation"] == "pgd:1"].to_dict("records"):
-        number = f"{100 * row['accuracy']:.1f}"
-        assert (rf"\textbf{{{number}}} {{\scriptsize" in latex) == row["tied"]
+        percentage = f"{100 * row['accuracy']:.1f}"
+        assert (rf"\textbf{{{percentage}}} {{\scriptsize" in latex) == row["tied"]
     assert r"Network & Clean & PGD, $\varepsilon$ = 1/255 \\" in latex
     with pytest.raises(ConfigError, match="it has no strength 5 of pgd"):
         make_leaderboard(results, ["pgd:5"])
 
 
-def test_leaderboard_of_a_single_network_has_no_ties(data):
-    (results,) = read_results(data.select([21]))
+def test_leaderboard_of_a_single_network_has_no_ties(dataset):
+    (results,) = read_results(dataset.select([21]))
     board = make_leaderboard(results, ["pgd:1", "corruption"])
     assert [standing.tied for standing in board.standings] == [[], []]
     assert "tied" not in board.answer
     assert isinstance(board.to_frame(), pd.DataFrame)
 
 
-def test_answer_for_a_single_network_gives_its_accuracies(data):
-    (results,) = read_results(data.select([21]))
+def test_answer_for_a_single_network_states_its_accuracies(dataset):
+    (results,) = read_results(dataset.select([21]))
     board = make_leaderboard(results, ["clean", "pgd:1"])
     clean, pgd = (board.standings[index].accuracies[21] for index in (0, 1))
     assert board.answer.startswith(f"On CIFAR-10, the accuracy of #21 is {clean:.1%}, 95% interval ")

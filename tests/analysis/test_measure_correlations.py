@@ -1,4 +1,4 @@
-"""Correlations of measures with accuracies: planted ones are found, and partial ones vanish if size explains them."""
+"""Correlations of measures with accuracies: planted correlations are found, and vanish if controlled for size."""
 
 from pathlib import Path
 
@@ -15,26 +15,29 @@ from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
 
-N = 150
-INDICES = cells.evaluated_indices()[:N]
+N_ARCHITECTURES = 150
+INDICES = cells.evaluated_indices()[:N_ARCHITECTURES]
 
 
-def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFrame]:
-    """Return accuracies that depend on size and quality, and a table of proxies of either, of both, and of neither."""
+def make_planted_results(tmp_path: Path, n_architectures: int = N_ARCHITECTURES) -> tuple[DatasetResults, pd.DataFrame]:
+    """Return results whose accuracies depend on size and quality, and a table of measures to join."""
     rng = np.random.default_rng(0)
     sizes = np.array([NasBench201().parameter_count(i, n_classes=10) for i in INDICES], np.float64)
-    size, quality = np.argsort(np.argsort(sizes)) / N, rng.uniform(size=N)
-    clean, robust = (0.1 + 0.4 * size + 0.1 * rng.uniform(size=N)), (0.1 + 0.2 * size + 0.6 * quality)
+    size, quality = np.argsort(np.argsort(sizes)) / N_ARCHITECTURES, rng.uniform(size=N_ARCHITECTURES)
+    clean, robust = (0.1 + 0.4 * size + 0.1 * rng.uniform(size=N_ARCHITECTURES)), (0.1 + 0.2 * size + 0.6 * quality)
     rows = {
-        "clean": {str(i): float(value) for i, value in zip(INDICES[:count], clean, strict=False)},
-        "pgd": {str(i): [float(value), float(value) / 2] for i, value in zip(INDICES[:count], robust, strict=False)},
+        "clean": {str(i): float(accuracy) for i, accuracy in zip(INDICES[:n_architectures], clean, strict=False)},
+        "pgd": {
+            str(i): [float(accuracy), float(accuracy) / 2]
+            for i, accuracy in zip(INDICES[:n_architectures], robust, strict=False)
+        },
     }
     table = pd.DataFrame(
         {
             "index": INDICES,
-            "quality": quality + 0.1 * rng.normal(size=N),
-            "like size": size + 0.01 * rng.normal(size=N),
-            "noise": rng.normal(size=N),
+            "quality": quality + 0.1 * rng.normal(size=N_ARCHITECTURES),
+            "like size": size + 0.01 * rng.normal(size=N_ARCHITECTURES),
+            "noise": rng.normal(size=N_ARCHITECTURES),
             "same": 1.0,
         }
     )
@@ -43,11 +46,11 @@ def planted(tmp_path: Path, count: int = N) -> tuple[DatasetResults, pd.DataFram
 
 
 def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
-    result = correlate_measures(results, [table])
-    assert tuple(result.columns) == CORRELATION_COLUMNS
-    assert len(result) == 6 * 3
-    rows = result.set_index(["measure", "key", "strength"])
+    results, table = make_planted_results(tmp_path)
+    correlations = correlate_measures(results, [table])
+    assert tuple(correlations.columns) == CORRELATION_COLUMNS
+    assert len(correlations) == 6 * 3
+    rows = correlations.set_index(["measure", "key", "strength"])
     quality = rows.loc["quality", "pgd", 1.0]
     expected = kendalltau(table["quality"], results.column("pgd", 1.0)).statistic
     assert quality["kendall"] == pytest.approx(expected, abs=1e-6)
@@ -65,34 +68,34 @@ def test_correlate_measures_finds_planted_correlations(tmp_path: Path) -> None:
 
 
 def test_correlate_measures_selects_keys_and_skips_few_architectures(tmp_path: Path) -> None:
-    results, table = planted(tmp_path / "few", MIN_ARCHITECTURES - 1)
+    results, table = make_planted_results(tmp_path / "few", MIN_ARCHITECTURES - 1)
     assert correlate_measures(results, [table]).empty
-    results, table = planted(tmp_path / "enough", MIN_ARCHITECTURES)
+    results, table = make_planted_results(tmp_path / "enough", MIN_ARCHITECTURES)
     assert set(correlate_measures(results, [table], keys=["clean"])["key"]) == {"clean"}
     assert set(correlate_measures(results, [table], keys=["pgd@Linf"])["key"]) == {"pgd"}
-    result = correlate_measures(results, [table], keys=["pgd:8"])
-    assert set(zip(result["key"], result["strength"], strict=True)) == {("pgd", 8.0)}
+    correlations = correlate_measures(results, [table], keys=["pgd:8"])
+    assert set(zip(correlations["key"], correlations["strength"], strict=True)) == {("pgd", 8.0)}
     assert set(correlate_measures(results, [table], keys=["adversarial"])["strength"]) == {1.0, 8.0}
 
 
-def test_correlate_measures_drops_architectures_without_a_measure_from_its_rows_only(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
-    half = table[["architecture", "quality"]].head(N // 2)
-    counts = correlate_measures(results, [half], keys=["clean"]).set_index("measure")["n"]
-    assert (counts["parameters"], counts["quality"]) == (N, N // 2)
+def test_correlate_measures_drops_architectures_only_for_measures_that_they_lack(tmp_path: Path) -> None:
+    results, table = make_planted_results(tmp_path)
+    half_of_table = table[["architecture", "quality"]].head(N_ARCHITECTURES // 2)
+    n_by_measure = correlate_measures(results, [half_of_table], keys=["clean"]).set_index("measure")["n"]
+    assert (n_by_measure["parameters"], n_by_measure["quality"]) == (N_ARCHITECTURES, N_ARCHITECTURES // 2)
 
 
-def test_correlate_measures_drops_missing_accuracies_from_their_keys_rows_only(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
+def test_correlate_measures_drops_architectures_only_for_keys_that_they_lack(tmp_path: Path) -> None:
+    results, table = make_planted_results(tmp_path)
     results.accuracies.iloc[0, results.columns.index(("pgd", 8.0))] = np.nan
-    result = correlate_measures(results, [table]).groupby("key")["n"].unique()
-    assert (result["clean"].tolist(), result["pgd"].tolist()) == ([N], [N - 1])
+    correlations = correlate_measures(results, [table]).groupby("key")["n"].unique()
+    assert (correlations["clean"].tolist(), correlations["pgd"].tolist()) == ([N_ARCHITECTURES], [N_ARCHITECTURES - 1])
 
 
 def test_figure_labels_measures_in_words(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
-    numbers = table.set_index("architecture")["quality"]
-    vars(results)["measures"] = pd.DataFrame({("jacobian", "squared_norm", 0.0): numbers})
+    results, table = make_planted_results(tmp_path)
+    qualities = table.set_index("architecture")["quality"]
+    vars(results)["measures"] = pd.DataFrame({("jacobian", "squared_norm", 0.0): qualities})
     assert list(collect_measures(results)) == ["parameters", "flops", "jacobian.squared_norm"]
     matrix = figure_data.correlation_matrix(figure_data.measure_correlations(results))
     assert list(matrix.index) == ["parameters", "FLOPs", "Jacobian squared norm"]
@@ -100,17 +103,17 @@ def test_figure_labels_measures_in_words(tmp_path: Path) -> None:
 
 
 def test_collect_measures_includes_sizes(tmp_path: Path) -> None:
-    results, _ = planted(tmp_path)
+    results, _ = make_planted_results(tmp_path)
     measures = collect_measures(results)
     assert list(measures) == ["parameters", "flops"]
-    assert measures["parameters"].iloc[0] == 129306  # of cell #0, as recorded in the archive
+    assert measures["parameters"].iloc[0] == 129306  # cell #0, as recorded in the archive
     assert measures["flops"].iloc[0] == 15647370
 
 
 def test_correlate_measures_accepts_any_column_names(tmp_path: Path) -> None:
-    results, table = planted(tmp_path)
+    results, table = make_planted_results(tmp_path)
     renamed = table.rename(columns={"quality": "0", "noise": "given clean", "like size": "given parameters"})
-    names = ["measure", "key", "strength"]
+    index_columns = ["measure", "key", "strength"]
     expected = correlate_measures(results, [table]).replace({"measure": {"quality": "0", "noise": "given clean"}})
     result = correlate_measures(results, [renamed]).replace({"measure": {"given parameters": "like size"}})
-    pd.testing.assert_frame_equal(result.set_index(names), expected.set_index(names))
+    pd.testing.assert_frame_equal(result.set_index(index_columns), expected.set_index(index_columns))

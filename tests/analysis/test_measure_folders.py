@@ -15,10 +15,10 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells
 from tests.support.small_results import write_results
 
-NAMES = [str(index) for index in cells.evaluated_indices()[:10]]
-ACCURACIES = np.linspace(0.1, 0.9, len(NAMES))
-TEST = {"images": {"sha256": "0"}, "parameters": {"projections": 1}}
-TRAIN = {
+ARCHITECTURES = [str(index) for index in cells.evaluated_indices()[:10]]
+ACCURACIES = np.linspace(0.1, 0.9, len(ARCHITECTURES))
+TEST_PROTOCOL = {"images": {"sha256": "0"}, "parameters": {"projections": 1}}
+TRAIN_PROTOCOL = {
     "images": {"sha256": "1", "split": "train"},
     "parameters": {"mode": "training", "columns": ["squared_norm", "norm"]},
 }
@@ -26,25 +26,25 @@ TRAIN = {
 
 def write_folder(folder: Path, protocol: dict, weights: list[str], columns: dict[str, np.ndarray]) -> RobustnessDataset:
     """Write an export with clean accuracies and a measure, whose sweep.json records protocol and weights."""
-    write_results(folder, {"clean": dict(zip(NAMES, ACCURACIES.tolist(), strict=True))})
+    write_results(folder, {"clean": dict(zip(ARCHITECTURES, ACCURACIES.tolist(), strict=True))})
     for column, values in columns.items():
-        write_results(folder, {"jacobian": dict(zip(NAMES, values.tolist(), strict=True))}, measure=column)
-    record = {
+        write_results(folder, {"jacobian": dict(zip(ARCHITECTURES, values.tolist(), strict=True))}, measure=column)
+    sweep_record = {
         "format": 1,
         "sweep": {"protocols": [{"dataset": "cifar10", "key": "jacobian", **protocol}]},
         "measurements": ["accuracy"],
         "strengths": {"cifar10": {"clean": [0], "jacobian": [0]}},
     }
-    (folder / "sweep.json").write_text(json.dumps(record | ({"weights": weights} if weights else {})))
+    (folder / "sweep.json").write_text(json.dumps(sweep_record | ({"weights": weights} if weights else {})))
     return RobustnessDataset(folder)
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[RobustnessDataset]:
     rng = np.random.default_rng(0)
-    first = write_folder(tmp_path / "first", TEST, [], {"squared_norm": -ACCURACIES})
-    columns = {"squared_norm": ACCURACIES**2, "norm": rng.uniform(size=len(NAMES))}
-    second = write_folder(tmp_path / "second", TRAIN, [], columns)
+    first = write_folder(tmp_path / "first", TEST_PROTOCOL, [], {"squared_norm": -ACCURACIES})
+    columns = {"squared_norm": ACCURACIES**2, "norm": rng.uniform(size=len(ARCHITECTURES))}
+    second = write_folder(tmp_path / "second", TRAIN_PROTOCOL, [], columns)
     return [first, second]
 
 
@@ -73,16 +73,16 @@ def test_equal_measure_names_end_with_their_folder(folders: list[RobustnessDatas
 
 
 def test_save_plot_rejects_several_folders_for_other_figures(folders: list[RobustnessDataset], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="only measure-correlations shows several"):
+    with pytest.raises(ConfigError, match="only measure-correlations shows measures of several folders"):
         save_plot(folders[0], "measures", tmp_path / "measures.csv", measures=folders[1:])
 
 
-def test_measurements_come_from_the_protocol(folders: list[RobustnessDataset]) -> None:
+def test_measurements_are_the_columns_in_the_protocol(folders: list[RobustnessDataset]) -> None:
     assert folders[0].measurements("cifar10", "jacobian") == ["squared_norm", "squared_norm_sd"]
     assert folders[1].measurements("cifar10", "jacobian") == ["squared_norm", "norm"]
 
 
 def test_query_of_several_folders_suggests_measure_correlations_plot(folders: list[RobustnessDataset]) -> None:
-    both = RobustnessDataset(*(folder.path for folder in folders))
+    merged = RobustnessDataset(*(folder.path for folder in folders))
     with pytest.raises(ConfigError, match="plot measure-correlations FIRST --measures SECOND"):
-        both.query("cifar10", "jacobian")
+        merged.query("cifar10", "jacobian")

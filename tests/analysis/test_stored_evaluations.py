@@ -17,18 +17,18 @@ from tests.support.fabricated import export, make_plan
 CELLS = "benchmark_data/cells-cifar10"
 
 
-def test_compare_uses_stored_outcomes_by_image() -> None:
-    result = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1"])
-    assert list(zip(result["key"], result["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
+def test_compare_uses_stored_per_image_outcomes() -> None:
+    comparison = robust201.compare([f"{CELLS}:13714", f"{CELLS}:21"], keys=["clean", "pgd:1"])
+    assert list(zip(comparison["key"], comparison["strength"], strict=True)) == [("clean", 0.0), ("pgd", 1.0)]
     outcomes = RobustnessDataset(CELLS).outcomes("cifar10", "pgd", 1.0).of([13714, 21]).correct
-    row = result.iloc[1]
-    counts = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
-    assert (row["only_first"], row["only_second"]) == counts
-    assert row["p_value"] == pytest.approx(float(mcnemar_p_values(*counts)))
-    assert (row["first_accuracy"], row["second_accuracy"]) == tuple(outcomes.mean(axis=1))
-    assert result.summary == (
-        "13714 and 21 do not differ significantly in any of 2 evaluations of 500 images (McNemar's exact test, Holm's "
-        "correction, 0.05)."
+    pgd_row = comparison.iloc[1]
+    discordant = (int((outcomes[0] & ~outcomes[1]).sum()), int((~outcomes[0] & outcomes[1]).sum()))
+    assert (pgd_row["only_first"], pgd_row["only_second"]) == discordant
+    assert pgd_row["p_value"] == pytest.approx(float(mcnemar_p_values(*discordant)))
+    assert (pgd_row["first_accuracy"], pgd_row["second_accuracy"]) == tuple(outcomes.mean(axis=1))
+    assert comparison.summary == (
+        "13714 and 21 do not differ significantly in any of 2 evaluations (500 images, McNemar's exact test, Holm's "
+        "correction, level 0.05)."
     )
 
 
@@ -42,8 +42,8 @@ def test_read_evaluations_uses_one_strength_per_key_by_default() -> None:
 
 def test_compare_separates_equal_names_and_rejects_different_parameters(tmp_path: Path) -> None:
     copy = shutil.copytree(CELLS, tmp_path / "copy")
-    result = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
-    assert result[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
+    comparison = robust201.compare([f"{CELLS}:21", f"{copy}:21"], keys="clean")
+    assert comparison[["first", "second", "p_value"]].to_numpy().tolist() == [["21", f"{copy}:21", 1.0]]
     sweep = copy / "sweep.json"
     sweep.write_text(sweep.read_text().replace('"steps":', '"n_steps":'))
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(parameters\)"):
@@ -66,10 +66,12 @@ def test_compare_rejects_names_without_network_or_outcomes(tmp_path: Path) -> No
 
 def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201: RunCommand) -> None:
     result = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--out", tmp_path / "table.tex")
-    assert result.out.startswith("13714 is significantly more accurate in 2, most at contrast 3")
+    assert result.out.startswith(
+        "13714 is significantly more accurate in 2 of 20 evaluations, with the largest difference for contrast at 3"
+    )
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
-    refused = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
-    assert refused.code == 2
-    assert "it applies only to FILE:FUNCTION" in refused.err
-    without = robust201("compare", "net.py:build", "net.py:other")
-    assert (without.code, "needs --data" in without.err) == (2, True)
+    with_set = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
+    assert with_set.code == 2
+    assert "it applies only to FILE:FUNCTION" in with_set.err
+    without_data = robust201("compare", "net.py:build", "net.py:other")
+    assert (without_data.code, "FILE:FUNCTION needs images. Add --data" in without_data.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Terms: the common names for numbers in `search`, `design` and `correlate`."""
+"""Terms: names for numbers of architectures in `search`, `design` and `correlate`."""
 
 import json
 from pathlib import Path
@@ -12,20 +12,24 @@ from robust201.analysis.terms import Terms, evaluations_named, find_evaluations,
 from robust201.core.errors import ConfigError
 from tests.support.small_results import results_of, write_results
 
-ROWS = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
+ACCURACIES = {"clean": {"0": 0.9, "21": 0.8}, "pgd": {"0": [0.5, 0.1], "21": [0.4, 0.3]}}
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> DatasetResults:
-    """Results with clean, PGD, a custom key and a measure whose names both contain a dot at the same position."""
-    folder = write_results(tmp_path, ROWS | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
+    """Return results with clean, PGD, and a custom key and a measure that have the same name, `my.pgd`."""
+    folder = write_results(tmp_path, ACCURACIES | {"my.pgd": {"0": [0.2, 0.0], "21": [0.1, 0.0]}})
     meta = json.loads((folder / "meta.json").read_text())
     meta["epsilons"]["my.pgd"] = [1.0, 8.0]
     (folder / "meta.json").write_text(json.dumps(meta))
     loaded = results_of(folder)
-    numbers = pd.Series([3.0, 4.0], index=[0, 21])
-    measured = {("my", "pgd", 0.0): numbers, ("jacobian", "norm", 0.5): numbers, ("jacobian", "norm", 2.0): 3 * numbers}
-    vars(loaded)["measures"] = pd.DataFrame(measured)
+    measure_values = pd.Series([3.0, 4.0], index=[0, 21])
+    measures = {
+        ("my", "pgd", 0.0): measure_values,
+        ("jacobian", "norm", 0.5): measure_values,
+        ("jacobian", "norm", 2.0): 3 * measure_values,
+    }
+    vars(loaded)["measures"] = pd.DataFrame(measures)
     return loaded
 
 
@@ -47,13 +51,13 @@ def test_terms_mean_averages_the_numbers_of_a_name(results: DatasetResults, name
     assert Terms(results).is_accuracy(name) == (expected[0] < 1)
 
 
-def test_terms_scores_equal_the_results_scores(results: DatasetResults) -> None:
+def test_term_of_a_score_equals_the_score(results: DatasetResults) -> None:
     for score in ("clean", "adversarial"):
         assert Terms(results).mean(score).tolist() == results.scores[score].tolist()
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("pgd:11", "it has no strength 11 of pgd. Choose one of 1, 8"),
         ("pdg", "Did you mean 'pgd'"),
@@ -62,19 +66,19 @@ def test_terms_scores_equal_the_results_scores(results: DatasetResults) -> None:
         ("jacobian.norm:7", "Did you mean 'jacobian.norm:"),
     ],
 )
-def test_terms_reject_unknown_names(results: DatasetResults, name: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_terms_reject_unknown_names(results: DatasetResults, name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Terms(results).mean(name)
 
 
 def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
     assert find_evaluations(results, "jacobian.norm") == []
-    with pytest.raises(ConfigError, match="it has no such name; expected a score, a key, or a key at a strength"):
+    with pytest.raises(ConfigError, match="no such name; expected a score, a key, or a key at a strength"):
         evaluations_named(results, "jacobian.norm")
 
 
-def test_terms_keep_joined_columns_apart(tmp_path: Path) -> None:
-    results = results_of(write_results(tmp_path, ROWS))
+def test_terms_rename_joined_columns_with_existing_names(tmp_path: Path) -> None:
+    results = results_of(write_results(tmp_path, ACCURACIES))
     frame = pd.DataFrame({"index": [0, 21], "clean": [0.7, 0.6], "pgd:8": [1.0, 2.0]})
     terms = Terms(results, [results.reader.read_table(frame)] * 3)
     names = [f"{name}{' (joined)' * times}" for times in (1, 2, 3) for name in ("clean", "pgd:8")]
@@ -86,10 +90,10 @@ def test_terms_keep_joined_columns_apart(tmp_path: Path) -> None:
 
 
 def test_read_join_tables_rejects_other_architectures(tmp_path: Path) -> None:
-    results = results_of(write_results(tmp_path, ROWS))
-    for other in ({"index": [1], "x": [1.0]}, {"index": [0], "dataset": ["cifar100"], "x": [1.0]}):
+    results = results_of(write_results(tmp_path, ACCURACIES))
+    for table in ({"index": [1], "x": [1.0]}, {"index": [0], "dataset": ["cifar100"], "x": [1.0]}):
         with pytest.raises(ConfigError, match="it has no architecture that was evaluated on cifar10"):
-            read_join_tables(results.reader, [pd.DataFrame(other)], [results])
+            read_join_tables(results.reader, [pd.DataFrame(table)], [results])
 
 
 def test_measure_name_ends_with_strength() -> None:

@@ -1,4 +1,4 @@
-"""The worst case over evaluations of one network, checked against hand calculations."""
+"""Worst-case accuracy over evaluations of one network, checked against manual calculations."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ OUTCOMES = {
     ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
 }
 EVALUATION = Evaluation.of(
-    [], [], {column: np.array(row, bool) for column, row in OUTCOMES.items()}, np.arange(10) * 2, "", {}
+    [], [], {column: np.array(outcomes, bool) for column, outcomes in OUTCOMES.items()}, np.arange(10) * 2, "", {}
 )
 
 
 @pytest.mark.parametrize(
-    ("evaluations", "right"),
+    ("evaluations", "correct_images"),
     [
         (None, [4, 12, 16]),
         (["pgd"], [2, 4, 12, 16, 18]),
@@ -28,16 +28,16 @@ EVALUATION = Evaluation.of(
         (["clean", "clean"], [0, 2, 4, 6, 8, 12, 14, 16, 18]),
     ],
 )
-def test_worst_case_images_are_right_in_all_evaluations(evaluations, right):
-    worst = EVALUATION.worst_case(evaluations)
-    assert worst.outcomes[worst.outcomes].index.tolist() == right
-    assert worst.accuracy == len(right) / 10
-    assert (worst.low, worst.high) == tuple(map(float, accuracy_intervals(worst.accuracy, 10)))
+def test_worst_case_counts_images_that_are_correct_in_all_evaluations(evaluations, correct_images):
+    worst_case = EVALUATION.worst_case(evaluations)
+    assert worst_case.outcomes[worst_case.outcomes].index.tolist() == correct_images
+    assert worst_case.accuracy == len(correct_images) / 10
+    assert (worst_case.low, worst_case.high) == tuple(map(float, accuracy_intervals(worst_case.accuracy, 10)))
 
 
 def test_worst_case_summary_is_a_sentence():
-    text = EVALUATION.worst_case().summary
-    assert text == "30.0% (6.7% to 65.2%) of 10 images withstand each of 4 evaluations: clean, pgd, fog."
+    summary = EVALUATION.worst_case().summary
+    assert summary == "30.0% (6.7% to 65.2%) of 10 images withstand each of 4 evaluations: clean, pgd, fog."
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_compare_detects_only_the_worse_network(images, labels):
     assert clean["p_value"] == pytest.approx(expected)
     assert (comparison["adjusted_p_value"] >= comparison["p_value"]).all()
     good_and_copy, good_and_bad, copy_and_bad = comparison.summary.splitlines()
-    assert good_and_copy.startswith("good and copy do not differ significantly in any of 3 evaluations of 60 images")
-    assert good_and_copy.endswith("They classify every image alike, as the same network would.")
+    assert good_and_copy.startswith("good and copy do not differ significantly in any of 3 evaluations (60 images")
+    assert good_and_copy.endswith("They have the same outcome on every image, as if they were the same network.")
     assert "alike" not in good_and_bad
     assert good_and_bad.startswith("good is significantly more accurate in")
     assert copy_and_bad.startswith("copy is significantly more accurate in")
@@ -90,7 +90,7 @@ def test_compare_rejects_incomparable_networks(images, labels):
         robust201.compare({"a": table, "b": reversed_table})
     with pytest.raises(ConfigError, match="at least two networks are needed, got 1"):
         robust201.compare({"a": table})
-    with pytest.raises(ConfigError, match=r"expected a table returned by robust201\.evaluate"):
+    with pytest.raises(ConfigError, match=r"expected the table that robust201\.evaluate returns"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
     fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):

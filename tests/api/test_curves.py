@@ -167,7 +167,7 @@ def test_curves_accept_non_square_images(norm, shape):
 def test_curves_summary_reports_zero_clean_accuracy():
     table = SecurityCurves.of({"tiny": pd.DataFrame({"fmn": [0.0, 0.0]})}, LINF, {})
     assert np.isnan(table.loc[0, "half_distance"])
-    assert "it classifies no image correctly, so that there is none to fool (Linf, fmn;" in table.summary
+    assert "it classifies no image correctly, so there is no image to fool (Linf, fmn;" in table.summary
     assert "fewer than half" not in table.summary
 
 

@@ -160,7 +160,7 @@ def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -
     unknown_benchmark = robust201(*argv, "robustbench-inf")
     assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.refusal(2)
     assert "Executing" not in unknown_benchmark.err
-    assert "--data: it is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
+    assert "--data: the option is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
     assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
         2
     )
@@ -169,5 +169,5 @@ def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -
 def test_model_info_needs_benchmark() -> None:
     images = np.zeros((2, 3, 32, 32), np.uint8)
     table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
-    with pytest.raises(ConfigError, match="it did not follow a benchmark"):
+    with pytest.raises(ConfigError, match="this evaluation did not follow a benchmark"):
         _ = table.model_info

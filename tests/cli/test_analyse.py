@@ -16,7 +16,7 @@ from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, ma
 from tests.support.small_results import write_results
 
 
-def robust_share(index: int) -> float:
+def robust_accuracy(index: int) -> float:
     operations = cells.parse(cells.specs()[index])
     return 0.1 + 0.05 * operations.count("nor_conv_3x3") + 0.1 * (operations[3] == "skip_connect")
 
@@ -24,36 +24,44 @@ def robust_share(index: int) -> float:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dataset")
-    robust = {index: robust_share(index) for index in cells.evaluated_indices()}
+    robust_accuracies = {index: robust_accuracy(index) for index in cells.evaluated_indices()}
     rows = {
-        "clean": {str(index): round(0.5 + value / 2, 4) for index, value in robust.items()},
-        "pgd": {str(index): [round(value, 4), round(value / 2, 4)] for index, value in robust.items()},
+        "clean": {str(index): round(0.5 + accuracy / 2, 4) for index, accuracy in robust_accuracies.items()},
+        "pgd": {
+            str(index): [round(accuracy, 4), round(accuracy / 2, 4)] for index, accuracy in robust_accuracies.items()
+        },
     }
     write_results(folder, rows)
-    latency = {index: 10.0 - cells.parse(cells.specs()[index]).count("none") for index in robust}
+    latency = {index: 10.0 - cells.parse(cells.specs()[index]).count("none") for index in robust_accuracies}
     pd.DataFrame({"index": latency.keys(), "latency": latency.values()}).to_csv(folder / "latency.csv", index=False)
     return folder
 
 
 def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
-    monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
+    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
     join = ("--join", dataset / "latency.csv", "--minimise", "latency")
-    result = robust201("design", dataset, "--score", "pgd:1", *join, "--maximise", "clean", "--out", tmp_path, "--json")
-    assert result.code == 0, result.err
-    tables = json.loads(result.out)["cifar10"]
-    best = max(tables["effects"], key=lambda row: row["effect"])
-    assert (best["edge"], best["operation"]) == ("in→out", "skip")
-    everything = [robust_share(isomorph) for isomorph in cells.isomorphs()]
-    having = [v for v, spec in zip(everything, cells.specs(), strict=True) if cells.parse(spec)[3] == "skip_connect"]
-    assert best["effect"] == pytest.approx(sum(having) / len(having) - sum(everything) / len(everything), abs=1e-4)
+    json_result = robust201(
+        "design", dataset, "--score", "pgd:1", *join, "--maximise", "clean", "--out", tmp_path, "--json"
+    )
+    assert json_result.code == 0, json_result.err
+    tables = json.loads(json_result.out)["cifar10"]
+    largest_effect = max(tables["effects"], key=lambda row: row["effect"])
+    assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
+    all_accuracies = [robust_accuracy(isomorph) for isomorph in cells.isomorphs()]
+    accuracies_with_skip = [
+        v for v, spec in zip(all_accuracies, cells.specs(), strict=True) if cells.parse(spec)[3] == "skip_connect"
+    ]
+    assert largest_effect["effect"] == pytest.approx(
+        sum(accuracies_with_skip) / len(accuracies_with_skip) - sum(all_accuracies) / len(all_accuracies), abs=1e-4
+    )
     assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
     assert tables["tree"][0].startswith("|--- in→out is")
     assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 30
     assert {row["latency"] for row in tables["pareto"]} <= set(range(4, 11))
-    shown = robust201("design", dataset, "--score", "pgd:1")
-    assert shown.code == 0, shown.err
-    assert "architectures on the Pareto front of clean, adversarial, parameters" in shown.out
+    text_result = robust201("design", dataset, "--score", "pgd:1")
+    assert text_result.code == 0, text_result.err
+    assert "architectures on the Pareto front of clean, adversarial, parameters" in text_result.out
 
 
 def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
@@ -64,9 +72,9 @@ def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: R
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
     assert not rows["latency", 8.0]["beats_parameters"]
-    shown = robust201("correlate", dataset, "--keys", "clean", "--out", tmp_path)
-    assert shown.code == 0, shown.err
-    assert "cifar10: parameters" in shown.out
+    text_result = robust201("correlate", dataset, "--keys", "clean", "--out", tmp_path)
+    assert text_result.code == 0, text_result.err
+    assert "cifar10: parameters" in text_result.out
     assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["clean"]
 
 
@@ -85,19 +93,19 @@ def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: R
         (("correlate", "--out", "/dev/null"), "which is not a folder"),
     ],
 )
-def test_analyses_reject_wrong_names(dataset: Path, robust201: RunCommand, arguments, message: str) -> None:
+def test_analyses_reject_invalid_options(dataset: Path, robust201: RunCommand, arguments, message: str) -> None:
     command, *options = arguments
     result = robust201(command, dataset, *options)
     assert result.code in {2, 4}, result.err
     assert message in " ".join(result.err.split())
 
 
-@pytest.mark.parametrize("rows", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
+@pytest.mark.parametrize("join_table", ["index,x\n0,1\n", "index,dataset,x\n2,cifar100,1\n"])
 def test_correlate_rejects_join_table_without_evaluated_architectures(
-    robust201: RunCommand, tmp_path: Path, rows: str
+    robust201: RunCommand, tmp_path: Path, join_table: str
 ) -> None:
     write_results(tmp_path / "few", {"clean": {"2": 0.8, "3": 0.7}})
-    (tmp_path / "other.csv").write_text(rows)
+    (tmp_path / "other.csv").write_text(join_table)
     result = robust201("correlate", tmp_path / "few", "--join", tmp_path / "other.csv")
     assert result.code == 2
     assert "it has no architecture that was evaluated on cifar10" in result.err
@@ -118,24 +126,24 @@ ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)
 STRENGTHS = {"clean": (0.0,), "pgd": (1.0, 8.0), "jacobian": (0.0,)}
 
 
-def plan_of(keys: Sequence[str], names: Sequence[str] = ("",)) -> FabricatedPlan:
+def make_weights_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> FabricatedPlan:
     units = [
         make_unit(index, "cifar10", key, STRENGTHS[key], weights=name)
         for key in keys
         for index in ARCHITECTURES
-        for name in names
+        for name in weights_names
     ]
-    weights = {name: Weights("w" * 64, epochs=200, seed=seed) for seed, name in enumerate(names) if name}
+    weights = {name: Weights("w" * 64, epochs=200, seed=seed) for seed, name in enumerate(weights_names) if name}
     return FabricatedPlan(tuple(units), weights=weights)
 
 
-def jacobians(name: str = "") -> list[float]:
-    """Return the squared norms that `make_values` gives the architectures, in order."""
+def jacobian_norms(name: str = "") -> list[float]:
+    """Return the squared norms from `make_values`, in the order of `ARCHITECTURES`."""
     units = [make_unit(index, "cifar10", "jacobian", (0.0,), weights=name) for index in ARCHITECTURES]
     return [float(make_values(unit, 0.0)["squared_norm"]) for unit in units]
 
 
-def accuracies(name: str = "") -> list[float]:
+def pgd_accuracies(name: str = "") -> list[float]:
     units = [make_unit(index, "cifar10", "pgd", (1.0, 8.0), weights=name) for index in ARCHITECTURES]
     return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
 
@@ -148,47 +156,47 @@ def correlations(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
 
 
 def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "accuracies", plan_of(["clean", "pgd"]))
-    export(tmp_path / "measures", plan_of(["jacobian"]), formats=("parquet",))
+    export(tmp_path / "accuracies", make_weights_plan(["clean", "pgd"]))
+    export(tmp_path / "measures", make_weights_plan(["jacobian"]), formats=("parquet",))
     rows = correlations(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
     assert list(rows.index) == [("clean", 0.0), ("pgd", 1.0)]
-    assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobians(), accuracies()).statistic)
-    alone = robust201("correlate", tmp_path / "measures")
-    assert alone.code == 2
-    assert "expected accuracies, got none. Add a folder" in alone.err
+    assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobian_norms(), pgd_accuracies()).statistic)
+    without_accuracies = robust201("correlate", tmp_path / "measures")
+    assert without_accuracies.code == 2
+    assert "it has no accuracies. Add a folder" in without_accuracies.err
 
 
 def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "both", plan_of(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    unnamed = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
-    assert unnamed.code == 2
-    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in unnamed.err
-    for of_measures in ("e200-s0", "e200-s1"):
-        weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", of_measures)
+    export(tmp_path / "both", make_weights_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
+    without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
+    assert without_weights_name.code == 2
+    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in without_weights_name.err
+    for measure_weights in ("e200-s0", "e200-s1"):
+        weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", measure_weights)
         rows = correlations(robust201, tmp_path / "both", *weights_options)
-        expected = kendalltau(jacobians(of_measures), accuracies("e200-s0")).statistic
+        expected = kendalltau(jacobian_norms(measure_weights), pgd_accuracies("e200-s0")).statistic
         assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
 def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
-    names = ("e200-s0", "e200-s1")
-    export(tmp_path / "both", plan_of(list(STRENGTHS), names), formats=("parquet",))
+    weights_names = ("e200-s0", "e200-s1")
+    export(tmp_path / "both", make_weights_plan(list(STRENGTHS), weights_names), formats=("parquet",))
     (tmp_path / "table.csv").write_text(
         "index,latency\n" + "\n".join(f"{index},{index % 7}" for index in ARCHITECTURES)
     )
     arguments = ("correlate", tmp_path / "both", "--join", tmp_path / "table.csv", "--keys", "pgd:1", "--json")
     rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlations"]).set_index("measure")
-    assert (rows["n"] == len(ARCHITECTURES) * len(names)).all()
-    measured = {name: jacobians(name) for name in names}
-    accurate = [value for name in names for value in accuracies(name)]
+    assert (rows["n"] == len(ARCHITECTURES) * len(weights_names)).all()
+    norms_by_weights = {name: jacobian_norms(name) for name in weights_names}
+    expected_accuracies = [value for name in weights_names for value in pgd_accuracies(name)]
     space = SPACES["nasbench201"]
     expected = {
-        "jacobian.squared_norm": [value for name in names for value in measured[name]],
-        "parameters": [space.parameter_count(index, n_classes=10) for _ in names for index in ARCHITECTURES],
-        "latency": [index % 7 for _ in names for index in ARCHITECTURES],
+        "jacobian.squared_norm": [value for name in weights_names for value in norms_by_weights[name]],
+        "parameters": [space.parameter_count(index, n_classes=10) for _ in weights_names for index in ARCHITECTURES],
+        "latency": [index % 7 for _ in weights_names for index in ARCHITECTURES],
     }
-    for measure, numbers in expected.items():
-        assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(numbers, accurate).statistic)
+    for measure, measure_values in expected.items():
+        assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(measure_values, expected_accuracies).statistic)
     for command in ("design", "search"):
         result = robust201(command, tmp_path / "both")
         assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.refusal(2)
@@ -196,18 +204,26 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
 
 
 def test_correlate_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "trained", plan_of(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
-    export(tmp_path / "new", plan_of(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
+    export(tmp_path / "trained", make_weights_plan(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
+    export(tmp_path / "new", make_weights_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
     weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
     rows = correlations(robust201, tmp_path / "trained", tmp_path / "new", *weights_options)
-    expected = kendalltau(jacobians("random-s1"), accuracies("e200-s0")).statistic
+    expected = kendalltau(jacobian_norms("random-s1"), pgd_accuracies("e200-s0")).statistic
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("form", ["json", "parquet"])
-def test_correlate_uses_available_results_of_partial_export(robust201: RunCommand, tmp_path: Path, form: str) -> None:
-    missing = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
-    export(tmp_path, plan_of(list(STRENGTHS)), FabricatedStore(lacking=missing), partial=True, formats=(form,))
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_correlate_uses_available_results_of_partial_export(
+    robust201: RunCommand, tmp_path: Path, file_format: str
+) -> None:
+    missing_values = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
+    export(
+        tmp_path,
+        make_weights_plan(list(STRENGTHS)),
+        FabricatedStore(lacking=missing_values),
+        partial=True,
+        formats=(file_format,),
+    )
     rows = correlations(robust201, tmp_path)
-    counts = {row: int(n) for row, n in rows["n"].items()}
-    assert counts == {("clean", 0.0): 9, ("pgd", 1.0): 8, ("pgd", 8.0): 8}
+    n_by_evaluation = {evaluation: int(n) for evaluation, n in rows["n"].items()}
+    assert n_by_evaluation == {("clean", 0.0): 9, ("pgd", 1.0): 8, ("pgd", 8.0): 8}

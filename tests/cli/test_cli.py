@@ -58,7 +58,7 @@ COMMANDS = (
     *("rank", "push"),
 )
 HIDDEN = {"meta"}
-ESCAPE = "\x1b"
+ESCAPE_CHARACTER = "\x1b"
 
 
 def test_app_has_all_documented_commands() -> None:
@@ -71,7 +71,7 @@ def test_help_goes_to_stdout(robust201: RunCommand, command: str | None) -> None
     result = robust201(*([command] if command else []), "--help")
     assert (result.code, result.err) == (0, "")
     assert f"Usage: robust201 {command or '[OPTIONS]'}" in result.out
-    assert ESCAPE not in result.out
+    assert ESCAPE_CHARACTER not in result.out
 
 
 def test_app_shows_help_without_arguments(robust201: RunCommand) -> None:
@@ -88,16 +88,16 @@ def test_help_lists_every_command_in_a_group(robust201: RunCommand) -> None:
     ]
 
 
-@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
-def test_help_examples_are_valid_command_lines(line: str) -> None:
-    program, *words = line.split()
+@pytest.mark.parametrize("command_line", [command_line for lines in EXAMPLES.values() for command_line in lines])
+def test_help_examples_are_valid_command_lines(command_line: str) -> None:
+    program, *arguments = command_line.split()
     assert program == "robust201"
     command: Any = typer.main.get_command(app)
     parent = typer.Context(command, **HELP_OPTIONS)  # a command caches the help options of its first context
     while hasattr(command, "commands"):
-        name, *words = words
+        name, *arguments = arguments
         command = command.commands[name]
-    command.make_context(name, words, parent=parent)  # raises on wrong options and missing arguments
+    command.make_context(name, arguments, parent=parent)  # raises an error for invalid options and missing arguments
 
 
 def test_suggested_commands_are_quoted_for_the_shell(
@@ -105,18 +105,18 @@ def test_suggested_commands_are_quoted_for_the_shell(
 ) -> None:
     results = tmp_path / "my results"
     sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
-    advised = {
+    expected_arguments = {
         ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
         ("run", sweep): ["export", str(results), "--out", "DATASET"],
     }
-    for arguments, words in advised.items():
+    for arguments, expected in expected_arguments.items():
         result = robust201(*arguments)
         assert result.code == 0
         line = re.findall(r"robust201 .*", result.err)[-1]
-        assert shlex.split(line) == ["robust201", *words]
+        assert shlex.split(line) == ["robust201", *expected]
 
 
-def test_version(robust201: RunCommand) -> None:
+def test_version_option_prints_version(robust201: RunCommand) -> None:
     assert robust201("--version") == Ended(0, f"robust201 {__version__}\n", "")
 
 
@@ -132,7 +132,7 @@ def test_version(robust201: RunCommand) -> None:
         (["export", "a", "--out", "b", "--round", "0"], "--round"),
     ],
 )
-def test_wrong_command_line_gives_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
+def test_invalid_command_line_gives_one_error_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
     result = robust201(*arguments)
     assert (result.code, result.out) == (2, "")
     (line,) = result.err.splitlines()
@@ -152,8 +152,8 @@ def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_swe
     assert (status["done"], status["total"], status["complete"], status["running"]) == (10, 10, True, False)
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
-    shown = robust201("status", sweep).out
-    assert (shown.count("100%"), "evaluations/s" in shown) == (4, False)
+    table = robust201("status", sweep).out
+    assert (table.count("100%"), "evaluations/s" in table) == (4, False)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished).out)["sound"]
@@ -164,9 +164,9 @@ def test_json_option_prints_only_json_on_stdout(robust201: RunCommand, write_swe
 
 
 def test_status_and_plan_do_not_import_heavy_libraries(write_sweep: WriteSweep, finished: Path, tmp_path: Path) -> None:
-    for words, absent in (
+    for arguments, absent_modules in (
         (["status", str(finished)], {"torch", "ray", "pandas", "scipy"}),
-        # `plan` reads measured seconds of a results folder, which does not exist here.
+        # The results folder does not exist, because `plan` would read measured times from it.
         (
             ["plan", str(write_sweep(results=str(tmp_path / "none")))],
             {"torch", "ray", "pandas", "scipy", "pyarrow"},
@@ -175,18 +175,18 @@ def test_status_and_plan_do_not_import_heavy_libraries(write_sweep: WriteSweep, 
         program = f"""
 import sys
 from robust201.cli.app import main
-sys.argv = {["robust201", *words]}
+sys.argv = {["robust201", *arguments]}
 try:
     main()
 finally:
-    print(sorted(set({sorted(absent)}).intersection(sys.modules)))
+    print(sorted(set({sorted(absent_modules)}).intersection(sys.modules)))
 """
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_entry_point_does_not_import_libraries() -> None:
-    """Worker processes of export and search execute the script again."""
+    """Worker processes of export and search execute the script again, so it must start quickly."""
     program = (
         "import sys, robust201.__main__; print({'typer', 'numpy', 'pydantic', 'robust201.cli'} & set(sys.modules))"
     )
@@ -194,9 +194,9 @@ def test_entry_point_does_not_import_libraries() -> None:
     assert result.stdout == "set()\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_lazy", [False, True], ids=["before the command", "in the command"])
-def test_signal_during_imports_leaves_no_traceback(number: signal.Signals, is_lazy: bool) -> None:
+def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_lazy: bool) -> None:
     # The importer converts an interrupt into another error, as partially imported modules do.
     program = f"""
 import signal, sys
@@ -206,7 +206,7 @@ class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "{"robust201.planning.estimates" if is_lazy else "typer"}":
             try:
-                signal.raise_signal({int(number)})
+                signal.raise_signal({int(signal_number)})
             except BaseException:
                 raise ValueError("not interrupted, damaged")
 
@@ -222,7 +222,7 @@ main()
     if is_lazy:
         assert (result.returncode, result.stderr.splitlines()[-1]) == (3, "Interrupted.")
     else:
-        assert (result.returncode, result.stderr) == (-number, "")
+        assert (result.returncode, result.stderr) == (-signal_number, "")
     assert "Traceback" not in result.stderr
 
 
@@ -256,13 +256,15 @@ def test_output_outside_terminals_is_plain_text(
         ("status", tmp_path),
     ):
         result = robust201(*arguments)
-        assert ESCAPE not in result.out + result.err, arguments
+        assert ESCAPE_CHARACTER not in result.out + result.err, arguments
 
 
-def on_terminal(*arguments: object, **environment: str) -> str:
-    """Return what a command prints on a terminal."""
+def run_on_terminal(*arguments: object, **environment: str) -> str:
+    """Run a command on a terminal and return its output."""
     parent_end, child_end = pty.openpty()
-    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}}
+    clean_environment = {
+        name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}
+    }
     command = [sys.executable, "-m", "robust201", *map(str, arguments)]
     process = subprocess.Popen(
         command,
@@ -270,39 +272,39 @@ def on_terminal(*arguments: object, **environment: str) -> str:
         stdin=child_end,
         stdout=child_end,
         stderr=child_end,
-        env=plain | {"TERM": "xterm"} | environment,
+        env=clean_environment | {"TERM": "xterm"} | environment,
     )
     os.close(child_end)
     output = b""
     while True:
         try:
-            piece = os.read(parent_end, 1 << 16)
+            chunk = os.read(parent_end, 1 << 16)
         except OSError:  # Linux reports a closed terminal as an error
-            piece = b""
-        if not piece:
+            chunk = b""
+        if not chunk:
             break
-        output += piece
+        output += chunk
     os.close(parent_end)
     assert process.wait() == 0
     return output.decode()
 
 
 def test_no_color_disables_styles_on_terminals(finished: Path) -> None:
-    plain = on_terminal("status", finished, NO_COLOR="1")
-    assert "digits fgsm" in plain
-    assert ESCAPE not in plain
-    assert ESCAPE in on_terminal("status", finished)
+    output = run_on_terminal("status", finished, NO_COLOR="1")
+    assert "digits fgsm" in output
+    assert ESCAPE_CHARACTER not in output
+    assert ESCAPE_CHARACTER in run_on_terminal("status", finished)
 
 
 def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
-    refused = robust201("export", results, "--out", dataset)
-    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in refused.refusal(3)
+    complete_export = robust201("export", results, "--out", dataset)
+    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.refusal(3)
     assert not dataset.exists()
-    partial = robust201("export", results, "--out", dataset, "--partial")
-    assert partial.code == 3
-    assert "missing: 4 evaluations of digits fgsm" in partial.err
+    partial_export = robust201("export", results, "--out", dataset, "--partial")
+    assert partial_export.code == 3
+    assert "missing: 4 evaluations of digits fgsm" in partial_export.err
     assert json.loads((dataset / "missing.json").read_text())["digits"]["fgsm"]["21"] == [1.0, 8.0]
     assert robust201("run", write_sweep()).code == 0
     assert robust201("export", results, "--out", dataset).code == 0
@@ -325,7 +327,7 @@ def test_run_with_failed_units_exits_with_3_and_prints_each_failure_once(
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
 
-def test_merge_of_partial_runs_equals_whole_sweep(
+def test_merge_of_partial_runs_equals_complete_sweep(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     for name, architecture in (("a", 0), ("b", 21)):
@@ -336,15 +338,15 @@ def test_merge_of_partial_runs_equals_whole_sweep(
     for name in ("both", "results"):
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
-    again = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were already present.\n")
+    second_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
+    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files, 0 were already present.\n")
 
 
 def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
-    before = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     assert robust201("plan", sweep).code == 0
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == files_before
 
 
 def test_closed_stdout_ends_command_without_error_output() -> None:
@@ -359,7 +361,7 @@ def test_closed_stdout_ends_command_without_error_output() -> None:
     assert process.wait() == 1
 
 
-def test_full_disk_gives_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -384,7 +386,7 @@ def test_show_tally_prints_one_sentence(capsys: pytest.CaptureFixture[str], tmp_
 
 
 class Driver:
-    """A run in a separate process, long enough to be interrupted."""
+    """A run in a separate process that a test can interrupt."""
 
     def __init__(self, sweep: Path, *options: str) -> None:
         command = [sys.executable, "-m", "robust201", "run", str(sweep), *options]
@@ -394,42 +396,42 @@ class Driver:
         )
 
     def wait_for(self, condition: Callable[[], object], seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not condition():
             assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < end
+            assert time.monotonic() < deadline
             time.sleep(0.02)
 
     def wait_for_work(self) -> None:
         import psutil
 
         times = psutil.Process(self.process.pid).cpu_times
-        begun = times().user
-        self.wait_for(lambda: times().user > begun + 1)
+        cpu_seconds_before = times().user
+        self.wait_for(lambda: times().user > cpu_seconds_before + 1)
 
     def end(self) -> Ended:
-        out, err = self.process.communicate(timeout=120)
-        return Ended(self.process.returncode, out, err)
+        stdout, stderr = self.process.communicate(timeout=120)
+        return Ended(self.process.returncode, stdout, stderr)
 
 
-def shards(results: Path) -> list[Path]:
+def list_shards(results: Path) -> list[Path]:
     return list((results / "shards").rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(
-    ("executor", "number"),
+    ("executor", "signal_number"),
     [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=[pytest.mark.ray, pytest.mark.slow])],
 )
 def test_run_drains_on_ctrl_c_and_sigterm(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, number: signal.Signals
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, signal_number: signal.Signals
 ) -> None:
     results = tmp_path / "results"
     keys = {"clean": {}, "pgd": {"epsilons_255": [1, 2, 3, 4], "steps": 200}}
     # One strength per part, so that draining is quick.
     sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")
-    driver.wait_for(lambda: shards(results))
-    os.killpg(driver.process.pid, number)  # like a terminal or batch system; Ray must not receive it
+    driver.wait_for(lambda: list_shards(results))
+    os.killpg(driver.process.pid, signal_number)  # as a terminal or batch system does; Ray must not receive the signal
     result = driver.end()
     assert result.code == 3, result.err
     assert "Traceback" not in result.err
@@ -439,51 +441,51 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     assert not status["running"]
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
     assert not living_members(driver.process.pid)
-    again = robust201("run", sweep, "--keys", "clean")
-    assert "Planned 2 evaluations of 2 network-key pairs" in again.err
-    assert again.code == 0
+    rerun = robust201("run", sweep, "--keys", "clean")
+    assert "Planned 2 evaluations of 2 network-key pairs" in rerun.err
+    assert rerun.code == 0
 
 
 def living_members(session: int) -> list[str]:
     """Return the names of a session's processes that are still alive after a grace period."""
     import psutil
 
-    end = time.monotonic() + 20
+    deadline = time.monotonic() + 20
     while True:
-        members = []
+        process_names = []
         for process in psutil.process_iter():
             try:
                 if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                    members.append(process.name())
+                    process_names.append(process.name())
             except (psutil.Error, OSError):
                 continue
-        if not members or time.monotonic() > end:
-            return members
+        if not process_names or time.monotonic() > deadline:
+            return process_names
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
-    ("command", "resumes"), [("run", True), ("export", False), ("bench", False), ("report", False)]
+    ("command", "is_resumable"), [("run", True), ("export", False), ("bench", False), ("report", False)]
 )
 def test_interruption_mentions_resuming_only_for_resumable_commands(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, resumes: bool
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool
 ) -> None:
-    def interrupted(*_words: object, **_options: object) -> int:
+    def raise_interrupt(*_words: object, **_options: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["robust201", command, "x"])
-    assert exits.run_to_exit_code(interrupted) == 3  # type: ignore[arg-type]
+    assert exits.run_to_exit_code(raise_interrupt) == 3  # type: ignore[arg-type]
     stderr = capsys.readouterr().err
     assert stderr.startswith("Interrupted.")
-    assert ("run the same command again" in stderr) == resumes
+    assert ("run the same command again" in stderr) == is_resumable
 
 
 def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(
     robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
     fields = sweep_fields(keys={"clean": {}})
-    text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
-    (tmp_path / "twice.yaml").write_text(text)
+    yaml_text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
+    (tmp_path / "twice.yaml").write_text(yaml_text)
     assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").refusal(2)
     keys = "keys: {pgd: &short {steps: 2}, aa_apgd-ce: {<<: *short, restarts: 2}}\n"
     del fields["keys"]

@@ -75,30 +75,30 @@ def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust20
         (1, 0, "got 1 network and 0 --weights"),
         (1, 1, "got 1 network and 1 --weights"),
         (3, 2, "got 3 networks and 2 --weights"),
-        (2, 0, "expected different networks"),
+        (2, 0, "a network is listed more than once"),
     ],
 )
 def test_compare_rejects_unpaired_networks_and_weights(
     folder: Path, robust201: RunCommand, networks: int, weights: int, message: str
 ) -> None:
     names = [f"{folder}/net.py:build"] * networks
-    files = [word for _ in range(weights) for word in ("--weights", folder / "a.pth")]
-    assert message in robust201("compare", *names, *files, "--data", folder / "test.npz").refusal(2)
+    weights_options = [argument for _ in range(weights) for argument in ("--weights", folder / "a.pth")]
+    assert message in robust201("compare", *names, *weights_options, "--data", folder / "test.npz").refusal(2)
 
 
 def test_evaluate_and_compare_write_latex(robust201, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
+    network_file = tmp_path / "mine.py"
+    network_file.write_text(
         "import torch\nfrom torch import nn\ndef a():\n    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\ndef b():\n    torch.manual_seed(1)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
-    shared = ("--data", "digits", "--count", "20", "--keys", "clean,fgsm", "--quiet")
-    for arguments in (("evaluate", f"{file}:a"), ("compare", f"{file}:a", f"{file}:b")):
-        out = tmp_path / f"{arguments[0]}.tex"
-        assert robust201(*arguments, *shared, "--out", out).code == 0
-        assert out.read_text().startswith("\\begin{tabular}")
-        assert out.read_text().count("FGSM") == 11
+    options = ("--data", "digits", "--count", "20", "--keys", "clean,fgsm", "--quiet")
+    for arguments in (("evaluate", f"{network_file}:a"), ("compare", f"{network_file}:a", f"{network_file}:b")):
+        table_path = tmp_path / f"{arguments[0]}.tex"
+        assert robust201(*arguments, *options, "--out", table_path).code == 0
+        assert table_path.read_text().startswith("\\begin{tabular}")
+        assert table_path.read_text().count("FGSM") == 11
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_compare_rejects_evaluation_options_for_stored_networks(
     robust201: RunCommand, options: tuple[object, ...]
 ) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    refusal = robust201("compare", *stored, *options).refusal(2)
-    assert f"{options[0]}: it applies only to FILE:FUNCTION" in refusal
+    error_line = robust201("compare", *stored, *options).refusal(2)
+    assert f"{options[0]}: it applies only to FILE:FUNCTION" in error_line
 
 
 def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "it has no results of 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
+    assert "it has no results on 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
     assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.refusal(2)

@@ -19,7 +19,7 @@ def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "computed", "line"),
+    ("seconds_since_start", "computed", "expected_line"),
     [
         (0.0, 0.0, "4/20 evaluations; rate and remaining time not known yet"),
         (0.0, 6.0, "10/20 evaluations; rate and remaining time not known yet"),
@@ -27,13 +27,13 @@ def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
     ],
 )
 def test_run_display_prints_count_rate_and_remaining_time(
-    monkeypatch: pytest.MonkeyPatch, age: float, computed: float, line: str
+    monkeypatch: pytest.MonkeyPatch, seconds_since_start: float, computed: float, expected_line: str
 ) -> None:
     stderr = io.StringIO()
     monkeypatch.setattr(console, "err", Console(file=stderr, width=200))
     monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
-    monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + age)
+    monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + seconds_since_start)
     progress = RunProgress(20, evaluations_before=4, started=1000.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
     console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
-    assert stderr.getvalue().splitlines()[-1] == line
+    assert stderr.getvalue().splitlines()[-1] == expected_line

@@ -50,7 +50,7 @@ def test_curves_writes_figure_and_distances(folder: Path, robust201: RunCommand)
     )
 
 
-def test_curves_accepts_one_network_and_attack_parameters(folder: Path, robust201: RunCommand) -> None:
+def test_curves_accepts_a_single_network_and_attack_parameters(folder: Path, robust201: RunCommand) -> None:
     options = ("--data", folder / "test.npz", "--image-size", 8, "--quiet", "--json")
     settings = ("--norm", "L0", "--attacks", "fmn_l0,sigma_zero_l0", "--set", "sigma_zero_l0.steps=300")
     result = robust201("curves", f"{folder}/net.py:build", *options, *settings)

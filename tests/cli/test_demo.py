@@ -1,4 +1,4 @@
-"""Formats that the demo exports."""
+"""The file formats that the demo exports."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`robust201 evaluate`: a user's network on a user's images; one line per error."""
+"""`robust201 evaluate`: a user's network on a user's images, and one-line errors."""
 
 import json
 import re
@@ -49,7 +49,7 @@ class InPlace(TinyNetwork):
     def forward(self, images):
         return super().forward(images.mul_(0.5))
 
-class Late(TinyNetwork):
+class FailsForGradients(TinyNetwork):
     def forward(self, images):
         if images.requires_grad:
             raise RuntimeError("no gradients here")
@@ -64,7 +64,7 @@ class Noisy(TinyNetwork):
 def noisy():
     return Noisy()
 
-class Refused(TinyNetwork):
+class AlwaysFails(TinyNetwork):
     def forward(self, images):
         raise RuntimeError("no images here")
 """
@@ -85,17 +85,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def arguments(**changes: Any) -> list[object]:
+def make_arguments(**changes: Any) -> list[object]:
     options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm", "image-size": SIZE} | changes
     return [
         *("evaluate", options.pop("network", "my_model.py:build"), *NORMALISED),
-        *(word for name, value in options.items() if value is not None for word in (f"--{name}", value)),
+        *(argument for name, value in options.items() if value is not None for argument in (f"--{name}", value)),
     ]
 
 
 @pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
 def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: RunCommand, data: str) -> None:
-    result = robust201(*arguments(data=data, out="results.csv"), "--worst-case")
+    result = robust201(*make_arguments(data=data, out="results.csv"), "--worst-case")
     assert result.code == 0, result.err
     assert "Executing my_model.py (SHA-256 " in result.err
     expected = evaluate(
@@ -104,34 +104,34 @@ def test_evaluate_prints_and_writes_results_of_the_api(files: Path, robust201: R
         normalisation=NORMALISATION,
         progress=False,
     )
-    written = pd.read_csv(files / "results.csv")
-    pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
+    csv_table = pd.read_csv(files / "results.csv")
+    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))
     assert all(f"{accuracy:.4f}" in result.out for accuracy in expected["accuracy"])
     assert expected.worst_case().summary in " ".join(result.out.split())
 
 
 def test_evaluate_prints_table_as_json(files: Path, robust201: RunCommand) -> None:
-    result = robust201(*arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
+    result = robust201(*make_arguments(keys="clean,jacobian", count=10, out="results.csv"), "--json", "--worst-case")
     assert result.code == 0, result.err
     payload = json.loads(result.out)
-    written = pd.read_csv(files / "results.csv")
-    assert [row["key"] for row in payload["rows"]] == written["key"].tolist()
+    csv_table = pd.read_csv(files / "results.csv")
+    assert [row["key"] for row in payload["rows"]] == csv_table["key"].tolist()
     for column in ("accuracy", "seconds"):
-        got = pd.Series([row[column] for row in payload["rows"]], dtype=float, name=column)
-        pd.testing.assert_series_equal(got, written[column])
+        json_column = pd.Series([row[column] for row in payload["rows"]], dtype=float, name=column)
+        pd.testing.assert_series_equal(json_column, csv_table[column])
     assert payload["rows"][1]["accuracy"] is None
     assert len(payload["worst_case"]) >= 1
 
 
 def test_evaluate_accepts_subset_and_measure(files: Path, robust201: RunCommand) -> None:
-    result = robust201(*arguments(keys="clean,jacobian", count=10))
+    result = robust201(*make_arguments(keys="clean,jacobian", count=10))
     assert result.code == 0, result.err
     assert "on 10 images of images.npz" in result.out
     assert "squared_norm" in result.out
     assert "nan" not in result.out
 
 
-OWN_TASKS = """
+CUSTOM_TASKS = """
 import torch
 
 def perturb(model, images, labels, strength, tries=1):
@@ -146,47 +146,47 @@ def margins(model, images, labels):
 
 
 def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunCommand) -> None:
-    (files / "my_tasks.py").write_text(OWN_TASKS)
-    settings = ["norm=Linf", "strengths=8,32", "passes=2"]
-    measure = ["kind=measure", "columns=margin"]
+    (files / "my_tasks.py").write_text(CUSTOM_TASKS)
+    attack_settings = ["norm=Linf", "strengths=8,32", "passes=2"]
+    measure_settings = ["kind=measure", "columns=margin"]
     result = robust201(
-        *arguments(keys="clean,my_tasks.py", out="attack.csv"),
-        *(w for s in settings for w in ("--set", f"my_tasks.{s}")),
+        *make_arguments(keys="clean,my_tasks.py", out="attack.csv"),
+        *(argument for setting in attack_settings for argument in ("--set", f"my_tasks.{setting}")),
     )
     assert result.code == 0, result.err
     assert "Executing my_tasks.py (SHA-256 " in result.err
-    written = pd.read_csv(files / "attack.csv")
-    assert list(zip(written["key"], written["strength"], strict=True)) == [
+    csv_table = pd.read_csv(files / "attack.csv")
+    assert list(zip(csv_table["key"], csv_table["strength"], strict=True)) == [
         *(("clean", 0), ("my_tasks", 8), ("my_tasks", 32)),
     ]
-    assert written["accuracy"].nunique() == 1  # one try returns the images unchanged
+    assert csv_table["accuracy"].nunique() == 1  # one try returns the images unchanged
     result = robust201(
-        *arguments(keys="my_tasks.py:margins", out="measure.csv"),
-        *(w for s in measure for w in ("--set", f"my_tasks.{s}")),
+        *make_arguments(keys="my_tasks.py:margins", out="measure.csv"),
+        *(argument for setting in measure_settings for argument in ("--set", f"my_tasks.{setting}")),
     )
     assert result.code == 0, result.err
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
 
 
-def test_custom_task_takes_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
-    (files / "my_tasks.py").write_text(OWN_TASKS)
-    own = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
-    refusal = robust201(*arguments(keys="my_tasks.py"), *own).refusal(3)
-    assert "expected Linf distances up to epsilon" in refusal
-    wrong = ["--set", "my_tasks.nrm=Linf"]
-    assert "Did you mean 'norm'?" in robust201(*arguments(keys="my_tasks.py"), *wrong).refusal(2)
+def test_custom_task_has_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
+    (files / "my_tasks.py").write_text(CUSTOM_TASKS)
+    options = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
+    error_line = robust201(*make_arguments(keys="my_tasks.py"), *options).refusal(3)
+    assert "expected Linf distances up to epsilon" in error_line
+    options_with_typo = ["--set", "my_tasks.nrm=Linf"]
+    assert "Did you mean 'norm'?" in robust201(*make_arguments(keys="my_tasks.py"), *options_with_typo).refusal(2)
     assert "is not a group of parameters" in robust201(
-        *arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
+        *make_arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
     ).refusal(2)
-    assert "No such file" in robust201(*arguments(keys="other.py")).refusal(2)
+    assert "No such file" in robust201(*make_arguments(keys="other.py")).refusal(2)
 
 
 def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
-    (files / "my_tasks.py").write_text(OWN_TASKS)
+    (files / "my_tasks.py").write_text(CUSTOM_TASKS)
     keys = {"mine": {"file": "my_tasks.py", "norm": "Linf", "strengths": [8]}, "pgd": {"epsilons_255": [8], "steps": 3}}
     with pytest.warns(RobustWarning):
         table = evaluate(TinyNetwork(seed=0), *(IMAGES.images, IMAGES.labels, keys), normalisation=NORMALISATION)
-    assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under the worst of them" in table.summary
+    assert "withstand mine, pgd at epsilon 8/255 (Linf), each image under its worst attack" in table.summary
     assert len(table.protocols["mine"]["file_sha256"]) == 64
     with pytest.raises(ConfigError, match="select images of a sweep"):
         evaluate(
@@ -196,20 +196,19 @@ def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
         )
 
 
-def test_evaluate_without_keys_takes_first_look(
+def test_evaluate_without_keys_runs_first_look(
     files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weak = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
-    monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: weak)
-    result = robust201(*arguments(keys=None, count=12))
+    quick_keys = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
+    monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: quick_keys)
+    result = robust201(*make_arguments(keys=None, count=12))
     assert result.code == 0, result.err
     assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in result.err
-    assert (
-        "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under the worst of them. AutoAttack may"
-        in " ".join(result.out.split())
+    assert "withstand fgsm, pgd at epsilon 8/255 (Linf), each image under its worst attack. AutoAttack may" in " ".join(
+        result.out.split()
     )
-    quiet = robust201(*arguments(keys=None, count=12), "--quiet")
-    assert (quiet.out, "First look" in quiet.err) == (result.out, False)
+    quiet_result = robust201(*make_arguments(keys=None, count=12), "--quiet")
+    assert (quiet_result.out, "First look" in quiet_result.err) == (result.out, False)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
@@ -229,17 +228,24 @@ def test_commands_check_keys_before_executing_files(files: Path, robust201: RunC
 
 @pytest.mark.parametrize("keys", ["autoattack", "clean,autoattack"])
 def test_evaluate_accepts_key_groups(files: Path, robust201: RunCommand, keys: str) -> None:
-    few = ("--set", "autoattack.steps=3", "--set", "autoattack.queries=5", "--set", "autoattack.epsilons=8/255")
-    result = robust201(*arguments(keys=keys, out="results.csv"), *few)
+    short_options = (
+        "--set",
+        "autoattack.steps=3",
+        "--set",
+        "autoattack.queries=5",
+        "--set",
+        "autoattack.epsilons=8/255",
+    )
+    result = robust201(*make_arguments(keys=keys, out="results.csv"), *short_options)
     assert result.code == 0, result.err
     assert pd.read_csv(files / "results.csv")["key"].tolist()[-1] == "aa_standard"
 
 
 def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand) -> None:
     options = ("--set", "autoattack.steps=2", "--set", "autoattack.passes=2", "--set", "autoattack.epsilons=8/255")
-    argv = arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
+    argv = make_arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
     assert "evaluate it with randomised=True (--randomised)" in robust201(
-        *arguments(network="my_model.py:noisy", weights=None, keys="clean")
+        *make_arguments(network="my_model.py:noisy", weights=None, keys="clean")
     ).refusal(2)
     result = robust201(*argv, *options, "--randomised")
     assert result.code == 0, result.err
@@ -250,97 +256,137 @@ def break_file(content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "my_model.py").write_text(content)
 
 
-def keep(_folder: Path) -> None:
+def change_nothing(_folder: Path) -> None:
     pass
 
 
-def empty(folder: Path) -> None:
+def write_empty_files(folder: Path) -> None:
     (folder / "empty.npz").touch()
     for name in ("ants", "bees"):
         (folder / "classes" / name).mkdir(parents=True)
         (folder / "classes" / name / "1.jpg").touch()
 
 
-WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
-    "no function named": (keep, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
-    "a missing file": (keep, {"network": "none.py:build"}, 2, "none.py: No such file or directory"),
-    "a missing function": (
-        keep,
+INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
+    "missing function name": (change_nothing, {"network": "my_model.py"}, 2, "not of the form FILE:FUNCTION"),
+    "missing file": (change_nothing, {"network": "none.py:build"}, 2, "none.py: No such file or directory"),
+    "missing function": (
+        change_nothing,
         {"network": "my_model.py:make"},
         2,
         "make in my_model.py failed: the file does not define this function",
     ),
-    "a file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
-    "not a module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
-    "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
-    "missing weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: No such file or directory"),
-    "a folder of weights": (keep, {"weights": "."}, 2, "a folder instead of a regular file"),
-    "not a safetensors file": (keep, {"weights": "my_model.py"}, 2, "expected a complete safetensors file"),
-    "an unknown dataset": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
-    "a wrong image size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
-    "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
-    "another engine's key": (keep, {"keys": "bb"}, 2, "got 'fused'. Use engine reference (--engine reference)."),
-    "an empty archive": (empty, {"data": "empty.npz"}, 2, "expected a complete .npz archive, got an empty file"),
-    "an empty image": (empty, {"data": "classes"}, 2, "expected a JPEG or PNG, got an empty file. Replace"),
-    "a mean that is not numeric": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
-    "a NaN mean": (keep, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
-    "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
-    "a mean from 0 to 255": (
-        keep,
+    "file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
+    "not a module": (change_nothing, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
+    "function with arguments": (
+        change_nothing,
+        {"network": "my_model.py:needs"},
+        2,
+        "from a call without arguments, got Type",
+    ),
+    "missing weights": (
+        change_nothing,
+        {"weights": "none.safetensors"},
+        2,
+        "none.safetensors: No such file or directory",
+    ),
+    "folder instead of weights": (change_nothing, {"weights": "."}, 2, "a folder instead of a regular file"),
+    "not a safetensors file": (change_nothing, {"weights": "my_model.py"}, 2, "expected a complete safetensors file"),
+    "unknown dataset": (change_nothing, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
+    "wrong image size": (change_nothing, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
+    "unknown key": (change_nothing, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
+    "key of the other engine": (
+        change_nothing,
+        {"keys": "bb"},
+        2,
+        "got 'fused'. Use engine reference (--engine reference).",
+    ),
+    "empty archive": (
+        write_empty_files,
+        {"data": "empty.npz"},
+        2,
+        "expected a complete .npz archive, got an empty file",
+    ),
+    "empty image file": (
+        write_empty_files,
+        {"data": "classes"},
+        2,
+        "expected a JPEG or PNG, got an empty file. Replace",
+    ),
+    "non-numeric mean": (change_nothing, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
+    "NaN mean": (change_nothing, {"mean": "nan,0,0"}, 2, "--mean: expected numbers from 0 to 1, since"),
+    "negative deviation": (change_nothing, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
+    "mean from 0 to 255": (
+        change_nothing,
         {"mean": "125,123,114"},
         2,
         "got 125, 123, 114. If they are for pixels from 0 to 255",
     ),
-    "a deviation from 0 to 255": (
-        keep,
+    "deviation from 0 to 255": (
+        change_nothing,
         {"std": "63,62,66"},
         2,
         "--std: expected numbers above 0 and up to 1, since pixels",
     ),
-    "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the path of a file, got a folder"),
-    "an unwritable folder": (keep, {"out": "/proc/t.csv"}, 2, "t.csv: no file can be created in"),
-    "a parameter of another key": (keep, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
-    "a setting without parameter": (keep, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
-    "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
-    "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
-    "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "because it is on the meta device"),
-    "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "because it belongs to a lazy layer"),
-    "parameters without keys": (keep, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
-    "an epsilon with keys": (keep, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
-    "an epsilon of 8": (keep, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
-    "a repeated key": (keep, {"keys": "clean,fgsm,clean"}, 2, "a key is listed more than once"),
-    "two custom tasks of one name": (keep, {"keys": "a.py:f,a.py:g"}, 2, "a key is listed more than once"),
-    "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
+    "folder instead of output file": (
+        change_nothing,
+        {"out": "."},
+        2,
+        "Writing failed for .: expected the path of a file, got a folder",
+    ),
+    "unwritable folder": (change_nothing, {"out": "/proc/t.csv"}, 2, "t.csv: no file can be created in"),
+    "parameter of unselected key": (change_nothing, {"set": "pgd.steps=3"}, 2, "pgd is not among --keys"),
+    "setting without parameter": (change_nothing, {"set": "fgsm=3"}, 2, "not of the form KEY.PARAMETER=VALUE"),
+    "unknown parameter": (change_nothing, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
+    "meta device": (change_nothing, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
+    "weights on the meta device": (
+        change_nothing,
+        {"network": "my_model.py:on_meta"},
+        2,
+        "because it is on the meta device",
+    ),
+    "lazy layer": (change_nothing, {"network": "my_model.py:lazy"}, 2, "because it belongs to a lazy layer"),
+    "parameters without keys": (change_nothing, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
+    "epsilon with keys": (change_nothing, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
+    "epsilon of 8": (change_nothing, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
+    "repeated key": (change_nothing, {"keys": "clean,fgsm,clean"}, 2, "a key is listed more than once"),
+    "two custom tasks with the same name": (
+        change_nothing,
+        {"keys": "a.py:f,a.py:g"},
+        2,
+        "a key is listed more than once",
+    ),
+    "too many images": (change_nothing, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_evaluate_reports_wrong_input_in_one_line(files: Path, robust201: RunCommand, case: str) -> None:
-    prepare, changes, code, message = WRONG[case]
+@pytest.mark.parametrize("case", INVALID_INPUTS)
+def test_evaluate_reports_invalid_input_in_one_line(files: Path, robust201: RunCommand, case: str) -> None:
+    prepare, changes, code, message = INVALID_INPUTS[case]
     prepare(files)
     if "network" in changes:
         changes = {"weights": None, **changes}
-    assert message in robust201(*arguments(**{"out": "results.csv"} | changes)).refusal(code)
+    assert message in robust201(*make_arguments(**{"out": "results.csv"} | changes)).refusal(code)
     assert not (files / "results.csv").exists()
 
 
 def test_evaluate_rejects_repeated_setting(files: Path, robust201: RunCommand) -> None:
     settings = ("--set", "fgsm.epsilons_255=8", "--set", "fgsm.epsilons_255=1")
-    assert "fgsm.epsilons_255 is set more than once" in robust201(*arguments(), *settings).refusal(2)
+    assert "fgsm.epsilons_255 is set more than once" in robust201(*make_arguments(), *settings).refusal(2)
 
 
 def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
-    assert "the tensors are not those of TinyNetwork" in robust201(*arguments()).refusal(2)
+    assert "the tensors are not those of TinyNetwork" in robust201(*make_arguments()).refusal(2)
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
 def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
     state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
-    expected = robust201(*arguments(out="expected.csv"))
-    result = robust201(*arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
+    expected = robust201(*make_arguments(out="expected.csv"))
+    result = robust201(*make_arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
     assert (expected.code, result.code) == (0, 0), result.err
     assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in result.err.splitlines()
     tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
@@ -349,34 +395,36 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
 
 def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand) -> None:
     torch.save(TinyNetwork(), files / "w.pth")
-    line = robust201(*arguments(weights="w.pth")).refusal(2)
+    line = robust201(*make_arguments(weights="w.pth")).refusal(2)
     assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
     assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
 def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
     argv = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
-    assert "--mean and --std: they belong together" in robust201(*argv).refusal(2)
+    assert "--mean and --std: only one of them is set" in robust201(*argv).refusal(2)
 
 
-def test_evaluate_exits_with_2_for_rejected_network(files: Path, robust201: RunCommand) -> None:
-    assert "it raised RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
+def test_evaluate_exits_with_2_if_network_fails_on_first_batch(files: Path, robust201: RunCommand) -> None:
+    assert "it raised RuntimeError: no images here" in robust201(
+        *make_arguments(network="my_model.py:AlwaysFails")
+    ).refusal(2)
 
 
-def test_evaluate_reports_late_failure_of_network_in_one_line(files: Path, robust201: RunCommand) -> None:
-    result = robust201(*arguments(network="my_model.py:Late", out="results.csv"))
-    assert "expected logits of every batch, got RuntimeError: no gradients here" in result.refusal(3)
+def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robust201: RunCommand) -> None:
+    result = robust201(*make_arguments(network="my_model.py:FailsForGradients", out="results.csv"))
+    assert "the network raised RuntimeError: no gradients here" in result.refusal(3)
     assert not (files / "results.csv").exists()
 
 
-def test_evaluate_is_correct_for_in_place_network_or_rejects_it(files: Path, robust201: RunCommand) -> None:
-    """Its input is a normalised copy, so it cannot change the images."""
-    result = robust201(*arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
+def test_evaluate_accepts_network_that_changes_its_input_in_place(files: Path, robust201: RunCommand) -> None:
+    """The network's input is a normalised copy, so the network cannot change the images."""
+    result = robust201(*make_arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
     assert result.code == 0, result.err
 
 
 def test_evaluate_prints_warnings_on_stderr(files: Path, robust201: RunCommand) -> None:
-    result = robust201(*arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
+    result = robust201(*make_arguments(keys="fgsm,pgd"), "--set", "pgd.steps=10")
     assert result.code == 0, result.err
     lines = [line for line in result.err.splitlines() if line.startswith("warning: ")]
     assert lines[0].startswith("warning: pgd.steps: steps × rel_stepsize = 10 × 0.0333 = 0.3333, so the attack does")
@@ -384,16 +432,16 @@ def test_evaluate_prints_warnings_on_stderr(files: Path, robust201: RunCommand) 
     assert "RobustWarning" not in result.err
 
 
-def test_documented_set_example_has_long_enough_steps(robust201: RunCommand) -> None:
-    shown = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
-    settings = dict(part.split("=") for part in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", shown))
+def test_set_example_in_help_has_no_cautions(robust201: RunCommand) -> None:
+    help_text = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
+    settings = dict(assignment.split("=") for assignment in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", help_text))
     assert set(settings) == {"steps", "rel_stepsize"}
     assert PgdParameters.model_validate(settings).cautions == ()
 
 
 def test_evaluate_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
     argv = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
-    result = robust201(*arguments(keys="clean,pgd", out="results.csv"), *argv)
+    result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *argv)
     assert result.code == 0, result.err
     expected = evaluate(
         TinyNetwork(seed=0),
@@ -402,5 +450,5 @@ def test_evaluate_sets_parameters_of_keys(files: Path, robust201: RunCommand) ->
         normalisation=NORMALISATION,
         progress=False,
     )
-    written = pd.read_csv(files / "results.csv")
-    pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
+    csv_table = pd.read_csv(files / "results.csv")
+    pd.testing.assert_frame_equal(csv_table.drop(columns="seconds"), expected.drop(columns="seconds"))

@@ -20,7 +20,7 @@ COMMANDS = {
     "report": ("report", "dataset"),
 }
 N_SIGNALS = 12
-# One byte signals that Python has started; earlier, Python itself prints a traceback on Ctrl-C.
+# The program writes one byte when Python has started. Before that, Python itself prints a traceback on Ctrl-C.
 PROGRAM = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -31,8 +31,8 @@ main()
 
 
 @pytest.fixture
-def origin(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """Return a folder with results and their dataset, which is copied for each trial."""
+def original_folder(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """Return a folder with results and an exported dataset; tests copy it for each trial."""
     assert robust201("run", write_sweep()).code == 0
     (tmp_path / "origin").mkdir()
     shutil.move(tmp_path / "results", tmp_path / "origin/results")
@@ -40,7 +40,7 @@ def origin(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Pa
     return tmp_path / "origin"
 
 
-def start(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[bytes]":
+def start_command(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[bytes]":
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -52,30 +52,38 @@ def start(command: tuple[str, ...], folder: Path) -> "subprocess.Popen[bytes]":
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_signals_at_random_moments_leave_results_intact(
-    robust201: RunCommand, origin: Path, tmp_path: Path, command: str
+    robust201: RunCommand, original_folder: Path, tmp_path: Path, command: str
 ) -> None:
-    begun = time.monotonic()
-    whole = tmp_path / "whole"
-    shutil.copytree(origin, whole)
-    process = start(COMMANDS[command], whole)
+    start_time = time.monotonic()
+    uninterrupted = tmp_path / "uninterrupted"
+    shutil.copytree(original_folder, uninterrupted)
+    process = start_command(COMMANDS[command], uninterrupted)
     process.communicate()
-    duration = time.monotonic() - begun
+    duration = time.monotonic() - start_time
     assert process.returncode == 0
     rng = random.Random(command)
     for trial in range(N_SIGNALS):
         folder = tmp_path / str(trial)
-        shutil.copytree(origin, folder)
-        number = rng.choice((signal.SIGINT, signal.SIGTERM))
-        process = start(COMMANDS[command], folder)
+        shutil.copytree(original_folder, folder)
+        signal_number = rng.choice((signal.SIGINT, signal.SIGTERM))
+        process = start_command(COMMANDS[command], folder)
         time.sleep(rng.uniform(0, duration))
-        process.send_signal(number)
-        err = process.communicate(timeout=60)[1].decode()
-        assert process.returncode in {0, 3, -number}, err
+        process.send_signal(signal_number)
+        stderr = process.communicate(timeout=60)[1].decode()
+        assert process.returncode in {0, 3, -signal_number}, stderr
         if process.returncode:
-            assert err == "" or (err.count("\n") == 1 and err.startswith("Interrupted.")), err
-        elif command in {"export", "report"}:  # its work was complete
-            expected = {name: content for name, content in read_tree(whole).items() if "index/" not in name}
-            assert {name: content for name, content in read_tree(folder).items() if "index/" not in name} == expected
-        assert not [name for name in read_tree(folder) if name.endswith((".tmp", ".lock"))]
+            assert stderr == "" or (stderr.count("\n") == 1 and stderr.startswith("Interrupted.")), stderr
+        elif command in {"export", "report"}:  # the command finished before the signal
+            expected = {
+                relative_path: content
+                for relative_path, content in read_tree(uninterrupted).items()
+                if "index/" not in relative_path
+            }
+            assert {
+                relative_path: content
+                for relative_path, content in read_tree(folder).items()
+                if "index/" not in relative_path
+            } == expected
+        assert not [relative_path for relative_path in read_tree(folder) if relative_path.endswith((".tmp", ".lock"))]
         assert robust201("verify", folder / "results").code == 0
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Pipes, devices and huge files among results and logs: every command ends and names the file."""
+"""Pipes, devices and huge files among results and logs: every command ends, and its error names the file."""
 
 import subprocess
 import sys
@@ -12,20 +12,22 @@ from tests.support.irregular_files import IRREGULAR, OBSTACLES, replace
 COMMANDS = ("status", "verify", "export", "compact", "merge")
 
 
-def arguments(command: str, results: Path) -> list[object]:
-    out = ["--out", results.parent / "out"] if command in {"export", "merge"} else []
-    return [command, results, *out, *(["--processes", 1] if command == "export" else [])]
+def make_arguments(command: str, results: Path) -> list[object]:
+    out_options = ["--out", results.parent / "out"] if command in {"export", "merge"} else []
+    return [command, results, *out_options, *(["--processes", 1] if command == "export" else [])]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("obstacle", IRREGULAR)
 @pytest.mark.each_value
-def test_commands_name_shard_that_is_not_a_file(finished: Path, robust201: RunCommand, kind: str, command: str) -> None:
-    path = replace(next((finished / "shards").rglob("*.parquet")), kind)
-    result = robust201(*arguments(command, finished))
+def test_commands_report_shard_that_is_not_a_regular_file(
+    finished: Path, robust201: RunCommand, obstacle: str, command: str
+) -> None:
+    path = replace(next((finished / "shards").rglob("*.parquet")), obstacle)
+    result = robust201(*make_arguments(command, finished))
     assert result.code == 4
     assert len(result.err.splitlines()) == 1
-    assert f"{path}: {kind} instead of a regular file. Move it away" in result.err
+    assert f"{path}: {obstacle} instead of a regular file. Move it away" in result.err
 
 
 def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunCommand) -> None:
@@ -38,17 +40,17 @@ def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunComma
     assert robust201("verify", finished).code == 0
 
 
-@pytest.mark.parametrize("what", OBSTACLES)
-def test_logs_names_file_that_is_not_a_log(finished: Path, robust201: RunCommand, what: str) -> None:
-    path = replace(next((finished / "logs").glob("*.jsonl")), what)
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_logs_reports_file_that_is_not_a_log(finished: Path, robust201: RunCommand, obstacle: str) -> None:
+    path = replace(next((finished / "logs").glob("*.jsonl")), obstacle)
     result = robust201("logs", "21/digits/clean", finished)
     assert result.code == 4
     assert f"Reading logs failed for {path}: expected a log file, got" in result.err
 
 
-LIMITED = """
+LIMITED_PROGRAM = """
 import resource, sys
-import robust201.cli.monitoring, robust201.monitoring.status  # imports reserve address space themselves
+import robust201.cli.monitoring, robust201.monitoring.status  # imports also reserve address space
 from pathlib import Path
 from robust201.cli.app import main
 
@@ -59,9 +61,9 @@ main()
 """
 
 
-def run_limited(mebibytes: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command that may reserve this much address space in addition to its imports."""
-    command = [sys.executable, "-c", LIMITED, str(mebibytes), *map(str, words)]
+def run_limited(mebibytes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command whose address space is limited to `mebibytes` in addition to its imports."""
+    command = [sys.executable, "-c", LIMITED_PROGRAM, str(mebibytes), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -21,12 +21,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(published_figures, "load_images", lambda _dataset: image_set(N_IMAGES))
     content = {"cifar10": {"net_state_dict": random_weights(0, "cifar10", 777, 200), "total_epoch": 200}}
     torch.save(content, tmp_path / "arch-000000-seed-0777.pth")
-    with CheckpointStore(tmp_path / "store") as opened:
-        import_weights(tmp_path, opened)
+    with CheckpointStore(tmp_path / "store") as checkpoint_store:
+        import_weights(tmp_path, checkpoint_store)
     return tmp_path / "store"
 
 
-def measured(store: Path) -> dict[str, dict[float, float]]:
+def measure_accuracies(store: Path) -> dict[str, dict[float, float]]:
     images = image_set(N_IMAGES)
     model = load_model(0, "cifar10", store)
     frame = evaluate(model, images.images, images.labels, ["clean", {"pgd": {"epsilons_255": [1, 8]}}])
@@ -34,25 +34,25 @@ def measured(store: Path) -> dict[str, dict[float, float]]:
 
 
 def test_published_figures_check_fails_only_for_differing_accuracies(store: Path) -> None:
-    accuracies = measured(store)
+    accuracies = measure_accuracies(store)
     checks = list(examine_published_figures(count=None, store=store, published=accuracies))
     assert [check.what for check in checks] == ["#0 clean", "#0 pgd at 1/255", "#0 pgd at 8/255"]
     assert all(check.ok for check in checks)
-    off = {"clean": {0.0: accuracies["clean"][0.0] + 0.011}, "pgd": accuracies["pgd"]}
-    first, *others = examine_published_figures(count=None, store=store, published=off)
-    assert not first.ok
-    assert "difference -0.0110" in first.detail
-    assert all(check.ok for check in others)
+    differing_accuracies = {"clean": {0.0: accuracies["clean"][0.0] + 0.011}, "pgd": accuracies["pgd"]}
+    clean_check, *other_checks = examine_published_figures(count=None, store=store, published=differing_accuracies)
+    assert not clean_check.ok
+    assert "difference -0.0110" in clean_check.detail
+    assert all(check.ok for check in other_checks)
 
 
 def test_published_figures_check_allows_sampling_error_of_subset(store: Path) -> None:
-    accuracies = measured(store)
-    near = {"clean": {0.0: accuracies["clean"][0.0] + 0.05}}
-    assert next(examine_published_figures(count=20, store=store, published=near)).ok
-    assert not next(examine_published_figures(count=None, store=store, published=near)).ok
+    accuracies = measure_accuracies(store)
+    nearby_accuracies = {"clean": {0.0: accuracies["clean"][0.0] + 0.05}}
+    assert next(examine_published_figures(count=20, store=store, published=nearby_accuracies)).ok
+    assert not next(examine_published_figures(count=None, store=store, published=nearby_accuracies)).ok
 
 
-def test_published_figures_check_tells_where_to_get_missing_weights(store: Path, tmp_path: Path) -> None:
+def test_published_figures_check_says_how_to_import_missing_weights(store: Path, tmp_path: Path) -> None:
     (check,) = examine_published_figures(count=20, store=tmp_path / "nothing")
     assert not check.ok
     assert "robust201 import-weights" in check.fix

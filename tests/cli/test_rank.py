@@ -14,75 +14,81 @@ FOLDER = "benchmark_data/cells-cifar10"
 SELECTION = ["--architectures", "21,13714,3456"]
 
 
-def invoke(*arguments: str) -> str:
+def run_command(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def test_rank_prints_and_writes_table(tmp_path: Path) -> None:
-    shown = invoke("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
-    assert "the most accurate network is #3456 under PGD" in shown
+    output = run_command("rank", FOLDER, *SELECTION, "--keys", "clean,pgd:1", "--out", str(tmp_path / "table.tex"))
+    assert "the most accurate network is #3456 under PGD" in output
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{lrr}")
-    rows = json.loads(invoke("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
-    written = pd.read_csv(tmp_path / "table.csv")
-    assert written["network"].tolist() == [row["network"] for row in rows]
-    assert set(written["network"]) == {21, 13714, 3456}
-    assert set(written["evaluation"]) >= {"clean", "pgd:1", "corruption"}
+    rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--out", str(tmp_path / "table.csv"), "--json"))["rows"]
+    csv_table = pd.read_csv(tmp_path / "table.csv")
+    assert csv_table["network"].tolist() == [row["network"] for row in rows]
+    assert set(csv_table["network"]) == {21, 13714, 3456}
+    assert set(csv_table["evaluation"]) >= {"clean", "pgd:1", "corruption"}
 
 
-def test_rank_of_one_network_has_no_marks() -> None:
-    shown = invoke("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
-    assert "It is the only network." in " ".join(shown.split())
-    assert "*" not in shown
+def test_rank_of_one_network_marks_no_ties() -> None:
+    output = run_command("rank", FOLDER, "--architectures", "21", "--keys", "clean,pgd:1")
+    assert "It is the only network." in " ".join(output.split())
+    assert "*" not in output
 
 
 @pytest.mark.parametrize("epsilon", ["8/255", "0.0314"])
-def test_rank_reads_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
-    rows = json.loads(invoke("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
-    shown = {row["evaluation"] for row in rows}
-    assert {"clean", "pgd:8", "fgsm:8"} <= shown
-    assert not any(name.endswith((":0.1", ":1")) for name in shown)
+def test_rank_parses_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
+    rows = json.loads(run_command("rank", FOLDER, *SELECTION, "--epsilon", epsilon, "--rows", "1", "--json"))["rows"]
+    evaluations = {row["evaluation"] for row in rows}
+    assert {"clean", "pgd:8", "fgsm:8"} <= evaluations
+    assert not any(evaluation.endswith((":0.1", ":1")) for evaluation in evaluations)
 
 
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("rank", ("--epsilon", "8"), "no attack was run near --epsilon 8. Choose one of these: .*ε = 8/255"),
-        ("report", ("--epsilon", "10"), "no attack was run near --epsilon 10"),
+        (
+            "rank",
+            ("--epsilon", "8"),
+            "no attack has a strength near --epsilon 8. Choose one of these epsilons: .*ε = 8/255",
+        ),
+        ("report", ("--epsilon", "10"), "no attack has a strength near --epsilon 10"),
         ("rank", ("--epsilon", "large"), "expected numbers or text such as 8/255, got 'large'"),
-        ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys names the strengths itself"),
+        ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys sets the strengths itself"),
     ],
 )
 def test_rank_and_report_reject_unused_epsilons(
     command: str, options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    out = tmp_path / ("page.html" if command == "report" else "table.csv")
-    failure = CliRunner().invoke(app, [command, FOLDER, *SELECTION, *options, "--out", str(out)])
-    assert failure.exit_code != 0
-    assert re.search(message, str(failure.exception))
-    assert not out.exists()
+    out_path = tmp_path / ("page.html" if command == "report" else "table.csv")
+    result = CliRunner().invoke(app, [command, FOLDER, *SELECTION, *options, "--out", str(out_path)])
+    assert result.exit_code != 0
+    assert re.search(message, str(result.exception))
+    assert not out_path.exists()
 
 
 def test_plot_and_report_show_selected_networks_and_keys(tmp_path: Path) -> None:
     keys = ["--keys", "pgd"]
-    invoke("plot", "attack-curves", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "curves.csv"))
+    run_command("plot", "attack-curves", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "curves.csv"))
     curves = pd.read_csv(tmp_path / "curves.csv")
     assert set(curves["network"]) == {"#21", "#3456", "#13714"}
     assert set(curves["key"]) == {"pgd"}
     assert (curves["low"] < curves["accuracy"]).any()
-    invoke("report", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "page.html"))
+    run_command("report", FOLDER, *SELECTION, *keys, "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert 'data-figure="attack-curves"' in page
     assert 'data-figure="corruption-curves"' not in page
     assert page.index("the most accurate network is #3456 under PGD") < page.index("Terms")
 
 
-def test_plot_tells_how_to_draw_for_other_numbers_of_networks(tmp_path: Path) -> None:
-    many = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
-    assert "of at most 11 networks" in str(many.exception)
-    assert "Choose up to 11 by --architectures" in str(many.exception)
-    few = CliRunner().invoke(app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")])
-    assert "For few networks, draw attack-curves" in str(few.exception)
-    other = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
-    assert "ends in .csv or .tex" in str(other.exception)
+def test_plot_and_rank_errors_say_what_to_do(tmp_path: Path) -> None:
+    too_many_networks = CliRunner().invoke(app, ["plot", "attack-curves", FOLDER, "--out", str(tmp_path / "a.png")])
+    assert "of at most 11 networks" in str(too_many_networks.exception)
+    assert "Select up to 11 networks with --architectures" in str(too_many_networks.exception)
+    too_few_networks = CliRunner().invoke(
+        app, ["plot", "attacks", FOLDER, *SELECTION, "--out", str(tmp_path / "a.png")]
+    )
+    assert "For few networks, draw attack-curves" in str(too_few_networks.exception)
+    wrong_suffix = CliRunner().invoke(app, ["rank", FOLDER, "--out", str(tmp_path / "a.txt")])
+    assert "must end in .csv or .tex" in str(wrong_suffix.exception)

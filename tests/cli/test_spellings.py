@@ -1,4 +1,4 @@
-"""Consistent names of options and arguments on the command line."""
+"""Consistent options and arguments of the commands."""
 
 import json
 import shutil
@@ -16,14 +16,17 @@ from tests.conftest import RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
 
 
-def commands() -> dict[str, Any]:
+def list_commands() -> dict[str, Any]:
     """Return all commands by name; subcommands are named like `submit ray`."""
     commands_by_name: dict[str, Any] = {}
     root: Any = typer.main.get_command(app)
     for name, command in root.commands.items():
-        inner = getattr(command, "commands", None)
-        subcommands = {f"{name} {word}": subcommand for word, subcommand in (inner or {}).items()}
-        commands_by_name |= subcommands or {name: command}
+        subcommands_by_name = getattr(command, "commands", None)
+        full_names = {
+            f"{name} {subcommand_name}": subcommand
+            for subcommand_name, subcommand in (subcommands_by_name or {}).items()
+        }
+        commands_by_name |= full_names or {name: command}
     return commands_by_name
 
 
@@ -32,10 +35,10 @@ def options_of(command: Any) -> set[str]:
 
 
 def test_output_and_format_options_have_consistent_names() -> None:
-    options = {name: options_of(command) for name, command in commands().items()}
+    options = {name: options_of(command) for name, command in list_commands().items()}
     assert not {"--to", "--into", "--results", "--form", "--json/--no-json"} & set().union(*options.values())
-    writing = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
-    assert {name for name in writing if "--out" not in options[name]} == set()
+    writing_commands = {"demo", "export", "merge", "fetch", "import-weights", "train", "corrupt", "meta", "run"}
+    assert {name for name in writing_commands if "--out" not in options[name]} == set()
     assert [name for name in options if "--requeue" in options[name]] == ["verify"]
     for name in ("plan", "run", "submit slurm", "submit ray"):
         assert {"--architectures", "--datasets", "--keys", "--limit"} <= options[name], name
@@ -50,9 +53,9 @@ def test_commands_accept_short_help_option(robust201: RunCommand, name: str | No
 
 def test_app_shows_shell_completion(robust201: RunCommand) -> None:
     assert "--show-completion" in robust201("--help").out
-    complete = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
+    completion_variables = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in complete.items():
+        for name, value in completion_variables.items():
             patch.setenv(name, value)
         assert robust201().out.split() == ["plan", "plot"]
 
@@ -65,8 +68,8 @@ def test_commands_accept_sweep_yaml_or_results(
         assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
         run = robust201("run", path)
         assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
-        for words in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
-            assert robust201(*words).code == 0, words
+        for arguments in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
+            assert robust201(*arguments).code == 0, arguments
         assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).refusal(2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
         assert robust201("diff", path, tmp_path / "json").code == 0
@@ -77,10 +80,10 @@ def test_commands_accept_sweep_yaml_or_results(
 def test_run_limit_selects_first_architectures(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep()
     assert json.loads(robust201("plan", "--json", sweep, "--limit", 1).out)["architectures"] == 1
-    narrowed = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)
-    assert (narrowed["architectures"], narrowed["evaluations"]) == (2, 2)
-    text = robust201("submit", "slurm", sweep, "--dry-run", "--limit", 1, "--keys", "clean,fgsm").out
-    assert " --keys clean,fgsm --limit 1 --share " in text
+    clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)
+    assert (clean_plan["architectures"], clean_plan["evaluations"]) == (2, 2)
+    batch_file = robust201("submit", "slurm", sweep, "--dry-run", "--limit", 1, "--keys", "clean,fgsm").out
+    assert " --keys clean,fgsm --limit 1 --share " in batch_file
     assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, "--keys", "clean", "--limit", 1).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
@@ -88,17 +91,17 @@ def test_run_limit_selects_first_architectures(robust201: RunCommand, write_swee
 
 
 def test_make_filters_iterates_over_architectures_once() -> None:
-    gone_through = []
+    iterations = []
 
-    class Counted(tuple[int, ...]):
+    class CountingTuple(tuple[int, ...]):
         def __iter__(self) -> Iterator[int]:
-            gone_through.append(1)
+            iterations.append(1)
             return super().__iter__()
 
     space = SimpleNamespace(select=lambda _selection: tuple(range(50, 150)))
-    config: Any = SimpleNamespace(selected_architectures=Counted(range(100)), make_space=lambda _code: space)
+    config: Any = SimpleNamespace(selected_architectures=CountingTuple(range(100)), make_space=lambda _code: space)
     assert make_filters(config, "50-149", None, None, 2).architectures == (50, 51)
-    assert len(gone_through) == 1
+    assert len(iterations) == 1
 
 
 def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
@@ -107,20 +110,20 @@ def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: Writ
 
 
 def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    piped = robust201("meta").out
+    piped_output = robust201("meta").out
     assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
-    assert (tmp_path / "meta.json").read_text() == piped
+    assert (tmp_path / "meta.json").read_text() == piped_output
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "it would print 1 MB of JSON to the terminal" in robust201("meta").refusal(2)
+    assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").refusal(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "executed"
+    marker = tmp_path / "executed"
     code = tmp_path / "attack.py"
-    code.write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
+    code.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
     received = tmp_path / "received"
     shutil.copytree(finished, received)
-    mine = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
-    edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=mine))
+    custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
+    edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=custom_task))
     assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
-    assert not mark.exists()
+    assert not marker.exists()

@@ -1,4 +1,4 @@
-"""`robust201 study`."""
+"""`robust201 study`: steps, sweeps and pages of a study, checks of published tables, and consent to run code."""
 
 import json
 
@@ -14,8 +14,8 @@ def test_study_checks_published_marks_without_data(robust201):
     assert result.code == 0
     assert "117 of 118 published decisions follow" in result.out
     assert "102 of 106 published significance marks remain" in result.out
-    value = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
-    assert (value["marks_that_follow"], value["comparisons_checked"]) == (117, 118)
+    payload = json.loads(robust201("study", "--published", "image-distribution", "--json").out)
+    assert (payload["marks_that_follow"], payload["comparisons_checked"]) == (117, 118)
 
 
 def test_study_rejects_unknown_published_study_in_one_line(robust201):
@@ -25,12 +25,12 @@ def test_study_rejects_unknown_published_study_in_one_line(robust201):
 
 
 def write_small_study(folder, *, note="Small."):
-    """Write a study of one network in two groups with two seeds: digits, and digits after digits."""
+    """Write a study of one network in one group with two seeds."""
     store, results = folder / "store", folder / "results"
     recipe = {"epochs": 1, "batch_size": 20, "learning_rate": 0.1, "weight_decay": 0, "schedule": {"cosine": {}}}
     inline = {"executor": "inline", "device": "cpu"}
-    common = {"space": "zoo", "architectures": ["fc7500-w8"], "datasets": {"digits": {}}, "execution": inline}
-    train = {
+    common_fields = {"space": "zoo", "architectures": ["fc7500-w8"], "datasets": {"digits": {}}, "execution": inline}
+    train_fields = {
         "name": "train",
         "store": str(store),
         "images": {"count": 40},
@@ -38,9 +38,9 @@ def write_small_study(folder, *, note="Small."):
         "seeds": [0, 1],
     }
     weights = {"path": str(store), "recipe": "plain", "seeds": [0, 1]}
-    sweep = {"name": "sweep", "results": str(results), "weights": weights, "images": {"count": 20}}
-    sweep |= {"keys": {"clean": {}, "fgsm": {"epsilons_255": [8, 32]}}, "measurements": ["accuracy"]}
-    study = {
+    sweep_fields = {"name": "sweep", "results": str(results), "weights": weights, "images": {"count": 20}}
+    sweep_fields |= {"keys": {"clean": {}, "fgsm": {"epsilons_255": [8, 32]}}, "measurements": ["accuracy"]}
+    study_fields = {
         "study": "image-distribution",
         "name": "tiny",
         "note": note,
@@ -49,7 +49,11 @@ def write_small_study(folder, *, note="Small."):
         "networks": {"FullyConnectedNet": {"architecture": "fc7500-w8"}},
         "groups": {"mnist": {"dataset": "digits", "recipes": ["plain"]}},
     }
-    for name, fields in (("train", common | train), ("sweep", common | sweep), ("study", study)):
+    for name, fields in (
+        ("train", common_fields | train_fields),
+        ("sweep", common_fields | sweep_fields),
+        ("study", study_fields),
+    ):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(fields))
     return folder / "study.yaml"
 
@@ -72,16 +76,16 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
 
     # Existing results are not recomputed, and the page can be written from the export.
     write_small_study(tmp_path, note="Again.")
-    again = robust201("study", study, "--out", out, "--tables-only", out / "datasets/sweep")
-    assert (again.code, "$ robust201" in again.err) == (0, False)
+    second_run = robust201("study", study, "--out", out, "--tables-only", out / "datasets/sweep")
+    assert (second_run.code, "$ robust201" in second_run.err) == (0, False)
     assert "Again." in (out / "study.md").read_text()
 
 
 def test_study_writes_page_from_exports(robust201, tmp_path):
     planted, exports = plant_mixing(tmp_path)
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted.model_dump(mode="json")))
-    words = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
-    result = robust201("study", tmp_path / "study.yaml", *words)
+    options = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
+    result = robust201("study", tmp_path / "study.yaml", *options)
     assert (result.code, result.out.strip()) == (0, str(tmp_path / "out" / "study.md"))
     assert "$ robust201" not in result.err
 
@@ -110,18 +114,18 @@ def test_study_rejects_bad_input_before_first_step(robust201, tmp_path, monkeypa
 
 
 def test_study_needs_out_unless_published(robust201, tmp_path):
-    for words in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
-        result = robust201("study", *words)
+    for arguments in ([], [tmp_path / "study.yaml"], ["--published", "image-distribution", "--out", tmp_path]):
+        result = robust201("study", *arguments)
         assert (result.code, result.out) == (2, "")
         assert "STUDY.yaml with --out FOLDER" in result.err
 
 
 def write_study_with_code(folder, code, steps):
-    """Write a study whose sweep names Python files; its steps may name more."""
+    """Write a study whose sweep executes a Python file; return the study and the file that executing it creates."""
     folder.mkdir(parents=True, exist_ok=True)
     code.parent.mkdir(parents=True, exist_ok=True)
-    mark = code.with_name("executed")
-    touch = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    marker = code.with_name("executed")
+    touch = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
     code.write_text(touch + "from torch import nn\ndef build(*given): return nn.Flatten()\n")
     study = write_small_study(folder)
     fields = yaml.safe_load(study.read_text()) | {"steps": steps}
@@ -129,28 +133,32 @@ def write_study_with_code(folder, code, steps):
     sweep = yaml.safe_load((folder / "sweep.yaml").read_text())
     sweep |= {"space": {"file": str(code)}, "architectures": ["flat"]}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    return study, mark
+    return study, marker
 
 
-@pytest.mark.parametrize("where", ["study", "sweep", "code"])
-def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, where):
-    """The study, its sweep or only the Python file is in a dataset; nothing runs."""
-    dataset, mine = tmp_path / "downloads" / "dataset", tmp_path / "mine"
-    places = {"study": (dataset / "sub", dataset), "sweep": (dataset / "sub", mine), "code": (mine, dataset)}
-    folder, code = places[where][0], places[where][1] / "code.py"
-    study, mark = write_study_with_code(folder, code, [])
+@pytest.mark.parametrize("code_source", ["study", "sweep", "code"])
+def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, code_source):
+    """The study, its sweep or only the Python file is in a dataset folder; nothing is executed."""
+    dataset, user_folder = tmp_path / "downloads" / "dataset", tmp_path / "mine"
+    folders_by_source = {
+        "study": (dataset / "sub", dataset),
+        "sweep": (dataset / "sub", user_folder),
+        "code": (user_folder, dataset),
+    }
+    folder, code = folders_by_source[code_source][0], folders_by_source[code_source][1] / "code.py"
+    study, marker = write_study_with_code(folder, code, [])
     (dataset / "SHA256SUMS").parent.mkdir(exist_ok=True)
     (dataset / "SHA256SUMS").touch()
-    if where == "sweep":
-        study = study.rename(mine / "study.yaml")
-    line = robust201("study", study, "--out", tmp_path / "out").refusal(2)
-    assert line.endswith(f"add: --allow-code {code}")
-    assert not mark.exists()
+    if code_source == "sweep":
+        study = study.rename(user_folder / "study.yaml")
+    error_line = robust201("study", study, "--out", tmp_path / "out").refusal(2)
+    assert error_line.endswith(f"add: --allow-code {code}")
+    assert not marker.exists()
     assert not (tmp_path / "out").exists()
     result = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
     assert f"$ robust201 run {folder / 'sweep.yaml'} --allow-code {code}" in result.err
     assert f"Will execute {code} (space)." in result.err
-    assert mark.exists()
+    assert marker.exists()
 
 
 @pytest.mark.parametrize("step", ["robust201 train {train} {flag}", "robust201 train {train} ${{UNSET:-{flag}}}"])
@@ -160,45 +168,45 @@ def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
     flag = flag.format(code=code)
     if "UNSET" in step and " " in flag:
         step = step.replace("{flag}", "--allow-code") + f" {code}"
-    study, mark = write_study_with_code(tmp_path, code, [step.format(train=tmp_path / "train.yaml", flag=flag)])
+    study, marker = write_study_with_code(tmp_path, code, [step.format(train=tmp_path / "train.yaml", flag=flag)])
     (tmp_path / "SHA256SUMS").touch()
-    line = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code).refusal(2)
-    assert "--allow-code is not allowed in" in line
-    assert not mark.exists()
+    error_line = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code).refusal(2)
+    assert "--allow-code is not allowed in" in error_line
+    assert not marker.exists()
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("last", ["train", "robustify"])
-def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path, last):
-    """The steps, not the sweep, name Python files in a dataset."""
-    dataset, first = tmp_path / "dataset", tmp_path / "train.yaml"
+@pytest.mark.parametrize("last_command", ["train", "robustify"])
+def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path, last_command):
+    """Python files in a dataset folder are named by the steps and not by the sweep."""
+    dataset, first_training = tmp_path / "dataset", tmp_path / "train.yaml"
     code, images = dataset / "code.py", tmp_path / "robust"
-    study, mark = write_study_with_code(tmp_path, code, [])
+    study, marker = write_study_with_code(tmp_path, code, [])
     (dataset / "SHA256SUMS").touch()
-    fields = yaml.safe_load(first.read_text())
+    fields = yaml.safe_load(first_training.read_text())
     sweep = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"space": "zoo", "architectures": ["fc7500-w8"]}))
     with_code = {"space": {"file": str(code)}, "architectures": ["flat"], "store": str(tmp_path / "second")}
     (tmp_path / "second.yaml").write_text(yaml.safe_dump(fields | with_code))
-    lines = {
+    step_by_command = {
         "train": f"robust201 train {tmp_path / 'second.yaml'}",
         "robustify": f"robust201 robustify {code}:build --dataset digits --count 20 --out {images}",
     }
-    steps = [f"robust201 train {first}", lines[last]]
+    steps = [f"robust201 train {first_training}", step_by_command[last_command]]
     study.write_text(yaml.safe_dump(yaml.safe_load(study.read_text()) | {"steps": steps}))
     result = robust201("study", study, "--out", tmp_path / "out")
     assert result.code == 2
     assert result.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
     assert "$ robust201" not in result.err
     assert not (tmp_path / "store").exists()
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 def test_study_step_with_custom_network_needs_consent(robust201, tmp_path):
-    """On the command line the user names FILE:FUNCTION; in a study the YAML does."""
+    """FILE:FUNCTION in a study comes from the YAML, unlike on the command line, where it comes from the user."""
     code = tmp_path / "dataset" / "code.py"
     step = f"robust201 robustify {code}:build --dataset digits --count 20 --steps 1 --out {tmp_path / 'robust'}"
-    study, mark = write_study_with_code(tmp_path / "dataset", code, [step])
+    study, marker = write_study_with_code(tmp_path / "dataset", code, [step])
     sweep = tmp_path / "dataset/sweep.yaml"
     sweep.write_text(
         yaml.safe_dump(yaml.safe_load(sweep.read_text()) | {"space": "zoo", "architectures": ["fc7500-w8"]})
@@ -207,7 +215,7 @@ def test_study_step_with_custom_network_needs_consent(robust201, tmp_path):
     result = robust201("study", study, "--out", tmp_path / "out")
     assert result.code == 2
     assert result.err.splitlines()[-1].endswith(f"add: --allow-code {code}")
-    assert not mark.exists()
+    assert not marker.exists()
     robust201("study", study, "--out", tmp_path / "out", "--allow-code", code)
-    assert mark.exists()
+    assert marker.exists()
     assert f"Executing {code} " in robust201(*step.split()[1:]).err

@@ -36,9 +36,9 @@ def test_array_text_writes_float32_as_doubles(numbers):
 def test_export_warns_of_processes_beyond_memory_limit(tmp_path, write_sweep, robust201, monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
-    warning = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
+    warning = "2 processes may use more than 1.5 GB of memory in total; use at most 1 to stay below it"
     assert warning in robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 2).err
-    assert "may hold" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
+    assert "may use" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
 
 
 def test_default_processes_depends_on_cpus_and_memory(monkeypatch):

@@ -230,7 +230,7 @@ def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust20
     result = robust201("verify", finished)
     assert (result.code, result.out) == (
         0,
-        "0 result files, 0 evaluations valid; no plan, so it is not known whether evaluations are missing.\n",
+        "0 result files, 0 evaluations valid; the folder has no plan, so missing evaluations cannot be detected.\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""The numbers behind the figures, checked against hand calculations."""
+"""The numbers behind the figures, checked against manual calculations."""
 
 import itertools
 from dataclasses import replace
@@ -34,10 +34,10 @@ def cell(*operations: str) -> str:
 def test_kernel_parameters_count_operations_that_reach_the_output():
     assert kernel_parameters(cell(*["nor_conv_3x3"] * 6)) == 54
     assert kernel_parameters(cell(*["none"] * 6)) == 0
-    # 0→1 is a dead end, since 1→2 and 1→3 carry no operation.
+    # 0→1 does not reach the output, because 1→2 and 1→3 have no operation.
     spec = cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
     assert kernel_parameters(spec) == 1
-    # With 1→2 and 2→3 it reaches the output.
+    # With operations on 1→2 and 2→3, it reaches the output.
     assert kernel_parameters(cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
 
 
@@ -49,15 +49,15 @@ def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
 
 def test_robustness_r_ranks_relative_to_clean_accuracy(tmp_path):
     clean = {"0": 0.9, "1": 0.6, "2": 0.3}
-    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # means fall with the clean accuracy, R rises
+    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # with falling clean accuracy, means fall and R rises
     correlations = FIGURES["rank-correlation-robustness"].compute(
         results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
     )
     tau = figure_data.correlation_view(correlations, "")
     assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
     assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
-    clean_only = results_of(write_results(tmp_path / "alone", {"clean": clean}))
-    assert FIGURES["rank-correlation-robustness"].compute(clean_only).empty
+    without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
+    assert FIGURES["rank-correlation-robustness"].compute(without_attack).empty
 
 
 @given(ARCHITECTURES)
@@ -81,7 +81,7 @@ def test_accuracy_boxes_follow_tukey(tmp_path):
     pgd = {str(index): [0.1 * index, 0.0] for index in range(5)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
     assert boxes[["key", "strength"]].to_numpy().tolist() == [["pgd", 0.0], ["pgd", 1.0], ["pgd", 8.0]]
-    # The quartiles are 0.52, 0.54 and 0.56: the whisker ends by 0.56 + 1.5 * 0.04 = 0.62, so 0.9 is an outlier.
+    # The quartiles are 0.52, 0.54 and 0.56. Whiskers reach at most 0.56 + 1.5 * 0.04 = 0.62, so 0.9 is an outlier.
     expected = {"low": 0.5, "q1": 0.52, "median": 0.54, "q3": 0.56, "high": 0.56, "n": 5}
     assert boxes.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
     assert boxes.iloc[0]["outliers"] == (0.9,)
@@ -95,26 +95,26 @@ def test_accuracy_boxes_show_the_furthest_of_many_outliers(tmp_path):
     clean |= {str(100 + index): 0.5 + (index - 20) / 100 for index in range(41)}
     boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.1, 0.0]}})))
     outliers = boxes.iloc[0]["outliers"]
-    assert len(outliers) == 2 * figure_data.SHOWN_OUTLIERS
+    assert len(outliers) == 2 * figure_data.MAX_SHOWN_OUTLIERS
     assert (outliers[0], outliers[-1]) == pytest.approx((0.3, 0.7))
-    assert outliers[figure_data.SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
+    assert outliers[figure_data.MAX_SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
 
 
-def test_accuracy_boxes_leave_out_missing_accuracies_box_by_box(tmp_path):
-    values = {"clean": {"0": 0.5, "1": 0.7}, "pgd": {"1": [0.3, None], "2": [0.1, 0.0]}}
-    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, values)))
+def test_accuracy_boxes_leave_out_missing_accuracies_of_each_box(tmp_path):
+    accuracies_by_key = {"clean": {"0": 0.5, "1": 0.7}, "pgd": {"1": [0.3, None], "2": [0.1, 0.0]}}
+    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, accuracies_by_key)))
     assert boxes["n"].tolist() == [2, 2, 1]
     assert boxes["median"].tolist() == pytest.approx([0.6, 0.2, 0.0])
 
 
 def test_key_correlations_are_kendalls_tau_b(tmp_path):
     # Five of six pairs agree: tau = (5 - 1) / 6.
-    values = {
+    accuracies_by_key = {
         "clean": {"0": 0.1, "1": 0.2, "2": 0.3, "3": 0.4},
         "pgd": {"0": [0.1, 0.5], "1": [0.3, 0.5], "2": [0.2, 0.5], "3": [0.4, 0.5]},
         "fog": {"0": [0, 0, 0.4, 0, 0], "1": [0, 0, 0.3, 0, 0], "2": [0, 0, 0.2, 0, 0], "3": [0, 0, 0.1, 0, 0]},
     }
-    results = results_of(write_results(tmp_path, values))
+    results = results_of(write_results(tmp_path, accuracies_by_key))
     tau = figure_data.correlation_view(figure_data.key_correlations(results), "")
     assert list(tau.columns) == list(tau.index) == ["Clean", "PGD, ε = 1/255", "Fog, severity 3"]
     assert tau.to_numpy() == pytest.approx(np.array([[1, 4 / 6, -1], [4 / 6, 1, -4 / 6], [-1, -4 / 6, 1]]))
@@ -131,22 +131,24 @@ def test_key_correlations_are_kendalls_tau_b(tmp_path):
 
 
 def test_key_correlations_are_empty_without_any_ranking(tmp_path):
-    values = {"clean": {"0": 0.1, "1": 0.1}, "pgd": {"0": [0.2, 0.5], "1": [0.2, 0.5]}}
-    results = results_of(write_results(tmp_path, values))
+    accuracies_by_key = {"clean": {"0": 0.1, "1": 0.1}, "pgd": {"0": [0.2, 0.5], "1": [0.2, 0.5]}}
+    results = results_of(write_results(tmp_path, accuracies_by_key))
     assert figure_data.key_correlations(results).empty
     assert figure_data.attack_correlations(results).empty
 
 
 def test_ties_lower_tau_b(tmp_path):
-    values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
-    tau = figure_data.correlation_view(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
-    # Two of three pairs agree, one is tied on one side: 2 / sqrt(2 * 3).
+    accuracies_by_key = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
+    tau = figure_data.correlation_view(
+        figure_data.key_correlations(results_of(write_results(tmp_path, accuracies_by_key))), ""
+    )
+    # Two of three pairs agree, and one is tied on one side: tau-b is 2 / sqrt(2 * 3).
     assert tau.loc["Clean", "PGD, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
 
 
 def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
-    # One attack has two epsilons, the other one.
-    values = {
+    # One attack has two epsilons, and the other attack has one.
+    accuracies_by_key = {
         "clean": {"0": 0.9, "1": 0.8},
         "fgsm": {"0": [0.6, 0.2], "1": [0.5, 0.5]},
         "pgd": {"0": [0.1], "1": [None]},
@@ -154,7 +156,7 @@ def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
     }
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
     meta = (tmp_path / "meta.json").read_text()
-    write_results(tmp_path, values)
+    write_results(tmp_path, accuracies_by_key)
     (tmp_path / "meta.json").write_text(meta)
     reader = RobustnessDataset(tmp_path)
     for mean, expected in (("over-evaluations", (0.6 + 0.2 + 0.1) / 3), ("over-keys", (0.4 + 0.1) / 2)):
@@ -171,9 +173,9 @@ def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
     # 1462 has 54 kernel parameters, and the others have 18.
     sizes = {index: kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()[:300]}
     same_size = [index for index, size in sizes.items() if size == 18][:3]
-    rows = {str(index): [0.2 + position / 10, 0.0] for position, index in enumerate(same_size)}
+    pgd_accuracies = {str(index): [0.2 + position / 10, 0.0] for position, index in enumerate(same_size)}
     boxes = FIGURES["kernel-parameters"].compute(
-        results_of(write_results(tmp_path, {"pgd": rows | {"1462": [0.8, 0.6]}}))
+        results_of(write_results(tmp_path, {"pgd": pgd_accuracies | {"1462": [0.8, 0.6]}}))
     )
     assert boxes[["kernel_parameters", "n"]].to_numpy().tolist() == [[18, 3], [54, 1]]
     assert boxes["median"].tolist() == pytest.approx([0.15, 0.7])
@@ -182,12 +184,12 @@ def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
 def test_dataset_correlations_compare_ranks_between_datasets(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.1, "1": 0.2, "2": 0.3}, "fog": {"0": [0.5] * 5}})
     assert FIGURES["rank-correlation-datasets"].compute(results_of(tmp_path)).empty
-    robust = {"0": [0.3, 0.1], "1": [0.2, 0.2], "2": [0.1, 0.3], "3": [0.9, 0.0]}
-    write_results(tmp_path, {"pgd": robust}, dataset="cifar100")
+    pgd_accuracies = {"0": [0.3, 0.1], "1": [0.2, 0.2], "2": [0.1, 0.3], "3": [0.9, 0.0]}
+    write_results(tmp_path, {"pgd": pgd_accuracies}, dataset="cifar100")
     for results in read_results(RobustnessDataset(tmp_path)):
         tau = FIGURES["rank-correlation-datasets"].compute(results)
         assert list(tau.columns) == [("cifar10", "clean", 0.0), ("cifar100", "pgd", 1.0), ("cifar100", "pgd", 8.0)]
-        # Over the three architectures that both have; within cifar100, over all four.
+        # Between datasets, tau is over the three common architectures; within cifar100, it is over all four.
         assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
 
 
@@ -210,11 +212,11 @@ def test_box_range_includes_near_outliers(tmp_path):
 def test_bulk_range_leaves_out_few_far_points():
     bulk = np.linspace(0.8, 0.9, 50)
     assert figure_data.bulk_range([*bulk, 0.1]) == (0.8, 0.9)
-    # Keep far points if there are many of them, near points, and ranges of equal points.
+    # Far points are kept if there are many of them; near points and ranges of equal points are kept.
     assert figure_data.bulk_range([*bulk, *[0.1] * 10]) == (0.1, 0.9)
     assert figure_data.bulk_range([*bulk, 0.78]) == (0.78, 0.9)
     assert figure_data.bulk_range([0.5] * 10) == (0.5, 0.5)
-    # There are few distinct numbers, as with few images.
+    # Few images give few distinct numbers.
     assert figure_data.bulk_range([*[0.97] * 8, *[0.98] * 2, *[0.99] * 2, 0.1]) == (0.97, 0.99)
     assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], logarithmic=True) == (1, 64)
 
@@ -234,8 +236,8 @@ def test_n_images_is_none_if_unknown(tmp_path):
     assert results_of(tmp_path / "sweep").n_images == N_IMAGES
     # Published results use all test images, if the accuracies are multiples of 1/10,000.
     assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
-    small = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
-    assert results_of(small).n_images is None
+    imagenet16 = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
+    assert results_of(imagenet16).n_images is None
 
 
 @pytest.mark.parametrize("key", TASKS)
@@ -252,9 +254,9 @@ def test_labels_of_custom_keys_and_datasets_are_their_names():
     assert dataset_label("birds") == "birds"
 
 
-def confidence(right, wrong, diagonal):
+def confidence(mean_if_right, mean_if_wrong, diagonal):
     label = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
-    return {"label": label, "argmax": label, "prediction": [right, wrong]}
+    return {"label": label, "argmax": label, "prediction": [mean_if_right, mean_if_wrong]}
 
 
 def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
@@ -262,15 +264,15 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
     rows = {"0": confidence(0.9, None, 0.6), "1": confidence(0.8, 0.5, 0.7), "2": confidence(0.7, 0.6, 0.8)}
     results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
     curves = figure_data.confidence_curves(results).set_index("confidence")
-    right, wrong, true = CONFIDENCES
-    assert curves.loc[right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
+    if_right, if_wrong, true_class = CONFIDENCES
+    assert curves.loc[if_right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
     # The first architecture has no wrong prediction.
-    assert curves.loc[wrong, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.525, 0.55, 0.575, 2])
-    assert curves.loc[true, "median"] == pytest.approx(0.7)
+    assert curves.loc[if_wrong, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.525, 0.55, 0.575, 2])
+    assert curves.loc[true_class, "median"] == pytest.approx(0.7)
 
 
 def class_confidence(label, argmax):
-    """Return a confidence whose matrices have the given diagonals for two classes; None stands for no image."""
+    """Return confidences for two classes whose matrices have these diagonals; None means that there is no image."""
 
     def matrix(diagonal):
         return [[None if x is None else (x, 1 - x)[row != c] for c in range(2)] for row, x in enumerate(diagonal)]
@@ -281,14 +283,14 @@ def class_confidence(label, argmax):
 def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
-    far = class_confidence([0, 0], [1, 1])
-    attacked = {key: [value, far] for key, value in clean.items()}
+    values_at_other_strength = class_confidence([0, 0], [1, 1])
+    attacked = {key: [value, values_at_other_strength] for key, value in clean.items()}
     results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked}, measure="confidence"))
     rows = figure_data.class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
-    of_class, as_class = CLASS_CONFIDENCES
-    expected = {(of_class, 0): 0.65, (of_class, 1): 0.3, (as_class, 0): 0.7, (as_class, 1): 0.9}
+    class_images, predicted_images = CLASS_CONFIDENCES
+    expected = {(class_images, 0): 0.65, (class_images, 1): 0.3, (predicted_images, 0): 0.7, (predicted_images, 1): 0.9}
     assert medians == pytest.approx(expected)
     # The first architecture predicts no image as class 1.
     assert rows["n"].tolist() == 2 * [2, 2, 2, 1]
@@ -298,28 +300,30 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
 
 def test_confidences_over_no_image_have_no_rows(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5}})
-    empty = class_confidence([None, None], [None, None]) | {"prediction": [None, None]}
-    results = results_of(write_results(tmp_path, {"clean": {"0": empty}}, measure="confidence"))
+    confidence_over_no_image = class_confidence([None, None], [None, None]) | {"prediction": [None, None]}
+    results = results_of(write_results(tmp_path, {"clean": {"0": confidence_over_no_image}}, measure="confidence"))
     assert figure_data.confidence_curves(results).empty
     assert figure_data.class_confidences(results).empty
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, number):
+@pytest.mark.parametrize("class_number", [0, 1])
+def test_one_class_confidence_has_one_class_at_all_strengths(tmp_path, class_number):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    row = [class_confidence([0.6, 0.5], [0.8, 0.7]), class_confidence([0.2, 0.1], [0.4, 0.3])]
-    results = results_of(write_results(tmp_path, {"pgd": {"0": row}}, measure="confidence"))
-    rows = figure_data.one_class_confidence(replace(results, shown_class=number))
+    confidences = [class_confidence([0.6, 0.5], [0.8, 0.7]), class_confidence([0.2, 0.1], [0.4, 0.3])]
+    results = results_of(write_results(tmp_path, {"pgd": {"0": confidences}}, measure="confidence"))
+    rows = figure_data.one_class_confidence(replace(results, shown_class=class_number))
     assert rows["strength"].tolist() == [1.0, 1.0, 8.0, 8.0]
     assert rows["confidence"].tolist() == 2 * list(CLASS_CONFIDENCES)
-    assert rows["median"].tolist() == pytest.approx([[0.6, 0.8, 0.2, 0.4], [0.5, 0.7, 0.1, 0.3]][number])
+    assert rows["median"].tolist() == pytest.approx([[0.6, 0.8, 0.2, 0.4], [0.5, 0.7, 0.1, 0.3]][class_number])
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_confidence_curves_accept_both_nestings(tmp_path, by_name):
+@pytest.mark.parametrize("is_nested_by_name", [False, True])
+def test_confidence_curves_accept_both_nestings(tmp_path, is_nested_by_name):
     write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    row = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
-    nested = {name: [value[name] for value in row] for name in row[0]} if by_name else row
+    confidences = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
+    nested = (
+        {name: [value[name] for value in confidences] for name in confidences[0]} if is_nested_by_name else confidences
+    )
     results = results_of(write_results(tmp_path, {"pgd": {"0": nested}}, measure="confidence"))
     curves = figure_data.confidence_curves(results)
     assert curves["strength"].tolist() == [1.0] * 3 + [8.0] * 3
@@ -339,13 +343,13 @@ def test_confusion_sums_add_matrices(tmp_path):
     sums = figure_data.confusion_sums(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
     assert figure_data.confusion_columns(sums) == [("pgd", 1.0), ("pgd", 8.0)]
     assert sums.to_numpy().tolist() == [[4, 4], [4, 4], [4, 4], [8, 0]]
-    assert figure_data.confusion_shares(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
+    assert figure_data.confusion_fractions(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
     assert figure_data.reference_columns([("pgd", 1.0), ("pgd", 8.0)]) == [("pgd", 1.0)]
 
 
 def test_clean_vs_robust_pairs_accuracies(tmp_path):
-    values = {"clean": {"0": 0.9, "1462": 0.8, "2": 0.7}, "pgd": {"0": [0.5, 0.1], "1462": [0.4, 0.0]}}
-    points = FIGURES["clean-vs-robust"].compute(results_of(write_results(tmp_path, values)))
+    accuracies_by_key = {"clean": {"0": 0.9, "1462": 0.8, "2": 0.7}, "pgd": {"0": [0.5, 0.1], "1462": [0.4, 0.0]}}
+    points = FIGURES["clean-vs-robust"].compute(results_of(write_results(tmp_path, accuracies_by_key)))
     size = kernel_parameters(nasbench201.specs()[0])
     assert points.to_numpy().tolist() == [
         [0, size, 0.9, "mean adversarial", 0.0, 0.3, True],
@@ -358,42 +362,42 @@ def test_clean_vs_robust_pairs_accuracies(tmp_path):
 
 
 def test_top_cells_are_the_twenty_best_in_order(tmp_path):
-    members = nasbench201.evaluated_indices()[:30]
-    clean = {str(index): 0.5 + position / 100 for position, index in enumerate(members)}
+    indices = nasbench201.evaluated_indices()[:30]
+    clean = {str(index): 0.5 + position / 100 for position, index in enumerate(indices)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
     all_cells = top[top["among"] == figure_data.ALL_CELLS]
-    assert all_cells["architecture"].drop_duplicates().tolist() == list(reversed(members))[:20]
-    best = all_cells[all_cells["rank"] == 1]
-    assert tuple(best["operation"]) == nasbench201.parse(nasbench201.specs()[members[-1]])
-    assert set(best["accuracy"]) == {clean[str(members[-1])]}
+    assert all_cells["architecture"].drop_duplicates().tolist() == list(reversed(indices))[:20]
+    best_cell_rows = all_cells[all_cells["rank"] == 1]
+    assert tuple(best_cell_rows["operation"]) == nasbench201.parse(nasbench201.specs()[indices[-1]])
+    assert set(best_cell_rows["accuracy"]) == {clean[str(indices[-1])]}
     reference_size = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
     assert {kernel_parameters(nasbench201.specs()[index]) for index in reference_size} == {18}
     codes = figure_data.operation_codes(all_cells, NasBench201())
     assert codes.shape == (6, 20)
-    assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best["operation"].iloc[0]
+    assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best_cell_rows["operation"].iloc[0]
 
 
 def test_best_cells_have_edit_distances(tmp_path):
-    values = {
+    accuracies_by_key = {
         "clean": {"0": 0.9, "1462": 0.8, "3456": 0.9},
         "pgd": {"0": [0.1, 0.1], "1462": [0.2, 0.2], "3456": [0.3, 0]},
     }
-    best = figure_data.best_cells(results_of(write_results(tmp_path, values)))
-    # 0 and 3456 are equally accurate, so the higher adversarial mean decides; by that mean, 1462 is best.
-    assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean PGD": 1462}
-    assert best["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
-    assert best["tied"].tolist() == [2, 1, 1]
+    best_cells = figure_data.best_cells(results_of(write_results(tmp_path, accuracies_by_key)))
+    # Cells 0 and 3456 are equally accurate, so the higher adversarial mean decides. By that mean, 1462 is the best.
+    assert best_cells["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean PGD": 1462}
+    assert best_cells["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
+    assert best_cells["tied"].tolist() == [2, 1, 1]
     distance = edit_distance(nasbench201.specs()[3456], nasbench201.specs()[1462])
-    assert best.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
+    assert best_cells.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
 
 
 def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
-    values = {
+    accuracies_by_key = {
         "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
         "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
         "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
     }
-    results = results_of(write_results(tmp_path, values))
+    results = results_of(write_results(tmp_path, accuracies_by_key))
     by_clean = results.ranked(results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
     assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
@@ -420,26 +424,26 @@ def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
 @settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
 def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
-    values = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
-    results = results_of(write_results(tmp_path_factory.mktemp("results"), values))
+    accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
+    results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
     assert [row.tied for row in results.ranked(results.scores["corruption"])] == [2, 2]
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 
-def test_n_unseen_ties_counts_cells_tied_with_the_last(tmp_path):
-    members = nasbench201.evaluated_indices()[:30]
-    clean = {str(index): 0.9 if place < 5 else 0.8 for place, index in enumerate(members)}
+def test_n_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
+    indices = nasbench201.evaluated_indices()[:30]
+    clean = {str(index): 0.9 if position < 5 else 0.8 for position, index in enumerate(indices)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
     all_cells = top[top["among"] == figure_data.ALL_CELLS]
     assert all_cells["architecture"].nunique() == 20
-    assert figure_data.n_unseen_ties(all_cells) == 10
-    assert figure_data.n_unseen_ties(all_cells[all_cells["rank"] == 1]) == 0
+    assert figure_data.n_omitted_ties(all_cells) == 10
+    assert figure_data.n_omitted_ties(all_cells[all_cells["rank"] == 1]) == 0
 
 
 def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
     # 3456 differs from 9930 on one edge and from 1462 on two.
-    values = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
-    changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, values)))
+    accuracies_by_key = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
+    changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, accuracies_by_key)))
     expected = [index for index in (3456, 9930) if edit_distance(*(nasbench201.specs()[i] for i in (1462, index))) == 1]
     assert set(changes["architecture"]) == {1462}
     assert sorted(set(changes["neighbour"])) == expected != []
@@ -454,14 +458,16 @@ def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(FIGURES.keys() - {"top-cells", "best-cells"}))
-def test_figures_without_enough_results_are_empty(tmp_path, name):
+def test_compute_returns_empty_frame_without_enough_results(tmp_path, name):
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.9}}))
     assert FIGURES[name].compute(results).empty
 
 
-def test_columns_follow_the_order_of_the_table(tmp_path):
-    values = dict(itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3))
-    results = results_of(write_results(tmp_path, values))
+def test_columns_are_in_the_order_of_the_task_table(tmp_path):
+    accuracies_by_key = dict(
+        itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3)
+    )
+    results = results_of(write_results(tmp_path, accuracies_by_key))
     assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]
 
 
@@ -472,18 +478,21 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     assert curves["network"].tolist() == ["#0"] * 3 + ["#2"] * 3
     assert curves["strength"].tolist() == [0.0, 1.0, 8.0] * 2
     assert curves["accuracy"].tolist() == [0.9, 0.5, 0.25, 0.8, 0.75, 0.0]
-    low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # on the whole test split
+    low, high = accuracy_intervals(curves["accuracy"].to_numpy(), 10_000)  # the complete test split
     assert curves["low"].to_numpy() == pytest.approx(low)
     assert curves["high"].to_numpy() == pytest.approx(high)
     results.__dict__["n_images"] = None  # as if the folder did not record it
     assert FIGURES["attack-curves"].numbers(results)["low"].isna().all()
 
 
-@pytest.mark.parametrize(("count", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
-def test_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, count, expected):
-    cells = nasbench201.evaluated_indices()[:count]
-    values = {str(cell): position / 20 for position, cell in enumerate(cells)}
-    write_results(tmp_path, {"clean": values, "pgd": {cell: [value / 2, value / 3] for cell, value in values.items()}})
+@pytest.mark.parametrize(("n_networks", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
+def test_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, n_networks, expected):
+    cells = nasbench201.evaluated_indices()[:n_networks]
+    clean_accuracies = {str(cell): position / 20 for position, cell in enumerate(cells)}
+    write_results(
+        tmp_path,
+        {"clean": clean_accuracies, "pgd": {cell: [value / 2, value / 3] for cell, value in clean_accuracies.items()}},
+    )
     results = results_of(tmp_path)
     figures = {"attack-curves", "attacks", "rank-correlation"}
     assert {name for name in figures if len(FIGURES[name].numbers(results))} == expected

@@ -1,4 +1,4 @@
-"""Every figure in the table, in files and on the page: correct numbers for all kinds of results, and reproducible."""
+"""Every figure in the table, in files and on the page: its numbers are correct, and its files reproducible."""
 
 import copy
 import html
@@ -27,62 +27,68 @@ from tests.support.planted import planted_accuracy
 from tests.support.small_results import results_of, write_results
 
 WIDTH = 486.0
-"""Width of a page, in points."""
+"""Width of a figure as wide as a page, in points."""
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
-def parts_of(spec) -> list[dict]:
-    """Return every object in a specification, outer ones first."""
+def find_objects(spec) -> list[dict]:
+    """Return every object in a specification, outer objects before inner ones."""
     if isinstance(spec, list):
-        return [part for child in spec for part in parts_of(child)]
-    return [spec, *(part for value in spec.values() for part in parts_of(value))] if isinstance(spec, dict) else []
+        return [spec_object for child in spec for spec_object in find_objects(child)]
+    return (
+        [spec, *(spec_object for value in spec.values() for spec_object in find_objects(value))]
+        if isinstance(spec, dict)
+        else []
+    )
 
 
-def rows_of(spec, *columns) -> list[tuple]:
-    """Return the inline rows that have all the given columns, as tuples of these."""
-    tables = [part["values"] for part in parts_of(spec) if isinstance(part.get("values"), list)]
+def find_rows(spec, *columns) -> list[tuple]:
+    """Return the inline rows that have all of these columns, as tuples of the columns' values."""
+    tables = [
+        spec_object["values"] for spec_object in find_objects(spec) if isinstance(spec_object.get("values"), list)
+    ]
     rows = [row for table in tables for row in table if isinstance(row, dict) and set(columns) <= row.keys()]
     return [tuple(row[column] for column in columns) for row in rows]
 
 
 def check_schema(spec) -> None:
-    """Validate the first panel and a row of each of its tables against Vega-Lite's schema."""
+    """Validate the first panel, with one row per table, against Vega-Lite's schema."""
     reduced = copy.deepcopy(spec)
-    # The schema lacks the layout of legends.
+    # The schema does not contain the layout of legends.
     reduced.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
-    for part in parts_of(reduced):
+    for spec_object in find_objects(reduced):
         for name in ("concat", "vconcat", "values"):
-            if isinstance(part.get(name), list):
-                part[name] = part[name][:1]
+            if isinstance(spec_object.get(name), list):
+                spec_object[name] = spec_object[name][:1]
     alt.Chart.from_dict(reduced)
 
 
-def maps_of(spec) -> list[pd.DataFrame]:
-    """Return the fields of heat maps."""
-    tables = [part["values"] for part in parts_of(spec) if isinstance(part.get("values"), str)]
+def find_heat_maps(spec) -> list[pd.DataFrame]:
+    """Return the fields of all heat maps in a specification."""
+    tables = [part["values"] for part in find_objects(spec) if isinstance(part.get("values"), str)]
     return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
 
 
-def panels_of(name, frame, results) -> dict[str, dict]:
-    """Return the panels of a file by their titles."""
+def find_panels(name, frame, results) -> dict[str, dict]:
+    """Return the panels of a figure's file by their titles."""
     spec = specify_file(FIGURES[name].specify(frame, results), WIDTH)
-    panels = [part for part in parts_of(spec) if "layer" in part and "title" in part]
+    panels = [spec_object for spec_object in find_objects(spec) if "layer" in spec_object and "title" in spec_object]
     return {"\n".join(panel["title"]["text"]): panel for panel in panels}
 
 
-def texts_of(name, frame, results) -> list[str]:
-    """Return all text in a file."""
+def drawn_texts(name, frame, results) -> list[str]:
+    """Return all texts in a figure's file."""
     svg = draw_svg(specify_file(FIGURES[name].specify(frame, results), WIDTH))
     return [html.unescape(text) for text in re.findall(r">([^<>]+)</(?:text|tspan)>", svg)]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> RobustnessDataset:
-    out = tmp_path_factory.mktemp("dataset")
+    folder = tmp_path_factory.mktemp("dataset")
     keys = [key for key in TASKS if key in (*PAPER_KEYS, "pgd_l2", "jacobian")]
-    export(out, make_plan(ARCHITECTURES, keys, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
-    return RobustnessDataset(out)
+    export(folder, make_plan(ARCHITECTURES, keys, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
+    return RobustnessDataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -97,77 +103,79 @@ def frames(results):
 
 @pytest.fixture(scope="module")
 def two_datasets(tmp_path_factory) -> RobustnessDataset:
-    out = tmp_path_factory.mktemp("several")
-    export(out, make_plan(ARCHITECTURES, ("clean", "fgsm", "pgd"), ("cifar10", "cifar100"), measurements=("accuracy",)))
-    return RobustnessDataset(out)
+    folder = tmp_path_factory.mktemp("several")
+    export(
+        folder, make_plan(ARCHITECTURES, ("clean", "fgsm", "pgd"), ("cifar10", "cifar100"), measurements=("accuracy",))
+    )
+    return RobustnessDataset(folder)
 
 
 @pytest.fixture(scope="module")
-def with_steps(tmp_path_factory) -> DatasetResults:
-    """Results of a few networks with steps by image."""
-    out = tmp_path_factory.mktemp("stepped")
+def step_results(tmp_path_factory) -> DatasetResults:
+    """Return results of a few networks with steps per image."""
+    folder = tmp_path_factory.mktemp("stepped")
     keys = ("clean", "pgd", "aa_square")
-    export(out, make_plan(ARCHITECTURES[:3], keys, measurements=("accuracy", "steps")))
-    return read_results(RobustnessDataset(out))[0]
+    export(folder, make_plan(ARCHITECTURES[:3], keys, measurements=("accuracy", "steps")))
+    return read_results(RobustnessDataset(folder))[0]
 
 
 @pytest.fixture(scope="module")
-def full_space(results) -> DatasetResults:
-    """Results with planted accuracies for all isomorphism classes."""
+def all_cells_results(results) -> DatasetResults:
+    """Return results with planted accuracies for all isomorphism classes."""
     cells = nasbench201.evaluated_indices()
     columns = {("clean", 0.0): planted_accuracy("clean", 0.0), ("pgd", 1.0): planted_accuracy("pgd", 1.0)}
-    accuracies = pd.DataFrame({column: values[list(cells)] for column, values in columns.items()}, index=cells)
+    accuracies = pd.DataFrame({column: accuracies[list(cells)] for column, accuracies in columns.items()}, index=cells)
     return DatasetResults("digits", results.reader, accuracies.rename_axis(columns=["key", "strength"]))
 
 
-def test_operation_effects_are_drawn_with_their_intervals(full_space):
-    row = FIGURES["operation-effects"]
-    frame = row.compute(full_space)
+def test_operation_effects_are_drawn_with_their_intervals(all_cells_results):
+    figure = FIGURES["operation-effects"]
+    frame = figure.compute(all_cells_results)
     assert list(frame["score"].unique()) == ["clean", "adversarial"]
     assert ((frame["low"] < frame["effect"]) & (frame["effect"] < frame["high"])).all()
-    panels = panels_of("operation-effects", frame, full_space)
+    panels = find_panels("operation-effects", frame, all_cells_results)
     assert list(panels) == ["clean accuracy", "mean adversarial accuracy"]
     for panel, (_, rows) in zip(panels.values(), frame.groupby("score", sort=False), strict=True):
-        drawn = pd.DataFrame(rows_of(panel, "edge", "operation", "effect", "low", "high")).drop_duplicates()
-        assert drawn[[0, 1]].to_numpy().tolist() == rows[["edge", "operation"]].to_numpy().tolist()
-        np.testing.assert_allclose(drawn[[2, 3, 4]], 100 * rows[["effect", "low", "high"]], atol=1e-3)
+        drawn_effects = pd.DataFrame(find_rows(panel, "edge", "operation", "effect", "low", "high")).drop_duplicates()
+        assert drawn_effects[[0, 1]].to_numpy().tolist() == rows[["edge", "operation"]].to_numpy().tolist()
+        np.testing.assert_allclose(drawn_effects[[2, 3, 4]], 100 * rows[["effect", "low", "high"]], atol=1e-3)
 
 
 def test_means_by_kernel_parameters_have_intervals(frames, results):
     frame = frames["kernel-parameters"]
     assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # a single cell has no interval
     panel = specify_file(FIGURES["kernel-parameters"].specify(frame, results), WIDTH)["vconcat"][0]["concat"][0]
-    means = {row[0]: row[1:] for row in rows_of(panel, "place", "mean", "mean_low", "mean_high")}
-    drawn = [means[str(size)] for size in frame["kernel_parameters"]]
-    assert [mean for mean, *_ in drawn] == pytest.approx(frame["mean"].tolist(), abs=1e-5)
-    assert [low is None for _, low, _ in drawn] == frame["mean_low"].isna().tolist()
+    means = {row[0]: row[1:] for row in find_rows(panel, "place", "mean", "mean_low", "mean_high")}
+    drawn_means = [means[str(size)] for size in frame["kernel_parameters"]]
+    assert [mean for mean, *_ in drawn_means] == pytest.approx(frame["mean"].tolist(), abs=1e-5)
+    assert [low is None for _, low, _ in drawn_means] == frame["mean_low"].isna().tolist()
 
 
-def test_neighbour_changes_show_their_intervals_on_the_page(tied):
-    on_cifar10 = replace(tied, name="cifar10")
+def test_neighbour_changes_show_their_intervals_on_the_page(tied_results):
+    on_cifar10 = replace(tied_results, name="cifar10")
     assert on_cifar10.n_images == 10_000
     frame = FIGURES["neighbours"].compute(on_cifar10)
     row = frame[(frame["neighbour"] == 9930) & (frame["score"] == "clean")].iloc[0]
     half_width = 1.959964 * ((0.9 * 0.1 + 0.883 * 0.117) / 10_000) ** 0.5
     assert (row["low"], row["high"]) == pytest.approx((-0.017 - half_width, -0.017 + half_width), abs=1e-6)
     figure = FIGURES["neighbours"].specify(frame, on_cifar10)
-    texts = maps_of(page_views(figure, on_cifar10)["figures"][0])[0]["hover"].tolist()
+    texts = find_heat_maps(page_views(figure, on_cifar10)["figures"][0])[0]["hover"].tolist()
     assert f"-1.70 ({100 * row['low']:+.2f} to {100 * row['high']:+.2f})" in texts
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, full_space, with_steps):
+def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cells_results, step_results):
     special_results = {
         "rank-correlation-datasets": read_results(two_datasets)[0],
-        "operation-effects": full_space,
-        "step-curves": with_steps,
+        "operation-effects": all_cells_results,
+        "step-curves": step_results,
     }
     figure_results = special_results.get(name, results)
     frame = FIGURES[name].compute(figure_results) if name in special_results else frames[name]
     figure = FIGURES[name].specify(frame, figure_results)
     labels = [panel.label for panel in figure.panels]
     assert len(set(labels)) == len(labels)
-    assert sum(panel.first for panel in figure.panels) <= 1
+    assert sum(panel.is_initial for panel in figure.panels) <= 1
     for panel in figure.panels:
         assert panel.column is None or panel.column in [*figure_results.columns, *figure_results.scores]
         assert (panel.column is None) == (panel.limits is None)
@@ -175,54 +183,58 @@ def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, full_spa
     page = page_views(figure, figure_results)
     assert [view["label"] for view in page["views"]] == (labels if figure.menu else [""])
     for spec in (file, page["figures"][0]):
-        assert not [part for part in parts_of(spec) if "url" in part]
+        assert not [spec_object for spec_object in find_objects(spec) if "url" in spec_object]
         check_schema(spec)
     assert draw_file(figure, 6.75, "svg").count(b"<svg") == 1
     assert draw_svg(page["figures"][0] | {"config": page_config()}).count("<svg") == 1
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figure_row_is_complete(name):
-    row = FIGURES[name]
-    assert row.name == name
-    assert row.title
-    assert row.needs
-    assert row.caption.endswith(".")
-    assert row.compute.__doc__
+def test_figure_in_table_is_complete(name):
+    figure = FIGURES[name]
+    assert figure.name == name
+    assert figure.title
+    assert figure.required_results
+    assert figure.caption.endswith(".")
+    assert figure.compute.__doc__
 
 
-def test_boxes_show_the_frame(frames, results):
+def test_boxes_show_the_numbers_of_the_frame(frames, results):
     frame = frames["attacks"]
-    panels = panels_of("attacks", frame, results)
+    panels = find_panels("attacks", frame, results)
     assert list(panels) == ["APGD-CE", "Square", "FGSM", "PGD", "PGD-L2"]
     for (_, boxes), panel in zip(frame.groupby("key", sort=False), panels.values(), strict=True):
-        drawn = rows_of(panel, "place", "low", "q1", "median", "q3", "high")
-        assert [row[0] for row in drawn] == panel["encoding"]["x"]["scale"]["domain"] == ["clean", "0.5", "1", "8"]
-        np.testing.assert_allclose([row[1:] for row in drawn], boxes[["low", "q1", "median", "q3", "high"]], atol=1e-5)
+        drawn_boxes = find_rows(panel, "place", "low", "q1", "median", "q3", "high")
+        assert (
+            [row[0] for row in drawn_boxes] == panel["encoding"]["x"]["scale"]["domain"] == ["clean", "0.5", "1", "8"]
+        )
+        np.testing.assert_allclose(
+            [row[1:] for row in drawn_boxes], boxes[["low", "q1", "median", "q3", "high"]], atol=1e-5
+        )
         low, high = panel["encoding"]["y"]["scale"]["domain"]
         outliers = [dot for dots in boxes["outliers"] for dot in dots if low <= dot <= high]
-        assert [dot for (dot,) in rows_of(panel, "outliers")] == pytest.approx(outliers, abs=1e-5)
-        assert {"y": {"datum": 0.1}} in parts_of(panel)  # chance among ten classes
+        assert [dot for (dot,) in find_rows(panel, "outliers")] == pytest.approx(outliers, abs=1e-5)
+        assert {"y": {"datum": 0.1}} in find_objects(panel)  # chance among ten classes
     axes = {title: panel["encoding"]["x"]["axis"]["title"] for title, panel in panels.items()}
     assert axes == {**dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"), "PGD-L2": "ε (L2)"}
 
 
-def test_step_curves_have_a_panel_per_attack_at_one_epsilon(with_steps):
-    frame = FIGURES["step-curves"].numbers(with_steps)
-    panels = panels_of("step-curves", frame, with_steps)
+def test_step_curves_have_a_panel_per_attack_at_one_epsilon(step_results):
+    frame = FIGURES["step-curves"].numbers(step_results)
+    panels = find_panels("step-curves", frame, step_results)
     assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
     axis_titles = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
     assert axis_titles == ["queries", "steps"]
     rows = frame[frame["key"] == "pgd"]
-    drawn = rows_of(panels["PGD, ε = 1/255"], "network", "step", "accuracy")
-    assert drawn == [(row.network, row.step, pytest.approx(row.accuracy, abs=1e-5)) for row in rows.itertuples()]
+    drawn_points = find_rows(panels["PGD, ε = 1/255"], "network", "step", "accuracy")
+    assert drawn_points == [(row.network, row.step, pytest.approx(row.accuracy, abs=1e-5)) for row in rows.itertuples()]
 
 
-def test_corruption_boxes_have_their_groups_colour(frames, results):
-    panels = panels_of("corruptions", frames["corruptions"], results)
+def test_corruption_boxes_have_the_colour_of_their_group(frames, results):
+    panels = find_panels("corruptions", frames["corruptions"], results)
     panels = {title.lower().replace(" ", "_"): panel for title, panel in panels.items()}
     assert sorted(panels) == sorted(CORRUPTIONS)
-    groups = {key: dict(rows_of(panel, "place", "group")) for key, panel in panels.items()}
+    groups = {key: dict(find_rows(panel, "place", "group")) for key, panel in panels.items()}
     assert groups["fog"] == {"clean": "clean", **dict.fromkeys(["1", "3", "5"], "weather")}
     assert groups["snow"] == groups["fog"] != groups["glass_blur"]
     colour = panels["fog"]["encoding"]["color"]
@@ -236,62 +248,68 @@ def test_corruption_boxes_have_their_groups_colour(frames, results):
 
 def test_points_in_files_match_the_frame(frames, results):
     frame = frames["clean-vs-robust"]
-    panel = panels_of("clean-vs-robust", frame, results)["PGD, ε = 1/255"]
+    panel = find_panels("clean-vs-robust", frame, results)["PGD, ε = 1/255"]
     rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
     columns = ["architecture", "clean", "accuracy", "kernel_parameters"]
-    np.testing.assert_allclose(rows_of(panel, *columns), rows[columns], atol=1e-5)
+    np.testing.assert_allclose(find_rows(panel, *columns), rows[columns], atol=1e-5)
 
 
-def test_heat_maps_show_the_frame_and_leave_missing_fields_empty(frames, results):
+def test_heat_maps_show_the_frame_with_missing_values_as_dashes(frames, results):
     frame = frames["rank-correlation"].copy()
     frame.iloc[0, 1] = frame.iloc[1, 0] = np.nan
-    (fields,) = maps_of(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
+    (fields,) = find_heat_maps(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
     assert fields["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
     assert fields["text"][1] == "–"
-    texts = texts_of("rank-correlation", frame, results)
+    texts = drawn_texts("rank-correlation", frame, results)
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
 
 
 @pytest.fixture(scope="module")
-def tied(tmp_path_factory) -> DatasetResults:
-    """Results in which 1462 and 3456 share the best clean accuracy, and 9930 is a neighbour of 3456."""
-    values = {
+def tied_results(tmp_path_factory) -> DatasetResults:
+    """Return results in which 1462 and 3456 share the best clean accuracy, and 9930 is a neighbour of 3456."""
+    accuracies_by_key = {
         "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.883, "0": 0.5},
         "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.4, 0.1], "0": [0.1, 0.1]},
     }
-    return results_of(write_results(tmp_path_factory.mktemp("tied"), values))
+    return results_of(write_results(tmp_path_factory.mktemp("tied"), accuracies_by_key))
 
 
-def test_figures_state_the_number_of_tied_cells(tied):
-    frame = FIGURES["best-cells"].compute(tied)
-    titles = list(panels_of("best-cells", frame, tied))
+def test_figures_state_the_number_of_tied_cells(tied_results):
+    frame = FIGURES["best-cells"].compute(tied_results)
+    titles = list(find_panels("best-cells", frame, tied_results))
     assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
-    frame = FIGURES["neighbours"].compute(tied)
-    assert next(iter(panels_of("neighbours", frame, tied))) == "#3456, best by clean, one of 2:\nchange of clean"
-    labels = [panel.label for panel in FIGURES["neighbours"].specify(frame, tied).panels]
+    frame = FIGURES["neighbours"].compute(tied_results)
+    assert (
+        next(iter(find_panels("neighbours", frame, tied_results))) == "#3456, best by clean, one of 2:\nchange of clean"
+    )
+    labels = [panel.label for panel in FIGURES["neighbours"].specify(frame, tied_results).panels]
     assert labels[0] == "best by clean (#3456, one of 2): change of clean"
-    frame = FIGURES["top-cells"].compute(tied)
-    first = next(iter(panels_of("top-cells", frame, tied).values()))
-    assert [text for (text,) in rows_of(first, "text")] == ["=1", "=1", "3", "4", "rank"]
-    assert rows_of(first, "column", "accuracy", "rank")[0] == ("#3456", "90.00%", "=1")
+    frame = FIGURES["top-cells"].compute(tied_results)
+    first_panel = next(iter(find_panels("top-cells", frame, tied_results).values()))
+    assert [text for (text,) in find_rows(first_panel, "text")] == ["=1", "=1", "3", "4", "rank"]
+    assert find_rows(first_panel, "column", "accuracy", "rank")[0] == ("#3456", "90.00%", "=1")
 
 
 def test_top_cells_state_the_number_of_omitted_ties(tmp_path):
-    members = nasbench201.evaluated_indices()[:25]
-    results = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
+    indices = nasbench201.evaluated_indices()[:25]
+    results = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in indices}}))
     frame = FIGURES["top-cells"].compute(results)
-    title = next(iter(panels_of("top-cells", frame, results))).strip()
+    title = next(iter(find_panels("top-cells", frame, results))).strip()
     assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
     page = page_views(FIGURES["top-cells"].specify(frame, results), results)["figures"][0]
     assert page["encoding"]["x"]["axis"]["title"] == "5 more are as accurate as the last"
 
 
-def test_panels_of_changes_share_one_colour_scale(tied):
-    frame = FIGURES["neighbours"].compute(tied)
-    colours = [part for part in parts_of(list(panels_of("neighbours", frame, tied).values())) if "legend" in part]
-    furthest = 100 * frame["change"].abs().max()
-    assert [colour["scale"]["domain"] for colour in colours] == [pytest.approx([-furthest, furthest])] * 4
+def test_panels_of_changes_share_one_colour_scale(tied_results):
+    frame = FIGURES["neighbours"].compute(tied_results)
+    colours = [
+        spec_object
+        for spec_object in find_objects(list(find_panels("neighbours", frame, tied_results).values()))
+        if "legend" in spec_object
+    ]
+    largest_change = 100 * frame["change"].abs().max()
+    assert [colour["scale"]["domain"] for colour in colours] == [pytest.approx([-largest_change, largest_change])] * 4
     assert colours[0]["legend"]["title"] == "change of accuracy in percentage points"
 
 
@@ -300,12 +318,12 @@ def test_change_texts_of_zero_have_no_sign():
     assert change_texts(changes, [6], 2) == [["0.00", "0.00", "0.00", "+1.50", "-1.50", "", "•"]]
 
 
-@pytest.mark.parametrize(("keys", "noted"), [(("clean", "pgd"), False), (("clean", "pgd", "aa_apgd-ce"), True)])
-def test_confidence_notes_explain_autoattacks_images(tmp_path, keys, noted):
+@pytest.mark.parametrize(("keys", "has_note"), [(("clean", "pgd"), False), (("clean", "pgd", "aa_apgd-ce"), True)])
+def test_confidence_note_explains_images_of_autoattack(tmp_path, keys, has_note):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    texts = texts_of("confidence", FIGURES["confidence"].compute(results), results)
-    assert ("APGD-CE, Square: where right, these are the clean images that resist" in texts) == noted
+    texts = drawn_texts("confidence", FIGURES["confidence"].compute(results), results)
+    assert ("APGD-CE, Square: where right, these are the clean images that resist" in texts) == has_note
     assert "where wrong, an architecture may have but a few images" in texts
 
 
@@ -313,25 +331,25 @@ def test_one_class_confidence_names_the_selected_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
     results = replace(results, shown_class=3)
-    texts = texts_of("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
+    texts = drawn_texts("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
     assert "confidence in class 3 (cat), over the" in texts
-    numbers = {
-        number: save_plot(
-            results.reader, "one-class-confidence", tmp_path / f"{number}.csv", shown_class=number
+    csv_by_class = {
+        class_number: save_plot(
+            results.reader, "one-class-confidence", tmp_path / f"{class_number}.csv", shown_class=class_number
         ).read_text()
-        for number in (3, 4)
+        for class_number in (3, 4)
     }
-    assert numbers[3] != numbers[4]
+    assert csv_by_class[3] != csv_by_class[4]
 
 
 def test_class_confidences_have_a_field_per_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    panels = panels_of("class-confidence", FIGURES["class-confidence"].compute(results), results)
+    panels = find_panels("class-confidence", FIGURES["class-confidence"].compute(results), results)
     assert list(panels) == ["Clean", "PGD, ε = 1/255"]
     for panel in panels.values():
         assert panel["encoding"]["x"]["scale"]["domain"] == [str(number) for number in range(10)]
-        assert {position for (position,) in rows_of(panel, "place")} == {str(number) for number in range(10)}
+        assert {position for (position,) in find_rows(panel, "place")} == {str(number) for number in range(10)}
 
 
 @pytest.mark.parametrize(
@@ -361,39 +379,39 @@ def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="two keys, of 12 networks or more, and the results are of 1 architecture under clean, pgd"
+        ResultsError, match="of 12 networks or more, and the dataset has results of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
-# Figures in which generated ids, dates and bitmaps occur.
+# These figures contain generated ids, dates and bitmaps.
 @pytest.mark.parametrize(
-    "chosen", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
+    "figure_names", [("clean-vs-robust",), pytest.param(("best-cells", "top-cells"), marks=pytest.mark.slow)]
 )
-def test_save_plots_writes_equal_files_for_equal_results(tied, tmp_path, chosen):
+def test_save_plots_writes_equal_files_for_equal_results(tied_results, tmp_path, figure_names):
 
-    def save(name):
+    def save_and_read(name):
         return {
             path.name: path.read_bytes()
             for file_format in FIGURE_FORMATS
-            for path in save_plots(tied.reader, tmp_path / name, figures=chosen, file_format=file_format)
+            for path in save_plots(tied_results.reader, tmp_path / name, figures=figure_names, file_format=file_format)
         }
 
-    first = save("one")
-    # Wait until dates in fonts and PDF files would differ.
+    first_files = save_and_read("one")
+    # Dates in fonts and PDF files have a resolution of one second.
     time.sleep(1.1)
-    assert save("two") == first
-    assert len(first) == len(chosen) * len(FIGURE_FORMATS)
+    assert save_and_read("two") == first_files
+    assert len(first_files) == len(figure_names) * len(FIGURE_FORMATS)
 
 
-def test_many_points_become_one_bitmap_in_an_svg(tmp_path):
+def test_svg_has_one_bitmap_instead_of_many_points(tmp_path):
     export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
     reader = RobustnessDataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
-    text = path.read_text()
+    svg = path.read_text()
     # There is one bitmap of points per panel.
-    assert text.count("data:image/png;base64") == 2
-    assert text.count("<path") < 500
+    assert svg.count("data:image/png;base64") == 2
+    assert svg.count("<path") < 500
 
 
 @pytest.mark.parametrize(
@@ -415,26 +433,32 @@ def test_many_points_become_one_bitmap_in_an_svg(tmp_path):
 )
 def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
     monkeypatch.chdir(tmp_path)
-    error = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
+    error = robust201(*(argument.format(data=dataset.path) for argument in arguments)).refusal(2)
     assert hint in error
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("width", "inches"),
-    [("column", 3.25), *(pytest.param(*wide, marks=pytest.mark.slow) for wide in (("page", 6.75), ("5.5", 5.5)))],
+    [
+        ("column", 3.25),
+        *(
+            pytest.param(*width_and_inches, marks=pytest.mark.slow)
+            for width_and_inches in (("page", 6.75), ("5.5", 5.5))
+        ),
+    ],
 )
-def test_figure_has_its_width_and_text_sizes_do_not_depend_on_it(dataset, tmp_path, width, inches):
+def test_figure_has_requested_width_and_fixed_text_sizes(dataset, tmp_path, width, inches):
     for name in ("attacks", "clean-vs-robust", "rank-correlation-attacks"):
         path = save_plot(dataset, name, tmp_path / f"{name}.svg", width=width)
-        text = path.read_text()
-        points = float(re.search(r'width="([\d.]+)pt"', text)[1])
+        svg = path.read_text()
+        points = float(re.search(r'width="([\d.]+)pt"', svg)[1])
         assert points == pytest.approx(72 * inches, abs=0.1)
-        # Text is editable, in the sizes of a template.
-        sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px', text)}
+        # Texts are text elements in the sizes of conference templates.
+        sizes = {float(size) for size in re.findall(r'font-size="([\d.]+)px', svg)}
         assert sizes
         assert 5 <= min(sizes) <= max(sizes) <= 8
-        assert re.search(r">[^<]*[Cc]lean", text)
+        assert re.search(r">[^<]*[Cc]lean", svg)
     pixels = save_plot(dataset, "attacks", tmp_path / "attacks.png", width=width).read_bytes()
     assert int.from_bytes(pixels[16:20], "big") == int(300 * inches)
 
@@ -449,43 +473,43 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
 @pytest.mark.parametrize(
     "name", ["clean-vs-robust", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attacks", "confidence"))]
 )
-def test_title_is_drawn_on_request(dataset, tmp_path, name):
+def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
     title = FIGURES[name].title
-    plain, titled = (
+    without_title, with_title_text = (
         save_plot(dataset, name, tmp_path / f"{with_title}.svg", title=with_title).read_text()
         for with_title in (False, True)
     )
-    assert title not in plain
-    assert title in titled
+    assert title not in without_title
+    assert title in with_title_text
 
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
 @pytest.mark.each_value
-def test_figures_of_means_state_their_weighting(tied, full_space, name, mean):
-    results = replace(full_space if name == "operation-effects" else tied, mean=mean)
+def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
+    results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
     frame = FIGURES[name].compute(results)
     if name == "clean-vs-corrupted":
         assert frame.empty
         return
     notes = (MEANS[mean],)
     spec = specify_file(FIGURES[name].specify(frame, results), WIDTH, notes=notes)
-    words = spec["title"].get("subtitle") or spec["title"]["text"]
-    assert " ".join(words).endswith(MEANS[mean])
+    title_lines = spec["title"].get("subtitle") or spec["title"]["text"]
+    assert " ".join(title_lines).endswith(MEANS[mean])
     assert MEANS[mean] in FIGURES[name].describe(results)
 
 
-def test_points_beyond_the_axes_are_arrows_with_their_count(tmp_path):
+def test_points_beyond_the_axes_become_arrows_with_their_number(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
-    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
+    pgd = {name: [accuracy - 0.05, accuracy - 0.1] for name, accuracy in clean.items()}
     results = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
     frame = FIGURES["clean-vs-robust"].compute(results)
-    panels = panels_of("clean-vs-robust", frame, results)
+    panels = find_panels("clean-vs-robust", frame, results)
     assert panels["PGD, ε = 1/255"]["encoding"]["x"]["scale"]["domain"][0] > 0.85
-    assert texts_of("clean-vs-robust", frame, results).count("◀ 1") == 2
+    assert drawn_texts("clean-vs-robust", frame, results).count("◀ 1") == 2
     frame = FIGURES["attacks"].compute(results)
-    assert panels_of("attacks", frame, results)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
-    assert texts_of("attacks", frame, results).count("▼1") == 3
+    assert find_panels("attacks", frame, results)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
+    assert drawn_texts("attacks", frame, results).count("▼1") == 3
 
 
 def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path):
@@ -494,19 +518,19 @@ def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path)
     )
     names = ["cifar10-attacks.svg", "cifar100-attacks.svg", "rank-correlation-datasets.svg"]
     assert [path.name for path in paths] == names
-    text = paths[-1].read_text()
-    assert ">CIFAR-10: Clean<" in text
-    assert ">CIFAR-100: PGD, ε = 8/255<" in text
+    svg = paths[-1].read_text()
+    assert ">CIFAR-10: Clean<" in svg
+    assert ">CIFAR-100: PGD, ε = 8/255<" in svg
     command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
-    assert (tmp_path / "one.svg").read_text() == text
-    assert "Leave out --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
+    assert (tmp_path / "one.svg").read_text() == svg
+    assert "Remove --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
 
 
 def test_plot_rejects_figure_that_needs_more_results(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits"]))
     error = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
-    assert "it needs an attack" in error
+    assert "the figure needs an attack" in error
 
 
 def test_save_plots_rejects_results_without_any_figure(tmp_path):
@@ -516,7 +540,7 @@ def test_save_plots_rejects_results_without_any_figure(tmp_path):
     assert not (tmp_path / "plots").exists()
 
 
-def test_plot_requires_the_name_of_one_of_several_datasets(robust201, tmp_path):
+def test_plot_requires_dataset_option_for_several_datasets(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
     command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")
     assert "--dataset" in robust201(*command).refusal(2)

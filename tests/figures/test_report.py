@@ -1,4 +1,4 @@
-"""The report page: correct numbers, self-contained, escaped, and reproducible."""
+"""The report page: its numbers are correct, and it is self-contained, escaped and reproducible."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ResultsError
 from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
-from robust201.figures.report import PAGE_NEEDS, summary_table, write_report
+from robust201.figures.report import VEGA_SCRIPT, summary_table, write_report
 from robust201.figures.table import FIGURES
 from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
@@ -35,10 +35,10 @@ SHOWN_KEYS = [key for key in KEYS if TASKS[key].kind != "measure"]
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> RobustnessDataset:
-    out = tmp_path_factory.mktemp("dataset")
+    folder = tmp_path_factory.mktemp("dataset")
     plan = make_plan(ARCHITECTURES, KEYS, ("cifar10", "digits"), severities=(1, 3, 5), measurements=("accuracy",))
-    export(out, plan)
-    return RobustnessDataset(out)
+    export(folder, plan)
+    return RobustnessDataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,14 @@ def page(dataset, tmp_path_factory) -> str:
     return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html").read_text()
 
 
-def accuracies(dataset, key, strength=None, data="cifar10") -> list[float]:
-    return [dataset.accuracy(index, data, key, strength) for index in ARCHITECTURES]
+def read_accuracies(dataset, key, strength=None, dataset_name="cifar10") -> list[float]:
+    return [dataset.accuracy(index, dataset_name, key, strength) for index in ARCHITECTURES]
 
 
-def embedded(page: str) -> list:
-    """Return the values of the page's JSON elements."""
-    texts = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
-    return [json.loads(text) for text in texts]
+def find_embedded_json(page: str) -> list:
+    """Return the values of all JSON elements in the page."""
+    json_texts = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
+    return [json.loads(text) for text in json_texts]
 
 
 def test_summary_table_has_every_evaluation_once(dataset):
@@ -62,8 +62,12 @@ def test_summary_table_has_every_evaluation_once(dataset):
     assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
     assert [row.key for row in rows if row.dataset == "digits" and row.strength in (0, 1)] == SHOWN_KEYS
     for row in rows:
-        values = accuracies(dataset, row.key, row.strength, row.dataset)
-        assert (row.minimum, row.median, row.maximum) == (min(values), np.median(values), max(values))
+        row_accuracies = read_accuracies(dataset, row.key, row.strength, row.dataset)
+        assert (row.minimum, row.median, row.maximum) == (
+            min(row_accuracies),
+            np.median(row_accuracies),
+            max(row_accuracies),
+        )
     assert {row.key: row.strength_label for row in rows if row.strength in (0, 0.5, 5)} == {
         "clean": "",
         **dict.fromkeys(("aa_apgd-ce", "aa_square", "fgsm", "pgd"), "ε = 0.5/255"),
@@ -84,44 +88,49 @@ def test_pack_space_indexes_cells_by_their_operations():
 
 
 @given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
-def test_packed_accuracies_are_exact_for_ten_thousand_images(counts):
+def test_packed_accuracies_are_exact_for_ten_thousand_images(n_correct):
     import pandas as pd
 
-    packed = pack_accuracies(pd.DataFrame(counts / 10_000))
+    packed = pack_accuracies(pd.DataFrame(n_correct / 10_000))
     assert packed.dtype == np.dtype("<u2")
-    np.testing.assert_array_equal(packed.T, counts)
+    np.testing.assert_array_equal(packed.T, n_correct)
 
 
 @given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
-def test_packed_accuracies_keep_different_counts_apart_and_in_order(numbers):
+def test_packed_accuracies_are_in_the_order_of_counts(counts):
     import pandas as pd
 
-    n, first, second = numbers
-    a, b = pack_accuracies(pd.DataFrame([[first / n, second / n]]))[:, 0].astype(int)
-    assert (a < b) == (first < second)
+    n, first_count, second_count = counts
+    first_code, second_code = pack_accuracies(pd.DataFrame([[first_count / n, second_count / n]]))[:, 0].astype(int)
+    assert (first_code < second_code) == (first_count < second_count)
 
 
 def test_pack_results_match_the_dataset(dataset):
     packed = pack_results(read_results(dataset)[0])
     assert packed["name"] == "cifar10"
-    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
-    assert len(packed["columns"]) == len(values)
-    for column, row in zip(packed["columns"], values, strict=True):
-        assert row / RESOLUTION == pytest.approx(accuracies(dataset, column["key"], column["strength"]), abs=5e-5)
+    packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
+    assert len(packed["columns"]) == len(packed_accuracies)
+    for column, packed_row in zip(packed["columns"], packed_accuracies, strict=True):
+        assert packed_row / RESOLUTION == pytest.approx(
+            read_accuracies(dataset, column["key"], column["strength"]), abs=5e-5
+        )
     assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
 
 
-def test_explorer_opens_at_the_best_mean_adversarial_accuracy(tmp_path):
-    values = {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]}}
+def test_explorer_first_shows_the_best_mean_adversarial_accuracy(tmp_path):
+    accuracies_by_key = {
+        "clean": {"0": 0.9, "2": 0.9, "4": 0.95},
+        "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]},
+    }
     # Cells 2 and 4 have the same mean, and 4 is better on clean images.
-    assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, values)))[0])["best"] == 4
+    assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, accuracies_by_key)))[0])["best"] == 4
 
 
 def test_missing_accuracies_are_packed_as_missing(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5}, "pgd": {"0": [1.0, None], "2": [0.25, 0.0]}})
     packed = pack_results(read_results(RobustnessDataset(tmp_path))[0])
-    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(3, 2)
-    assert values.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
+    packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(3, 2)
+    assert packed_accuracies.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
 
 
 def test_report_shows_partial_results(tmp_path):
@@ -130,7 +139,10 @@ def test_report_shows_partial_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
     dataset = RobustnessDataset(tmp_path / "dataset")
     assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
-    assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
+    assert (
+        "This export is incomplete: 2 evaluations are missing"
+        in write_report(dataset, tmp_path / "report.html").read_text()
+    )
 
 
 def test_report_rejects_folder_without_accuracies(tmp_path):
@@ -140,25 +152,25 @@ def test_report_rejects_folder_without_accuracies(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "form", [*(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "gz")), "zst", "parquet"]
+    "file_format", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("json", "gz")), "zst", "parquet"]
 )
-def test_report_reads_nested_measurements_one_row_at_a_time(tmp_path, monkeypatch, form):
+def test_report_reads_nested_measurements_row_by_row(tmp_path, monkeypatch, file_format):
     plan = make_plan(ARCHITECTURES, ["clean", "pgd", "fog"])
     export(tmp_path / "json", plan)
     expected = write_report(RobustnessDataset(tmp_path / "json"), tmp_path / "json.html").read_text()
     assert expected.count('<figure id="cifar10-conf') == 2
-    if form == "parquet":
+    if file_format == "parquet":
         export(tmp_path / "other", plan, formats=("parquet",))
     else:
-        export(tmp_path / "other", plan, compression=None if form == "json" else form)
-    # Files are read in tiny pieces, and only accuracies may be read as a whole.
+        export(tmp_path / "other", plan, compression=None if file_format == "json" else file_format)
+    # Files are read in tiny chunks, and only accuracies may be read completely.
     monkeypatch.setattr(json_files, "HEAD_BYTES", 60)
     monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
-    read = ResultFiles.read
+    original_read = ResultFiles.read
 
     def read_accuracy(files, dataset, key, measure):
         assert measure == "accuracy"
-        return read(files, dataset, key, measure)
+        return original_read(files, dataset, key, measure)
 
     monkeypatch.setattr(ResultFiles, "read", read_accuracy)
     page = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
@@ -166,15 +178,14 @@ def test_report_reads_nested_measurements_one_row_at_a_time(tmp_path, monkeypatc
     assert confidence_figures.findall(page) == confidence_figures.findall(expected)
 
 
-class Links(HTMLParser):
-    """Collector of a page's tags, ids and addresses."""
+class PageParser(HTMLParser):
+    """Parser that collects a page's tags, ids and addresses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.ids: list[str] = []
         self.addresses: list[str] = []
-        self.unnamed: list[str] = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -186,18 +197,18 @@ class Links(HTMLParser):
 
 
 def test_page_is_self_contained(page):
-    links = Links()
-    links.feed(page)
-    assert not {"link", "iframe", "img", "base"} & set(links.tags)
+    parser = PageParser()
+    parser.feed(page)
+    assert not {"link", "iframe", "img", "base"} & set(parser.tags)
     assert "default-src 'none'" in page
-    assert all(address.startswith("#") for address in links.addresses)
-    # Ids are unique and every address points to one; the page's script handles #cell=….
-    assert len(set(links.ids)) == len(links.ids)
-    assert {address[1:] for address in links.addresses if not address.startswith("#cell=")} <= set(links.ids)
+    assert all(address.startswith("#") for address in parser.addresses)
+    # Ids are unique, and every address points to an id, except #cell=…, which the page's script handles.
+    assert len(set(parser.ids)) == len(parser.ids)
+    assert {address[1:] for address in parser.addresses if not address.startswith("#cell=")} <= set(parser.ids)
 
 
 def test_page_contains_vega_once(page):
-    assert page.count(vl_convert.javascript_bundle(PAGE_NEEDS)) == 1
+    assert page.count(vl_convert.javascript_bundle(VEGA_SCRIPT)) == 1
 
 
 def test_page_shows_every_row_and_figure(dataset, page):
@@ -215,16 +226,16 @@ def test_page_shows_every_row_and_figure(dataset, page):
 
 def test_leaderboard_has_intervals_and_marks_ties(dataset, page):
     table = page[page.index('<table class="leaderboard">') :].partition("<tbody>")[2].partition("</table>")[0]
-    lines = re.findall(r'<tr><th><a href="#cell=\d+" data-cell="(\d+)">#\d+</a></th><td>(.*?)</td>', table)
-    assert sorted(int(network) for network, _ in lines) == list(ARCHITECTURES)
+    table_rows = re.findall(r'<tr><th><a href="#cell=\d+" data-cell="(\d+)">#\d+</a></th><td>(.*?)</td>', table)
+    assert sorted(int(network) for network, _ in table_rows) == list(ARCHITECTURES)
     with pytest.warns(UnpairedTestWarning):
         ranked = dataset.rank("cifar10", "clean", ties=0.05)
-    for network, cell in lines:
+    for network, cell in table_rows:
         row = ranked.loc[int(network)]
         low, high = accuracy_intervals(row["value"], N_IMAGES)
-        number = f"{100 * row['value']:.1f}"
-        number = f"<strong>{number}</strong>" if row["tied"] else number
-        assert cell == f"{number} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
+        percentage = f"{100 * row['value']:.1f}"
+        percentage = f"<strong>{percentage}</strong>" if row["tied"] else percentage
+        assert cell == f"{percentage} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
     assert 1 <= ranked["tied"].sum() < len(ARCHITECTURES)
 
 
@@ -232,31 +243,31 @@ def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.98, "2": 0.5}})
     sweep = {"format": 1, "sweep": {"images": {"count": 100}}, "measurements": ["accuracy"]}
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0]}}}))
-    data = RobustnessDataset(tmp_path)
-    text = write_report(data, tmp_path / "page.html").read_text()
+    dataset = RobustnessDataset(tmp_path)
+    page = write_report(dataset, tmp_path / "page.html").read_text()
     ends = clopper_pearson_intervals(98, 100)
     interval = f"[{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"
-    assert f"98.0</strong> <small>{interval}</small>" in text
-    assert f"98.00% {interval}<br>" in text
-    (results,) = read_results(data)
-    few = pack_results(results)["fewCorrect"]
-    assert few == np.column_stack(clopper_pearson_intervals(np.arange(5), 100)).tolist()
+    assert f"98.0</strong> <small>{interval}</small>" in page
+    assert f"98.00% {interval}<br>" in page
+    (results,) = read_results(dataset)
+    few_correct_intervals = pack_results(results)["fewCorrect"]
+    assert few_correct_intervals == np.column_stack(clopper_pearson_intervals(np.arange(5), 100)).tolist()
 
 
 def test_report_reads_accuracies_once(tmp_path, monkeypatch):
     write_results(tmp_path, {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}})
-    read = []
-    plain = ResultFiles.read
-    monkeypatch.setattr(ResultFiles, "read", lambda self, *names: read.append(names) or plain(self, *names))
+    calls = []
+    original_read = ResultFiles.read
+    monkeypatch.setattr(ResultFiles, "read", lambda self, *names: calls.append(names) or original_read(self, *names))
     write_report(RobustnessDataset(tmp_path), tmp_path / "page.html")
-    assert read == [("cifar10", key, "accuracy") for key in ("clean", "pgd")]
+    assert calls == [("cifar10", key, "accuracy") for key in ("clean", "pgd")]
 
 
 def test_page_controls_have_names(page):
     body = page[page.index("<main>") : page.index("<template")]
     for control in re.findall(r"<(?:select|input)\b[^>]*>", body):
-        before = body[: body.index(control)]
-        in_label = before.rfind("<label") > before.rfind("</label>")
+        preceding_html = body[: body.index(control)]
+        in_label = preceding_html.rfind("<label") > preceding_html.rfind("</label>")
         assert in_label or "aria-label=" in control, control
 
 
@@ -275,9 +286,9 @@ def test_report_is_equal_for_equal_results(dataset, page, tmp_path):
 @pytest.mark.parametrize("name", ["<b>&", "<!--<script>", "{script}{vega}", "'\"> onload=x"])
 def test_report_escapes_names(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], [name]))
-    text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
-    links = Links()
-    links.feed(text)
-    assert links.tags.count("b") == 3  # from the template
-    assert text.count("</script>") == text.count("<script", 0) == links.tags.count("script")
-    assert embedded(text)[-1]["datasets"][0]["name"] == name
+    page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
+    parser = PageParser()
+    parser.feed(page)
+    assert parser.tags.count("b") == 3  # all from the template
+    assert page.count("</script>") == page.count("<script", 0) == parser.tags.count("script")
+    assert find_embedded_json(page)[-1]["datasets"][0]["name"] == name

@@ -32,29 +32,29 @@ DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
 KEYS = ("clean", "fgsm", "pgd", "fog", "snow")
 
 
-WINDOW, TALL = (1400, 900), (1400, 12000)
-"""Sizes of the browser's window: a usual one, and one as tall as the page, so that every visible figure is drawn."""
+NORMAL_WINDOW, TALL_WINDOW = (1400, 900), (1400, 12000)
+"""Sizes of the browser's window: a normal one, and one as tall as the page, in which every visible figure is drawn."""
 
 CELL_IS_SHOWN = "document.getElementById('cell-id').textContent"
-"""Condition that the page's explorer shows a cell, which does not wait for figures."""
+"""Condition that the explorer shows a cell; it does not wait for figures."""
 
-OPEN: list[Browser] = []
-"""The browser of this module's tests while they run."""
+OPEN_BROWSERS: list[Browser] = []
+"""The browser that the tests of this module use, while they run."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def browser() -> Iterator[None]:
     with Browser() as instance:
-        OPEN.append(instance)
+        OPEN_BROWSERS.append(instance)
         yield
-        OPEN.clear()
+        OPEN_BROWSERS.clear()
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> RobustnessDataset:
-    out = tmp_path_factory.mktemp("dataset")
-    export(out, make_plan(ARCHITECTURES, KEYS, DATASETS))
-    return RobustnessDataset(out)
+    folder = tmp_path_factory.mktemp("dataset")
+    export(folder, make_plan(ARCHITECTURES, KEYS, DATASETS))
+    return RobustnessDataset(folder)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +62,8 @@ def page(dataset, tmp_path_factory):
     return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html")
 
 
-class Texts(HTMLParser):
-    """Collector of the text inside the element with an id."""
+class ElementTextParser(HTMLParser):
+    """Parser that collects the text inside the element with an id."""
 
     def __init__(self, identifier: str) -> None:
         super().__init__()
@@ -76,29 +76,30 @@ class Texts(HTMLParser):
     def handle_endtag(self, tag):
         self.depth -= self.depth > 0 and tag not in ("br", "input", "img")
 
-    def handle_data(self, data):
+    def handle_data(self, text):
         if self.depth:
-            self.texts.append(data)
+            self.texts.append(text)
 
 
 def text_of(document: str, identifier: str) -> str:
-    texts = Texts(identifier)
-    texts.feed(document)
-    return " ".join(texts.texts)
+    parser = ElementTextParser(identifier)
+    parser.feed(document)
+    return " ".join(parser.texts)
 
 
-def open_page(page, fragment="", *, until=DRAWN, size=TALL):
+def open_page(page, fragment="", *, until=DRAWN, size=TALL_WINDOW):
     """Return the document after its scripts have run, and check that the console shows no errors."""
-    document, console = OPEN[0].dump(page, fragment, until=until, size=size)
-    errors = [line for line in console if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", line)]
+    document, console = OPEN_BROWSERS[0].dump(page, fragment, until=until, size=size)
+    errors = [message for message in console if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", message)]
     assert errors == []
     return document
 
 
-def open_driven(page, folder, script, fragment="", *, size=WINDOW):
-    """Open a copy of the page that ends with a script, and return the values that it passes to `report(name, value)`.
+def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WINDOW):
+    """Open a copy of the page with an additional script, and return the values that the script reports.
 
-    The script runs in the same scope as the page's scripts; `change` selects a menu's entry as a reader does.
+    The script runs in the same scope as the page's scripts. It calls `report(name, value)`; `change` selects an entry
+    of a menu as a reader does.
     """
     driver = """{
     const reported = {};
@@ -126,11 +127,11 @@ def open_driven(page, folder, script, fragment="", *, size=WINDOW):
       document.body.append(element);
     });
     }""".replace("SCRIPT", script)
-    copy = folder / "driven.html"
-    before, _, after = page.read_text().rpartition("</body>")  # Vega-Embed's script also contains this tag
-    copy.write_text(f"{before}<script>{driver}</script></body>{after}")
+    page_copy = folder / "driven.html"
+    html_before, _, html_after = page.read_text().rpartition("</body>")  # Vega-Embed's script also contains this tag
+    page_copy.write_text(f"{html_before}<script>{driver}</script></body>{html_after}")
     reported = json.loads(
-        text_of(open_page(copy, fragment, until='document.getElementById("reported")', size=size), "reported")
+        text_of(open_page(page_copy, fragment, until='document.getElementById("reported")', size=size), "reported")
     )
     assert "error" not in reported, reported["error"]
     return reported
@@ -138,13 +139,13 @@ def open_driven(page, folder, script, fragment="", *, size=WINDOW):
 
 def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
     # The datasets have different numbers of architectures, and different accuracies.
-    robust = {
+    pgd_by_dataset = {
         "cifar10": {"0": [0.5, 0.1], "2": [0.4, 0.2]},
         "cifar100": {"0": [0.3, 0.1], "2": [0.2, 0], "9": [0.1, 0]},
     }
-    for name, rows in robust.items():
+    for name, rows in pgd_by_dataset.items():
         write_results(tmp_path, {"clean": {i: 0.5 + row[0] for i, row in rows.items()}, "pgd": rows}, dataset=name)
-    reported = open_driven(
+    reported = open_page_with_script(
         write_report(RobustnessDataset(tmp_path), tmp_path / "report.html"),
         tmp_path,
         """
@@ -170,7 +171,7 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         await until(() => first.dataset.drawn === "true");
         """,
         "#dataset=cifar10",
-        size=TALL,
+        size=TALL_WINDOW,
     )
     assert reported["before"] == reported["after"] == reported["again"] == [0.5, 0.4]
     assert reported["other"] == [0.3, 0.2, 0.1]
@@ -180,12 +181,12 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
 @pytest.mark.slow
 def test_report_shows_ties_and_changes_of_zero_without_sign(tmp_path):
     # Cells 3456 and 9930 are neighbours; 3456 is the most robust.
-    values = {
+    accuracies_by_key = {
         "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.9, "0": 0.8},
         "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.5, 0.2], "0": [0.1, 0.1]},
     }
-    page = write_report(RobustnessDataset(write_results(tmp_path, values)), tmp_path / "report.html")
-    reported = open_driven(
+    page = write_report(RobustnessDataset(write_results(tmp_path, accuracies_by_key)), tmp_path / "report.html")
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -213,7 +214,7 @@ def test_report_shows_ties_and_changes_of_zero_without_sign(tmp_path):
 
 
 def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
-    reported = open_driven(
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -263,10 +264,13 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
     assert (reported["clicked"], reported["address"]) == ("#991", "#dataset=cifar10&cell=991")
     assert (reported["asked"], reported["followed"]) == ("#1832", "#309")
     changed = int(reported["changed"][0][1:])
-    before, after = nasbench201.specs()[309], nasbench201.specs()[changed]
-    assert reported["changed"][1] == after
-    differing = [old != new for old, new in zip(*map(nasbench201.parse, (before, after)), strict=True)]
-    assert differing == [False] * 5 + [True]
+    old_spec, new_spec = nasbench201.specs()[309], nasbench201.specs()[changed]
+    assert reported["changed"][1] == new_spec
+    is_different = [
+        old_operation != new_operation
+        for old_operation, new_operation in zip(*map(nasbench201.parse, (old_spec, new_spec)), strict=True)
+    ]
+    assert is_different == [False] * 5 + [True]
     assert reported["refused"] == [reported["changed"][0], "Expected an index from 0 to 15624, or a cell string."]
     assert reported["theme"] == "dark"
     assert reported["printed"]
@@ -275,28 +279,30 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
 
 def test_address_selects_the_cell_and_figures_are_drawn(dataset, page):
     document = open_page(page, "#dataset=cifar10&cell=21")
-    first = document[document.index('<section data-dataset="cifar10"') : document.index('<section data-dataset="&lt;')]
-    figures = first.split("<figure ")[1:]
+    first_section = document[
+        document.index('<section data-dataset="cifar10"') : document.index('<section data-dataset="&lt;')
+    ]
+    figures = first_section.split("<figure ")[1:]
     assert len(figures) >= 10
     for figure in figures:
         assert 'data-drawn="true"' in figure
         assert 'class="marks"' in figure
     # Figures of the other dataset are drawn when it is selected; one figure belongs to both.
     assert document.count('data-drawn="true"') == len(figures) + 1
-    numbers = text_of(document, "cell-numbers")
+    cell_numbers = text_of(document, "cell-numbers")
     assert text_of(document, "cell-id") == "#21"
     assert text_of(document, "cell-spec") == nasbench201.specs()[21]
     assert "stands for its isomorphism class" in text_of(document, "cell-isomorph")
     for key in ("fgsm", "pgd", "fog", "snow"):
-        for value in dataset.accuracy(21, "cifar10", key):
-            assert f"{100 * value:.2f}" in numbers
+        for accuracy_under_key in dataset.accuracy(21, "cifar10", key):
+            assert f"{100 * accuracy_under_key:.2f}" in cell_numbers
     clean = [dataset.accuracy(index, "cifar10", "clean") for index in dataset.to_frame()["architecture"].unique()]
     accuracy = dataset.accuracy(21, "cifar10", "clean")
-    assert f"{100 * accuracy:.2f}%" in numbers
-    rank = 1 + sum(value > accuracy for value in clean)
+    assert f"{100 * accuracy:.2f}%" in cell_numbers
+    rank = 1 + sum(clean_accuracy > accuracy for clean_accuracy in clean)
     n_shared = clean.count(accuracy)
-    assert f"rank {rank} of {len(clean)}{f', shared by {n_shared}' if n_shared > 1 else ''}" in numbers
-    # Only one of the operations on every edge is visible.
+    assert f"rank {rank} of {len(clean)}{f', shared by {n_shared}' if n_shared > 1 else ''}" in cell_numbers
+    # Only one operation on every edge is visible.
     drawing = document[document.index('<div id="cell">') : document.index("cell-id")]
     visible = [tag for tag in re.findall(r"<g [^>]*data-edge[^>]*>", drawing) if "display: none" not in tag]
     operations = {(re.search(r'data-edge="(\d)"', tag)[1], re.search(r'operation="(\w+)"', tag)[1]) for tag in visible}
@@ -306,7 +312,7 @@ def test_address_selects_the_cell_and_figures_are_drawn(dataset, page):
 @pytest.mark.slow
 def test_isomorphic_cell_shows_the_numbers_of_its_representative(dataset, page):
     spec = nasbench201.specs()[1832]
-    document = open_page(page, f"#cell={spec}&dataset=cifar10", until=CELL_IS_SHOWN, size=WINDOW)
+    document = open_page(page, f"#cell={spec}&dataset=cifar10", until=CELL_IS_SHOWN, size=NORMAL_WINDOW)
     assert text_of(document, "cell-id") == "#1832"
     assert "#309" in text_of(document, "cell-isomorph")
     assert f"{100 * dataset.accuracy(309, 'cifar10', 'pgd', 1.0):.2f}" in text_of(document, "cell-numbers")
@@ -314,23 +320,23 @@ def test_isomorphic_cell_shows_the_numbers_of_its_representative(dataset, page):
 
 @pytest.mark.slow
 def test_dataset_named_like_a_script_is_text_and_missing_cell_is_stated(page):
-    document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714", until=CELL_IS_SHOWN, size=WINDOW)
+    document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714", until=CELL_IS_SHOWN, size=NORMAL_WINDOW)
     assert f"<h2>{html.escape(DATASETS[1])}</h2>" in document
     assert re.search(r'<section data-dataset="cifar10"[^>]* hidden', document)
     assert text_of(document, "cell-id") == "#13714"
     assert f"not evaluated on {DATASETS[1]}" in text_of(document, "cell-numbers")
 
 
-def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
-    evil = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
-    folder = tmp_path / evil
+def test_names_that_look_like_markup_are_shown_as_text(tmp_path):
+    markup = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
+    folder = tmp_path / markup
     clean = {str(cell): 0.9 - cell / 100 for cell in nasbench201.evaluated_indices()[:12]}
     rows = {cell: [accuracy / 2, accuracy / 4] for cell, accuracy in clean.items()}
-    write_results(folder, {"clean": clean, "pgd": rows, evil: rows}, dataset=evil)
-    sweep = {"format": 1, "robust201": evil, "sweep": {"name": evil}, "measurements": ["accuracy"]}
-    strengths = {evil: {"clean": [0], "pgd": [1, 8], evil: [1, 8]}}
+    write_results(folder, {"clean": clean, "pgd": rows, markup: rows}, dataset=markup)
+    sweep = {"format": 1, "robust201": markup, "sweep": {"name": markup}, "measurements": ["accuracy"]}
+    strengths = {markup: {"clean": [0], "pgd": [1, 8], markup: [1, 8]}}
     (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": strengths}))
-    reported = open_driven(
+    reported = open_page_with_script(
         write_report(RobustnessDataset(folder), tmp_path / "report.html"),
         tmp_path,
         """
@@ -352,17 +358,17 @@ def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
         """,
     )
     assert "ran" not in reported
-    assert reported["name"] == reported["option"] == evil
-    assert reported["title"] == f"Robustness of NAS-Bench-201: {evil}"
-    assert reported["lacking"] == f"Its class was not evaluated on {evil}."
-    assert reported["keys"] == ["PGD", evil]
-    assert any(label.startswith(evil[:30]) for label in reported["labels"])
+    assert reported["name"] == reported["option"] == markup
+    assert reported["title"] == f"Robustness of NAS-Bench-201: {markup}"
+    assert reported["lacking"] == f"Its class was not evaluated on {markup}."
+    assert reported["keys"] == ["PGD", markup]
+    assert any(label.startswith(markup[:30]) for label in reported["labels"])
     assert reported["elements"] == 0
 
 
 @pytest.mark.slow
-def test_page_explains_terms_labels_edges_consistently_and_prints_in_light_colours(dataset, page, tmp_path):
-    reported = open_driven(
+def test_page_has_terms_consistent_edge_labels_and_light_print_colours(dataset, page, tmp_path):
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -410,7 +416,7 @@ def test_page_explains_terms_labels_edges_consistently_and_prints_in_light_colou
 
 
 def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_path):
-    reported = open_driven(
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -457,8 +463,8 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
     )
     results = read_results(dataset)[0]
     scores = results.scores
-    assert reported["opened"] == [row.architecture for row in sort_by(scores, "adversarial")]
-    assert reported["down"] == [row.architecture for row in sort_by(scores, "clean")]
+    assert reported["opened"] == [cell.architecture for cell in sort_by(scores, "adversarial")]
+    assert reported["down"] == [cell.architecture for cell in sort_by(scores, "clean")]
     assert [scores["clean"][i] for i in reported["up"]] == sorted(scores["clean"])
     assert reported["sorted"] == "clean ▲"
     assert reported["by id"] == sorted(ARCHITECTURES)
@@ -469,16 +475,16 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
     assert sorted(reported["front"]) == [
         i for i, is_on_front in zip(results.architectures, front, strict=True) if is_on_front
     ]
-    header, *lines = reported["csv"].splitlines()
+    header, *csv_lines = reported["csv"].splitlines()
     assert header.startswith("architecture,clean,rank_by_clean,mean_adversarial,")
     assert header.endswith(",kernel_parameters,Pareto_front,cell")
-    assert len(lines) == len(reported["front"])
-    index, clean, rank, adversarial = lines[0].split(",")[:4]
+    assert len(csv_lines) == len(reported["front"])
+    index, clean, rank, adversarial = csv_lines[0].split(",")[:4]
     assert (float(clean), float(adversarial)) == pytest.approx(
         scores.loc[int(index), ["clean", "adversarial"]], abs=1e-6
     )
     assert int(rank) == 1 + (scores["clean"] > scores["clean"][int(index)]).sum()
-    assert lines[0].endswith(nasbench201.specs()[int(index)])
+    assert csv_lines[0].endswith(nasbench201.specs()[int(index)])
     assert reported["text"] == ["'=1", "'+a", "'-a", "'@a", "a;'=1", "a-b", "-", "-0.5", "-0.5", "3"]
     assert reported["first page"] == [50, True, False]
     assert reported["last page"] == [20, "101 to 120 of 120", True]
@@ -486,7 +492,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
 
 
 def sort_by(scores, score):
-    """Return the rows of a frame of scores, the best first, with ties ordered by id."""
+    """Return the rows of a frame of scores, the best first; ties are ordered by id."""
     sorted_scores = (
         scores.rename_axis("architecture").reset_index().sort_values([score, "architecture"], ascending=[False, True])
     )
@@ -495,7 +501,7 @@ def sort_by(scores, score):
 
 @pytest.mark.slow
 def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
-    reported = open_driven(
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -517,28 +523,28 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
         "#dataset=cifar10&cell=21&other=309",
     )
     assert reported["address"] == ["#21", "#309", False]
-    n = edit_distance(nasbench201.specs()[21], nasbench201.specs()[309])
-    assert reported["difference"].startswith(f"Differs on {n} of 6 edges from #21: ")
+    n_edges = edit_distance(nasbench201.specs()[21], nasbench201.specs()[309])
+    assert reported["difference"].startswith(f"Differs on {n_edges} of 6 edges from #21: ")
     values = [value for key in KEYS[1:] for value in dataset.accuracy(21, "cifar10", key)]
-    others = [value for key in KEYS[1:] for value in dataset.accuracy(309, "cifar10", key)]
+    other_values = [value for key in KEYS[1:] for value in dataset.accuracy(309, "cifar10", key)]
     expected = [
-        "[{:.1f}, {:.1f}]".format(*(100 * end for end in accuracy_intervals(value, N_IMAGES))) for value in values
+        "[{:.1f}, {:.1f}]".format(*(100 * bound for bound in accuracy_intervals(value, N_IMAGES))) for value in values
     ]
     assert reported["intervals"] == expected
     ends = zip(*accuracy_intervals(np.arange(N_IMAGES + 1) / N_IMAGES, N_IMAGES), strict=True)
     assert reported["every"] == [f"[{100 * low:.1f}, {100 * high:.1f}]" for low, high in ends]
-    changes = [100 * (other - value) for value, other in zip(values, others, strict=True)]
-    assert [float(text) for text in reported["changes"]] == pytest.approx(changes, abs=0.011)
+    changes = [100 * (other_value - value) for value, other_value in zip(values, other_values, strict=True)]
+    assert [float(displayed_change) for displayed_change in reported["changes"]] == pytest.approx(changes, abs=0.011)
     assert reported["ended"] == [True, "#dataset=cifar10&cell=21"]
     assert reported["asked"] == [False, "#0", "#dataset=cifar10&cell=21&other=0"]
     assert reported["refused"] == ["#0", "Expected an index from 0 to 15624, or a cell string."]
 
 
 @pytest.mark.slow
-def test_points_beyond_the_axes_are_arrows_with_their_count(tmp_path):
+def test_points_beyond_the_axes_become_arrows_with_their_number(tmp_path):
     clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
-    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
-    reported = open_driven(
+    pgd = {name: [accuracy - 0.05, accuracy - 0.1] for name, accuracy in clean.items()}
+    reported = open_page_with_script(
         write_report(
             RobustnessDataset(write_results(tmp_path, {"clean": clean, "pgd": pgd})), tmp_path / "report.html"
         ),
@@ -562,7 +568,9 @@ def test_points_beyond_the_axes_are_arrows_with_their_count(tmp_path):
 
 @pytest.mark.slow
 def test_invalid_address_is_ignored(page):
-    document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere", until=CELL_IS_SHOWN, size=WINDOW)
+    document = open_page(
+        page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere", until=CELL_IS_SHOWN, size=NORMAL_WINDOW
+    )
     assert re.fullmatch(r"#\d+", text_of(document, "cell-id"))
 
 
@@ -579,7 +587,7 @@ def test_report_without_cells_has_figures_and_no_explorer(tmp_path):
     plan = replace(make_plan(["resnet18", "resnet34"], [*KEYS, "jacobian"], ["digits"]), space_name="zoo")
     export(tmp_path / "dataset", plan)
     page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html")
-    reported = open_driven(
+    reported = open_page_with_script(
         page,
         tmp_path,
         """
@@ -600,7 +608,7 @@ def test_report_without_cells_has_figures_and_no_explorer(tmp_path):
 )
 @pytest.mark.slow
 def test_header_is_sticky_only_in_large_windows(page, tmp_path, size, position):
-    reported = open_driven(
+    reported = open_page_with_script(
         page,
         tmp_path,
         """

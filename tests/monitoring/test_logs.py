@@ -161,4 +161,4 @@ def test_logs_command_shows_a_units_events(robust201: RunCommand, write_sweep: W
     assert "Did you mean 'clean'?" in robust201("logs", "21/digits/claen", sweep).refusal(2)
     for path in (tmp_path / "results/logs").iterdir():
         path.unlink()
-    assert "No line about" in robust201("logs", lines[0]["unit"][:9], sweep).err
+    assert "has a line about" in robust201("logs", lines[0]["unit"][:9], sweep).err

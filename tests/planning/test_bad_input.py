@@ -190,7 +190,7 @@ def test_run_rejects_results_folder_with_other_files(
     [
         (("--keys", "pdg"), "Did you mean 'pgd'?"),
         (("--keys", "fog"), "Known: clean, fgsm, brightness."),
-        (("--keys", ""), "expected names separated by commas, got none"),
+        (("--keys", ""), "the list of names is empty"),
         (("--datasets", "digitz"), "Did you mean 'digits'?"),
         (("--datasets", "cifar10"), "Known: digits."),
         (("--architectures", "15625"), "The closest index is 15624."),

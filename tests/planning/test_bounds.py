@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.cli.console import MOST_LINES, show_verdict
+from robust201.cli.console import MAX_LINES, show_verdict
 from robust201.core.errors import MAX_MESSAGE, CheckpointError, ConfigError, RobustError
 from robust201.core.user_code import read_code
 from robust201.export.verify import Verdict
@@ -118,6 +118,6 @@ def test_verify_lists_some_findings_and_counts_the_rest(capsys: pytest.CaptureFi
     assert show_verdict(verdict, Path("results")) == 4
     output = capsys.readouterr()
     assert "and 4,980 more; --json lists all" in output.err
-    assert len(output.err.splitlines()) == 2 * (MOST_LINES + 1)
+    assert len(output.err.splitlines()) == 2 * (MAX_LINES + 1)
     show_verdict(verdict, Path("results"), as_json=True)
     assert len(json.loads(capsys.readouterr().out)["findings"]) == 5000

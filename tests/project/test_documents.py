@@ -173,7 +173,7 @@ def test_use_case_commands_run(
     """Unchanged, on a synthetic dataset of the paper's size; searches and predictions are shortened."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
-    monkeypatch.setattr("robust201.analysis.design.REPEATS", 1)
+    monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
     write_planted(Path("dataset"), datasets=("cifar10", "cifar100"))
     Path("DATASET").symlink_to("dataset")
     export(Path("ours"), fabricate_plan(range(8), ("clean", "jacobian")))

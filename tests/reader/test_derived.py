@@ -197,7 +197,7 @@ def test_metrics_command_prints_tables_or_json(robust201: RunCommand, folder: Pa
     assert result.code == 0, result.err
     assert "Rankings" in result.out
     assert "robustness_r" in result.out
-    assert "brier, aurc: needs the softmax of every image" in result.err
+    assert "brier, aurc: not computed; requires the softmax of every image" in result.err
     result = robust201("metrics", folder, "--reference", 2, "--bootstrap", 5, "--json")
     payload = json.loads(result.out)
     assert {metric_row["metric"] for metric_row in payload["metrics"]} == {

@@ -101,7 +101,7 @@ def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp
     computed = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
     assert computed >= FIGURES_OF_ANY_SPACE
     assert computed.isdisjoint(FIGURES_OF_CELLS)
-    with pytest.raises(ResultsError, match="it needs an accuracy, of architectures that are cells"):
+    with pytest.raises(ResultsError, match="the figure needs an accuracy, of architectures that are cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert 'id="explorer"' not in page

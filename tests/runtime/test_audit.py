@@ -42,7 +42,7 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
     text_result = robust201("audit", sweep, *AUDIT)
     assert text_result.code == 0
-    assert "2 evaluations compared: the engines differ in none." in text_result.out
+    assert "Compared 2 evaluations: the engines differ in none." in text_result.out
     assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == evaluations
 
 

@@ -425,11 +425,11 @@ def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None
     path = tmp_path / "train.yaml"
     wild = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
-    assert "it has no trainings yet" in robust201("status", path).refusal(2)
+    assert "it has no training runs yet" in robust201("status", path).refusal(2)
     result = robust201("train", path)
     assert result.code == 3
-    assert "Planned 6 snapshots of 2 trainings: 0 done, 6 missing." in result.err
-    for target, trainings in ((path, "; 1 of 2 trainings complete"), (tmp_path / "store", "")):
+    assert "Planned 6 snapshots of 2 training runs: 0 done, 6 missing." in result.err
+    for target, trainings in ((path, "; 1 of 2 training runs complete"), (tmp_path / "store", "")):
         result = robust201("status", target)
         assert result.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
         assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
@@ -483,7 +483,7 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     queued = robust201("status", path, "--watch", "--patience", "0")
     assert queued.code == 3
-    assert "not started: 0 of 0 snapshots; 0 of 2 trainings complete; 0 active workers" in queued.out
+    assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in queued.out
     assert "No worker has been active for 0 minutes." in queued.err
     assert robust201("train", path, "--limit", "1").code == 0
     # A store alone has only the last run, which had one training.
@@ -496,7 +496,7 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     monkeypatch.setattr(time, "sleep", train)
     watched = robust201("status", path, "--watch", "--patience", "10")
     assert watched.code == 0
-    assert "finished: 6 of 6 snapshots; 2 of 2 trainings complete" in watched.out.splitlines()[-1]
+    assert "finished: 6 of 6 snapshots; 2 of 2 training runs complete" in watched.out.splitlines()[-1]
 
 
 def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:

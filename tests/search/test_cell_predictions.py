@@ -125,7 +125,7 @@ def test_unused_predictions_are_reported(
     assert "No prediction was used" in robust201("search", some_cells, "--objective", "fgsm:1", *options).err
     ended = robust201("search", some_cells, "--objective", "pgd:1", *options)
     assert "No prediction was used" not in ended.err
-    assert "no such results of all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
+    assert "lacks these results for all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
 
 
 def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunComman
     set_accuracies(folder, "pgd@Linf", [[*row[:-1], 0.0] for row in rows])
     ended = robust201("predict", folder, "--keys", "pgd", "--out", tmp_path / "p.csv")
     assert ended.code == 0, ended.err
-    assert "Not predicted, since all evaluated cells have the same accuracy: pgd:4 0" in ended.err
+    assert "Not predicted, because all evaluated cells have the same accuracy: pgd:4 0" in ended.err
     assert set(pd.read_csv(tmp_path / "p.csv")["strength"]) == {0.5, 1.0}
     shown = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
     assert shown["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]

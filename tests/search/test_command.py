@@ -25,7 +25,7 @@ def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folde
         assert text in result.out
     assert "Clean optimum of the paper's table 1: 94.68%; in this dataset " in result.out
     assert "%, which differs." in result.out
-    assert "Not reported, since cifar10 has no such results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
+    assert "Not reported, because cifar10 lacks these results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
     frame = pd.read_csv(out)
     assert {*frame["objective"]} == {"clean", "fgsm:1"}
     assert {*frame["column"]} == {"clean", "fgsm:1", "pgd:1"}
@@ -66,7 +66,10 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
         (("--dataset", "cifar10", "--report", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
         (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Leave --report out"),
-        (("--dataset", "cifar10", "--table1", "--objective", "clean"), "--table1 already names objectives and reports"),
+        (
+            ("--dataset", "cifar10", "--table1", "--objective", "clean"),
+            "--table1 sets the objectives and reports itself",
+        ),
         (("--dataset", "cifar10", "--figure", "regret.txt"), "regret.txt: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--objective", "0*clean"), "expected weights of 1e-09 to 1e+09 in size, got 0"),
@@ -86,7 +89,7 @@ def test_search_rejects_bad_input(
 def test_search_rejects_dataset_without_accuracies(robust201: RunCommand, tmp_path: Path) -> None:
     result = robust201("search", write_results(tmp_path / "nothing", {}))
     assert result.code == 2
-    assert "nothing: expected accuracies, got none. Add a folder that has some" in result.err
+    assert "nothing: it has no accuracies. Add a folder with accuracies" in result.err
 
 
 def test_search_accepts_latency_as_constraint_and_objective(

@@ -138,7 +138,7 @@ def test_commands_report_networks_with_unexpected_accuracy(
     assert robust201("verify", tmp_path / "results", "--export", exported).code == 0
     assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
-    assert "Clean accuracy differs from what was recorded with the weights, for 1 of 2 networks" in page
+    assert "Clean accuracy differs from the accuracy recorded with the weights for 1 of 2 networks" in page
     assert "Checking weights failed for #21 digits" in page
 
 

@@ -157,7 +157,7 @@ def test_submitted_sweep_completes_and_resubmitted_has_nothing_missing(
     assert first.code == 0, first.err + first.out
     assert first.out.splitlines()[0] == "first"
     assert "10 missing" in first.out
-    assert "submit again" in first.err
+    assert "submit the sweep again" in first.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
     assert "got that of a job in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 

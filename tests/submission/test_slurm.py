@@ -74,7 +74,7 @@ def test_submit_prepares_the_sweep_and_prints_the_job(
     assert robust201("run", sweep).code == 0
     done = robust201("submit", "slurm", sweep)
     assert (done.code, done.out) == (0, "")
-    assert "Nothing is missing" in done.err
+    assert "The sweep is complete" in done.err
     assert len(calls.read_text().splitlines()) == 2
 
 
@@ -265,7 +265,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     assert robust201(*task).code == 0
     complete = robust201("submit", "slurm", trainings)
     assert (complete.code, complete.out) == (0, "")
-    assert "Nothing is missing" in complete.err
+    assert "The training runs are complete" in complete.err
     with Lease.acquire(store / "training"):
         assert robust201("submit", "slurm", trainings).code == 4
 

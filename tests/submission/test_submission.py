@@ -60,7 +60,7 @@ def test_address_where_nothing_listens_is_rejected(robust201: RunCommand, write_
 
 @pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
 def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "expected a sweep YAML or --follow" in robust201("submit", "ray", *arguments).refusal(2)
+    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).refusal(2)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
 def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
-    assert "The job continues. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
+    assert "The job continues. Follow it with: robust201 submit ray --follow job-1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

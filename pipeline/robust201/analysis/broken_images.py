@@ -14,21 +14,22 @@ from robust201.reader.rankings import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 
-MAX_SHOWN = 8
-"""Images shown from either end of the order."""
+N_SHOWN = 8
+"""Number of images that are shown from either end of the ranking."""
 
 
 class BrokenImages(NamedTuple):
-    """Images by how often attacks and corruptions turn a correct prediction into a wrong one.
+    """Images ranked by how often attacks and corruptions turn a correct prediction into a wrong prediction.
 
     Attributes:
         images: one row per image that at least half of the networks classify correctly, the most often broken first:
-            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_right` (networks that are right on the
-            clean image) and `share` (the fraction of these networks' evaluations under attacks and corruptions that
-            are wrong), in [0, 1]. The index is the position among the evaluated images.
-        counts: (K, N) networks that are right on the clean image and wrong in an evaluation, by evaluation and image.
+            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_right` (number of networks that classify
+            the clean image correctly) and `share` (fraction of these networks' evaluations under attacks and
+            corruptions that are wrong, in [0, 1]). The index is the position among the evaluated images.
+        counts: (K, N) number of networks that classify the clean image correctly and the perturbed image wrongly, by
+            evaluation and image.
         evaluations: the K pairs of key and strength.
-        n_networks: networks whose outcomes are counted.
+        n_networks: number of networks whose outcomes are counted.
     """
 
     images: pd.DataFrame
@@ -38,55 +39,55 @@ class BrokenImages(NamedTuple):
 
     @property
     def most_broken(self) -> pd.DataFrame:
-        return self.images.head(MAX_SHOWN)
+        return self.images.head(N_SHOWN)
 
     @property
     def least_broken(self) -> pd.DataFrame:
-        """The least often broken images, lowest first; disjoint from `most_broken`."""
-        return self.images.iloc[MAX_SHOWN:].tail(MAX_SHOWN)[::-1]
+        """The least often broken images, the least broken first; disjoint from `most_broken`."""
+        return self.images.iloc[N_SHOWN:].tail(N_SHOWN)[::-1]
 
-    def counts_of(self, position: int) -> dict[tuple[str, float], int]:
-        """Return how many networks each evaluation breaks on an image, by key and strength."""
+    def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
+        """Return how many networks misclassify an image because of each attack or corruption, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
 def find_broken_images(results: DatasetResults) -> BrokenImages | None:
     """Return the images that are broken most and least often; None if per-image outcomes are not stored."""
     stored = StoredResults(results.reader.files, results.name, {})
-    clean = _outcomes(stored, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
+    clean = _read_outcomes(stored, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
     if clean is None:
         return None
-    evaluations, counts = [], []
+    evaluations, broken_by_evaluation = [], []
     for key in (*results.keys("attack"), *results.keys("corruption")):
         for strength in results.strengths(key):
-            outcomes = _outcomes(stored, results, key, strength)
+            outcomes = _read_outcomes(stored, results, key, strength)
             if outcomes is not None:
                 evaluations.append((key, strength))
-                counts.append(count_by_image(clean.packed & ~outcomes.packed, clean.n_images))
+                broken_by_evaluation.append(count_by_image(clean.packed & ~outcomes.packed, clean.n_images))
     if not evaluations:
         return None
     n_right = count_by_image(clean.packed, clean.n_images)
     table = pd.DataFrame(read_images(results.reader.files, results.name))
-    counts_by_image = np.array(counts)
+    broken_by_image = np.array(broken_by_evaluation)
     n_evaluated = n_right * len(evaluations)
-    share = np.divide(
-        counts_by_image.sum(axis=0), n_evaluated, out=np.full(len(n_evaluated), np.nan), where=n_evaluated > 0
+    broken_fraction = np.divide(
+        broken_by_image.sum(axis=0), n_evaluated, out=np.full(len(n_evaluated), np.nan), where=n_evaluated > 0
     )
-    table = table.assign(n_right=n_right, share=share)[2 * n_right >= len(clean.architectures)]
+    table = table.assign(n_right=n_right, share=broken_fraction)[2 * n_right >= len(clean.architectures)]
     ordered = table.sort_values("share", ascending=False, kind="stable")
-    return BrokenImages(ordered, counts_by_image, evaluations, len(clean.architectures))
+    return BrokenImages(ordered, broken_by_image, evaluations, len(clean.architectures))
 
 
-def weakest_breaking(counts: Mapping[tuple[str, float], int], n_right: int) -> dict[str, float]:
-    """Return, for each key, the lowest strength at which at least half of the networks fail; other keys are absent."""
+def weakest_breaking(networks_by_evaluation: Mapping[tuple[str, float], int], n_right: int) -> dict[str, float]:
+    """Return, by key, the lowest strength at which at least half of the networks fail; other keys are left out."""
     weakest: dict[str, float] = {}
-    for (key, strength), count in counts.items():
+    for (key, strength), count in networks_by_evaluation.items():
         if 2 * count >= n_right:
             weakest.setdefault(key, strength)  # strengths ascend
     return weakest
 
 
-def _outcomes(stored: StoredResults, results: DatasetResults, key: str, strength: float) -> Outcomes | None:
+def _read_outcomes(stored: StoredResults, results: DatasetResults, key: str, strength: float) -> Outcomes | None:
     """Return the outcomes of all networks; None if any network lacks them."""
     outcomes = stored.outcomes(key, strength)
     if outcomes is None or not set(results.architectures) <= set(outcomes.architectures):

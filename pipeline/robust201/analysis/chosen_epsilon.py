@@ -1,4 +1,4 @@
-"""A dataset's attacks at a user's epsilon, given in pixel units."""
+"""Selection of a dataset's attacks at an epsilon in pixel units."""
 
 from robust201.analysis.dataset_results import CORRUPTION, DatasetResults
 from robust201.analysis.labels import strength_label
@@ -8,8 +8,8 @@ from robust201.reader.value_checks import CLEAN
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import parse_radius
 
-_NEAR = 0.05
-"""Maximum relative difference between an epsilon of the dataset and the user's, which may be rounded."""
+_RELATIVE_TOLERANCE = 0.05
+"""Maximum relative difference between an epsilon of the dataset and the user's epsilon, which may be rounded."""
 
 
 def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
@@ -17,12 +17,13 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
 
     Args:
         results: results of the networks.
-        epsilon: such as ``8/255`` or ``0.031`` (Linf), ``0.5`` (L2, L1), or a number of values (L0). Attacks in a norm
-            ball without a strength near it are left out; attacks without a ball, such as transfers, use the strength
-            nearest to it in 1/255. By default, every attack is included (see `default_names`).
+        epsilon: such as ``8/255`` or ``0.031`` (Linf), ``0.5`` (L2, L1), or a number of changed values (L0). Attacks in
+            a norm ball are left out if they have no strength near the epsilon. Attacks without a norm ball, such as
+            transfers, use the strength nearest to the epsilon in 1/255. None includes every attack (see
+            `default_names`).
 
     Raises:
-        ConfigError: the epsilon is not a number, or no attack was run near it.
+        ConfigError: the epsilon is not a number, or no attack has a strength near it.
     """
     if epsilon is None:
         return default_names(results)
@@ -35,14 +36,14 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
         ball = results.reader.files.norm_ball_of(key)
         target = radius * (LINF if ball is None else ball).divisor
         strength = nearest_strength(key, results.strengths(key), target)
-        if ball is None or abs(strength - target) <= _NEAR * target:
+        if ball is None or abs(strength - target) <= _RELATIVE_TOLERANCE * target:
             names.append(f"{key}:{strength:g}")
         else:
             available += [strength_label(key, other_strength) for other_strength in results.strengths(key)]
     if available and not names:
         raise ConfigError(
-            f"Choosing evaluations failed for {results.name}: no attack was run near --epsilon {epsilon}. "
-            f"Choose one of these: {', '.join(dict.fromkeys(available))}."
+            f"Choosing evaluations failed for {results.name}: no attack has a strength near --epsilon {epsilon}. "
+            f"Choose one of these epsilons: {', '.join(dict.fromkeys(available))}."
         )
     clean = [CLEAN] if results.keys(CLEAN) else []
     return clean + names + ([CORRUPTION] if CORRUPTION in results.scores else [])

@@ -1,7 +1,7 @@
-"""Confidences and confusion matrices for figures: a few numbers per architecture, or a sum over all.
+"""Confidences and confusion matrices for figures: a few numbers per architecture, or a sum over all architectures.
 
 These are the largest files of a dataset: CIFAR-100's confidences of all architectures under one key are 14 GB of JSON.
-So Parquet is read by row group, only in the necessary columns, and JSON is parsed as a stream.
+Therefore Parquet is read by row group and only in the necessary columns, and JSON is parsed as a stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 class _Block(NamedTuple):
-    """Part of a key's values at one strength; `source` names them in errors."""
+    """Part of a key's values at one strength; `source` describes the values in error messages."""
 
     source: str
     strength: float
@@ -30,31 +30,31 @@ class _Block(NamedTuple):
 
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
-"""Confidences over all of an architecture's images: the first columns of `iter_class_summaries`."""
+"""Confidences over all images of an architecture: the first columns of `iter_class_summaries`."""
 
 CLASS_CONFIDENCES = ("images of the class", "images predicted as the class")
-"""Confidences of one class, published as ``label`` and ``argmax``: the other columns of `iter_class_summaries`."""
+"""Confidences in a class, published as ``label`` and ``argmax``: the other columns of `iter_class_summaries`."""
 
 
 def summarise_classes(
     files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
 ) -> dict[tuple[str, float], Array]:
-    """Read all summaries of `iter_class_summaries`, by key and strength."""
+    """Return the summaries of `iter_class_summaries` by key and strength."""
     return {(key, strength): values for key, strength, values in iter_class_summaries(files, dataset, keys, measure)}
 
 
 def iter_class_summaries(
     files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
-    """Iterate over the summaries that figures show, holding those of one key in memory.
+    """Iterate over the summaries that figures show; only the values of one key are in memory at a time.
 
     Yields:
         Key, strength and summary, in the order of `keys` and of ascending strengths. For ``cm``, the summary is the sum
-        of the matrices, (C, C) float64. For ``confidence``, it is (N, 3 + 2C) float64 in [0, 1], one row per
-        architecture: first `CONFIDENCES` (mean confidence in the predicted class if it is right, the same if it is
-        wrong, and the mean over classes of the confidence in the true class), then each of `CLASS_CONFIDENCES` for all
-        classes (mean confidence in class c on images of true class c, and on images predicted as c). Means over no
-        image are NaN. Keys without a file are left out.
+        of the matrices, (C, C) float64. For ``confidence``, it is (N, 3 + 2C) float64 in [0, 1] with one row per
+        architecture. The first columns are `CONFIDENCES`: mean confidence in the predicted class if it is right, the
+        same if it is wrong, and the mean over classes of the confidence in the true class. Then follow
+        `CLASS_CONFIDENCES`, each for all classes: mean confidence in class c on images of true class c, and on images
+        that are predicted as c. Means over no image are NaN. Keys without a file are left out.
 
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.
@@ -67,18 +67,18 @@ def iter_class_summaries(
         if file is not None and file.suffix == ".parquet":
             blocks = _parquet_blocks(files, file, dataset, key, measure)
         else:
-            blocks = _value_blocks(files, dataset, key, measure)
+            blocks = _json_blocks(files, dataset, key, measure)
         summaries: dict[float, list[Array]] = {}
         for block in blocks:
             n_classes = block.n_classes if n_classes is None else n_classes
             if block.n_classes != n_classes:
-                expectation = f"{n_classes} classes, as in the values before, got {block.n_classes}"
+                expectation = f"{n_classes} classes as in other values, got {block.n_classes}"
                 raise _unfit_error(block.source, files.find(dataset, key, measure), expectation)
-            parts = summaries.setdefault(block.strength, [])
-            if measure == "cm" and parts:
-                parts[0] += block.values
+            blocks_at_strength = summaries.setdefault(block.strength, [])
+            if measure == "cm" and blocks_at_strength:
+                blocks_at_strength[0] += block.values
             else:
-                parts.append(block.values)
+                blocks_at_strength.append(block.values)
         for strength in sorted(summaries):
             yield key, strength, np.concatenate(summaries[strength]) if measure != "cm" else summaries[strength][0]
 
@@ -91,45 +91,51 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
         `class` -1, or of `CLASS_CONFIDENCES`), `class`, `q1`, `median`, `q3`, `n` (architectures with such images).
         Rows without such an architecture are left out.
     """
-    parts = []
+    frames = []
     for key, strength, values in iter_class_summaries(files, dataset, keys, "confidence"):
         n_classes = (values.shape[1] - len(CONFIDENCES)) // len(CLASS_CONFIDENCES)
-        names = [*CONFIDENCES, *np.repeat(CLASS_CONFIDENCES, n_classes)]
+        confidence_names = [*CONFIDENCES, *np.repeat(CLASS_CONFIDENCES, n_classes)]
         classes = [-1] * len(CONFIDENCES) + [*range(n_classes)] * len(CLASS_CONFIDENCES)
-        part = pd.DataFrame({"key": key, "strength": strength, "confidence": names, "class": classes})
-        counts = (~np.isnan(values)).sum(axis=0)
-        has_any = counts > 0
+        frame = pd.DataFrame({"key": key, "strength": strength, "confidence": confidence_names, "class": classes})
+        n_architectures = (~np.isnan(values)).sum(axis=0)
+        has_any = n_architectures > 0
         if not has_any.any():
             continue
         quartiles = np.nanquantile(values[:, has_any], (0.25, 0.5, 0.75), axis=0)
-        part = part[has_any].assign(**dict(zip(("q1", "median", "q3"), quartiles, strict=True)))
-        parts.append(part.assign(n=counts[has_any]))
+        frame = frame[has_any].assign(**dict(zip(("q1", "median", "q3"), quartiles, strict=True)))
+        frames.append(frame.assign(n=n_architectures[has_any]))
     columns = ["key", "strength", "confidence", "class", "q1", "median", "q3", "n"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _value_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
+def _json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
     strengths = files.strengths(dataset, key)
     for rows, arrays in files.iter_stacks(dataset, key, measure):
         if arrays is None or len(next(iter(arrays.values()))[0]) != len(strengths):
-            for identifier, row in rows.items():
-                yield from _blocks_of_value(f"#{identifier} {dataset} {key} {measure}", row, key, strengths, measure)
+            for identifier, architecture_value in rows.items():
+                yield from _blocks_of_value(
+                    f"#{identifier} {dataset} {key} {measure}", architecture_value, key, strengths, measure
+                )
             continue
         source = f"#{next(iter(rows))} {dataset} {key} {measure}"
-        for number, strength in enumerate(strengths):
-            at_strength = {name: array[:, number] for name, array in arrays.items()}
+        for strength_index, strength in enumerate(strengths):
+            arrays_at_strength = {name: array[:, strength_index] for name, array in arrays.items()}
             if measure == "cm":
-                matrices = at_strength[""]
+                matrices = arrays_at_strength[""]
                 yield _Block(source, strength, matrices.sum(axis=0), matrices.shape[-1])
             else:
-                label, argmax = at_strength["label"], at_strength["argmax"]
-                yield _Block(source, strength, _reduce(label, argmax, at_strength["prediction"]), label.shape[1])
+                label, argmax = arrays_at_strength["label"], arrays_at_strength["argmax"]
+                yield _Block(source, strength, _reduce(label, argmax, arrays_at_strength["prediction"]), label.shape[1])
 
 
-def _blocks_of_value(source: str, row: Any, key: str, strengths: Sequence[float], measure: str) -> Iterator[_Block]:
-    values = [row] if key == "clean" else values_by_strength(row, strengths, source)
-    for strength, value in zip(strengths, values, strict=True):
-        if value is None:  # in overlaid folders, none has this value
+def _blocks_of_value(
+    source: str, architecture_value: Any, key: str, strengths: Sequence[float], measure: str
+) -> Iterator[_Block]:
+    values_of_strengths = (
+        [architecture_value] if key == "clean" else values_by_strength(architecture_value, strengths, source)
+    )
+    for strength, value in zip(strengths, values_of_strengths, strict=True):
+        if value is None:  # none of several merged folders has this value
             continue
         if measure == "cm":
             matrix = np.array(value, dtype=np.float64)
@@ -150,40 +156,44 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
     columns = MEASUREMENTS[measure]
     matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]
     prediction_columns = [] if measure == "cm" else [*columns["prediction"].parquet]
-    names = ["architecture", "strength", *prediction_columns]
-    parts: list[pd.DataFrame] = []
-    for (architectures, strengths, *numbers), matrices in iter_matrices(
-        file, matrix_columns, names, missing_ok=measure != "cm", weights=files.weights
+    column_names = ["architecture", "strength", *prediction_columns]
+    row_keys: list[pd.DataFrame] = []
+    for (architectures, strengths, *prediction_values), matrices in iter_matrices(
+        file, matrix_columns, column_names, missing_ok=measure != "cm", weights=files.weights
     ):
-        parts.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
+        row_keys.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
         unique_strengths = np.unique(strengths)
         if not np.isfinite(unique_strengths).all() or (
             planned_strengths is not None and not planned_strengths.issuperset(unique_strengths.tolist())
         ):
             raise _unfit_error(source, file, "strengths of the dataset, got other strengths")
-        predictions = np.array(numbers).T
+        predictions = np.array(prediction_values).T
         if measure == "cm" and not are_counts(matrices[0]):
             raise _unfit_error(source, file, "counts, got other numbers")
         if measure != "cm" and not all(are_fractions(values) for values in (*matrices, predictions)):
             raise _unfit_error(source, file, "confidences in [0, 1], got other values")
         summaries = matrices[0] if measure == "cm" else _reduce(matrices[0], matrices[1], predictions)
         for strength in unique_strengths:
-            values = summaries[strengths == strength]
-            values = values.sum(axis=0, dtype=np.float64) if measure == "cm" else values
-            yield _Block(source, float(strength), values, matrices[0].shape[-1])
-    if parts and pd.concat(parts).duplicated().any():
+            values_at_strength = summaries[strengths == strength]
+            values_at_strength = (
+                values_at_strength.sum(axis=0, dtype=np.float64) if measure == "cm" else values_at_strength
+            )
+            yield _Block(source, float(strength), values_at_strength, matrices[0].shape[-1])
+    if row_keys and pd.concat(row_keys).duplicated().any():
         raise _unfit_error(source, file, "one row per architecture and strength, got a duplicate")
 
 
 def _reduce(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
-    """Reduce matrices (B, C, C) and predictions (B, 2) to (B, 3 + 2C); see `iter_class_summaries`."""
-    true, predicted = (np.ascontiguousarray(np.diagonal(matrix, axis1=1, axis2=2)) for matrix in (label, argmax))
-    parts = ~np.isnan(true)
-    counts = parts.sum(axis=1)
-    sums = np.where(parts, true, 0.0).sum(axis=1)
-    means = np.divide(sums, counts, out=np.full(len(true), np.nan), where=counts > 0)
-    return np.column_stack([predictions, means, true, predicted])
+    """Summarise matrices (B, C, C) and predictions (B, 2) as (B, 3 + 2C); see `iter_class_summaries`."""
+    true_confidences, predicted_confidences = (
+        np.ascontiguousarray(np.diagonal(matrix, axis1=1, axis2=2)) for matrix in (label, argmax)
+    )
+    is_known = ~np.isnan(true_confidences)
+    n_known_classes = is_known.sum(axis=1)
+    sums = np.where(is_known, true_confidences, 0.0).sum(axis=1)
+    means = np.divide(sums, n_known_classes, out=np.full(len(true_confidences), np.nan), where=n_known_classes > 0)
+    return np.column_stack([predictions, means, true_confidences, predicted_confidences])
 
 
 def _unfit_error(source: str, file: Path | None, expected: str) -> ResultsError:
-    return ResultsError(f"Reading {source} failed for {file}: expected {expected}. Export or download it again.")
+    return ResultsError(f"Reading {source} failed for {file}: expected {expected}. Export or download the file again.")

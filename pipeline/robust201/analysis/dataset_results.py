@@ -35,18 +35,18 @@ SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
 OVER_EVALUATIONS = "over-evaluations"
 OVER_KEYS = "over-keys"
 
-_IN_BALLS = " Attacks without an epsilon (rotations, translations) and transfers do not count."
+_EXCLUDED_ATTACKS_NOTE = " Attacks without an epsilon (rotations, translations) and transfers do not count."
 
 MEANS = {
     OVER_EVALUATIONS: "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy "
-    "over all pairs of corruption and severity, each pair with the same weight." + _IN_BALLS,
+    "over all pairs of corruption and severity, each pair with the same weight." + _EXCLUDED_ATTACKS_NOTE,
     OVER_KEYS: "Mean adversarial and mean corruption accuracy are over attacks and over corruptions, each of which "
-    "counts once with its mean over epsilons or severities." + _IN_BALLS,
+    "counts once with its mean over epsilons or severities." + _EXCLUDED_ATTACKS_NOTE,
 }
-"""Descriptions of the weightings of means; the first is the default and follows the caption of the paper's Fig. 26."""
+"""Descriptions of the weightings of means. The first is the default and follows the caption of the paper's Fig. 26."""
 
 
-ROUNDED_BY = 5e-5
+MAX_ROUNDING_ERROR = 5e-5
 """Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
 
 
@@ -72,14 +72,14 @@ class DatasetResults:
 
     Attributes:
         name: the dataset.
-        reader: reader of the folder that holds the results.
+        reader: reader of the folder that contains the results.
         accuracies: fractions by architecture (index, ascending) and (key, strength), with keys in the paper's style and
-            in the order of the task table, clean as ``("clean", 0.0)``; NaN if an evaluation is missing.
+            in the order of the task table. Clean accuracy is ``("clean", 0.0)``; a missing evaluation is NaN.
         mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
-        measure_weights: name of the weights that `measures` belong to; None for those of the accuracies.
+        measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
         measure_folders: further folders with measures to correlate with the accuracies.
-        shown_class: number of the class that figures of one class's confidences show.
+        shown_class: number of the class in figures of the confidences in a single class.
     """
 
     name: str
@@ -98,20 +98,22 @@ class DatasetResults:
     @cached_property
     def n_images(self) -> int | None:
         """Number of images per accuracy; None if the folder does not record it or the accuracies contradict it."""
-        if isinstance(self.reader.files, OverlaidFiles):  # each folder may have other images
+        if isinstance(self.reader.files, OverlaidFiles):  # folders may have different numbers of images
             return None
         images: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
-        if images is None:  # imported results do not record it
+        if images is None:  # imported results do not record the images
             return None
-        n = images.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
-        counts = n * self.accuracies.to_numpy(np.float64)
+        n_images = images.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
+        correct_counts = n_images * self.accuracies.to_numpy(np.float64)
         # Accuracies are fractions of n images, possibly rounded to four decimals.
-        are_fractions = np.nanmax(np.abs(counts - np.round(counts)), initial=0.0) <= ROUNDED_BY * n
-        return n if n and are_fractions else None
+        are_fractions = (
+            np.nanmax(np.abs(correct_counts - np.round(correct_counts)), initial=0.0) <= MAX_ROUNDING_ERROR * n_images
+        )
+        return n_images if n_images and are_fractions else None
 
     @cached_property
     def n_classes(self) -> int | None:
-        """Number of classes; None if the dataset is unknown and has no confusion matrix or confidence."""
+        """Number of classes; None if the dataset is unknown and has neither confusion matrices nor confidences."""
         return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
 
     @property
@@ -136,7 +138,7 @@ class DatasetResults:
 
     @property
     def extent(self) -> str:
-        """Number of evaluated architectures among those that represent a class, such as ``16 of 20 architectures``."""
+        """Number of evaluated and of all non-isomorphic architectures, such as ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @cached_property
@@ -150,11 +152,11 @@ class DatasetResults:
         return columns
 
     def keys(self, kind: str) -> list[str]:
-        """Return the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of the table."""
+        """Return the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of `columns`."""
         return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
 
     def averaged_keys(self, score: str) -> list[str]:
-        """Return the keys in a mean: all corruptions, or attacks in norm balls on the networks themselves."""
+        """Return the keys that a mean averages: all corruptions, or attacks in norm balls that are not transfers."""
         keys = self.keys(SCORE_KINDS[score])
         return [key for key in keys if score != ADVERSARIAL or self.reader.files.norm_ball_of(key) is not None]
 
@@ -163,7 +165,7 @@ class DatasetResults:
         return [strength for name, strength in self.columns if name == key]
 
     def begins_clean(self, key: str) -> bool:
-        """Return whether a figure shows the clean images as the key's strength 0: not if the key was evaluated at 0."""
+        """Return whether figures show clean images as the key's strength 0, because the key was not evaluated at 0."""
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
@@ -178,9 +180,9 @@ class DatasetResults:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Accuracies of `SCORES` for which the results suffice, by architecture.
+        """The scores of `SCORES` for which the results suffice, by architecture.
 
-        Means are weighted by `mean`; a mean is NaN if the architecture lacks any of its accuracies.
+        `mean` is the weighting of the means. A mean is NaN if the architecture lacks any of the averaged accuracies.
         """
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
@@ -188,30 +190,33 @@ class DatasetResults:
         for score in SCORE_KINDS:
             keys = self.averaged_keys(score)
             if keys and self.mean == OVER_KEYS:
-                parts = pd.concat([self.key_mean(key) for key in keys], axis=1)
+                averaged_accuracies = pd.concat([self.key_mean(key) for key in keys], axis=1)
             elif keys:
-                parts = self.accuracies[[column for column in self.columns if column[0] in keys]]
+                averaged_accuracies = self.accuracies[[column for column in self.columns if column[0] in keys]]
             else:
                 continue
-            columns[score] = parts.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
+            columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
     def ranked(self, accuracies: pd.Series) -> list[Ranked]:
-        """Rank architectures by an accuracy, the best first, without those that lack it.
+        """Rank architectures by an accuracy, the best first; architectures that lack the accuracy are left out.
 
         Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
         """
         frame = self.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
         order = ["accuracy", *self.scores.columns]
         frame = frame.sort_values(order, ascending=False, kind="stable", na_position="last")
-        values = frame["accuracy"]
-        ranks, tied = values.rank(method="min", ascending=False), values.groupby(values).transform("size")
-        columns = (frame.index.tolist(), values.tolist(), ranks.astype(int).tolist(), tied.tolist())
-        return [Ranked(*row) for row in zip(*columns, strict=True)]
+        sorted_accuracies = frame["accuracy"]
+        ranks, n_tied = (
+            sorted_accuracies.rank(method="min", ascending=False),
+            sorted_accuracies.groupby(sorted_accuracies).transform("size"),
+        )
+        columns = (frame.index.tolist(), sorted_accuracies.tolist(), ranks.astype(int).tolist(), n_tied.tolist())
+        return [Ranked(*fields) for fields in zip(*columns, strict=True)]
 
     @property
     def best_architecture(self) -> ArchitectureId:
-        """The architecture that an explorer opens at: the best by mean adversarial accuracy, or by another score."""
+        """The architecture that the explorer shows first: the best by mean adversarial accuracy or another score."""
         for score in (ADVERSARIAL, *self.scores.columns):
             if score in self.scores and (ranked := self.ranked(self.scores[score])):
                 return ranked[0].architecture
@@ -219,7 +224,7 @@ class DatasetResults:
 
     @cached_property
     def measures(self) -> pd.DataFrame:
-        """Numbers of measures and unknown keys, without accuracies.
+        """The values of measures and of unknown keys, without accuracies.
 
         Returns:
             float64 by architecture and (key, measurement, strength); NaN for missing values. Lists are left out.
@@ -232,7 +237,7 @@ class DatasetResults:
         return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
     def confusion_sums(self) -> dict[tuple[str, float], NDArray[np.float64]]:
-        """Return sums of confusion matrices (see `class_summaries.iter_class_summaries`), keys in the paper's style."""
+        """Return the summed confusion matrices (see `iter_class_summaries`), with keys in the paper's style."""
         keys = in_task_order(self.reader.keys_all)
         sums = summarise_classes(self.reader.files, self.name, keys, "cm")
         return {(paper_key(key), strength): array for (key, strength), array in sums.items()}
@@ -240,12 +245,12 @@ class DatasetResults:
     @cached_property
     def confidences(self) -> pd.DataFrame:
         """Quartiles of confidences (see `class_summaries.confidence_quartiles`), with keys in the paper's style."""
-        rows = confidence_quartiles(self.reader.files, self.name, in_task_order(self.reader.keys_all))
-        return rows.assign(key=rows["key"].map(paper_key))
+        quartiles_by_key = confidence_quartiles(self.reader.files, self.name, in_task_order(self.reader.keys_all))
+        return quartiles_by_key.assign(key=quartiles_by_key["key"].map(paper_key))
 
 
 def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
-    """Read a dataset's measures for one choice of weights (see `DatasetResults.measures`)."""
+    """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
     files = reader.files.choosing(weights)
     for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
@@ -254,8 +259,8 @@ def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> 
                 continue
             frame = reader.to_frame(name, key, measure, weights=weights)
             if frame["value"].dtype.kind == "f":
-                for strength, rows in frame.groupby("strength"):
-                    columns[key, measure, float(str(strength))] = rows.set_index("architecture")["value"]
+                for strength, values_at_strength in frame.groupby("strength"):
+                    columns[key, measure, float(str(strength))] = values_at_strength.set_index("architecture")["value"]
     return pd.DataFrame(columns).sort_index()
 
 
@@ -277,25 +282,25 @@ def read_results(
 
 
 def choose_results(
-    several: Sequence[DatasetResults], data: str | None, path: Path, what: str = "Drawing"
+    all_results: Sequence[DatasetResults], data: str | None, path: Path, activity: str = "Drawing"
 ) -> DatasetResults:
-    """Return the results of the dataset `data`, which may be None if there is only one."""
-    names = [results.name for results in several]
-    if data is None and len(several) == 1:
-        return several[0]
+    """Return the results on the dataset `data`; None selects the only dataset."""
+    names = [results.name for results in all_results]
+    if data is None and len(all_results) == 1:
+        return all_results[0]
     if data is None:
-        remedy = "Name one with --dataset"
-        remedy += ", or draw all figures of all datasets with `plot all`." if what == "Drawing" else "."
+        remedy = "Select one with --dataset"
+        remedy += ", or draw all figures of all datasets with `plot all`." if activity == "Drawing" else "."
         raise ConfigError(
-            f"{what} failed for {path}: no dataset was named, and the folder has results of "
-            f"{', '.join(names) or 'none'}. {remedy}"
+            f"{activity} failed for {path}: the folder has results on {', '.join(names) or 'no dataset'}, and none was "
+            f"selected. {remedy}"
         )
     if data not in names:
-        raise ConfigError(f"{what} failed for {path}: it has no results of {data!r}.{closest(data, names)}")
-    return several[names.index(data)]
+        raise ConfigError(f"{activity} failed for {path}: it has no results on {data!r}.{closest(data, names)}")
+    return all_results[names.index(data)]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return the three quartiles of numbers, by linear interpolation."""
-    first, second, third = np.quantile(values, (0.25, 0.5, 0.75))
-    return float(first), float(second), float(third)
+    q1, median, q3 = np.quantile(values, (0.25, 0.5, 0.75))
+    return float(q1), float(median), float(q3)

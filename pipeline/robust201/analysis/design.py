@@ -1,8 +1,8 @@
-"""The influence of a cell's design on robustness: effects of operations on edges, a small tree, prediction from cells.
+"""The influence of a cell's design on robustness: effects of operations, a regression tree, and predictions.
 
-Effects are exact: the space is a full factorial design (every operation on every edge), and each cell has the accuracy
-of its isomorphism class. Effects of edges and of pairs are therefore orthogonal, and their fractions of the variance
-add up.
+Effects are exact, because the space is a full factorial design (every operation on every edge) in which each cell has
+the accuracy of its isomorphism class. Effects of edges and of pairs of edges are therefore orthogonal, and their
+fractions of the variance add up.
 """
 
 import functools
@@ -21,15 +21,20 @@ from robust201.statistics.pareto import on_front
 
 _Floats = NDArray[np.float64]
 
-_N_DRAWS = 400
-"""Bootstrap samples of isomorphism classes for the intervals of effects."""
+_N_BOOTSTRAP_SAMPLES = 400
+"""Number of bootstrap samples of isomorphism classes for the intervals of effects."""
 
 TRAINING_SIZES = (50, 100, 200, 400, 800, 1600, 3200)
-REPEATS = 5
-TREE_DEPTH = 3
-SMALLEST_LEAF = 20
+"""Numbers of cells from which the other cells are predicted."""
 
-MORE_EDGES = "three edges or more"
+N_REPEATS = 5
+"""Number of random training sets of each size."""
+
+TREE_DEPTH = 3
+MIN_LEAF_CELLS = 20
+"""Minimum number of cells in a leaf of the regression tree."""
+
+REMAINDER_LABEL = "three edges or more"
 
 
 class Effects(NamedTuple):
@@ -38,7 +43,7 @@ class Effects(NamedTuple):
     Attributes:
         operations: one row per edge and operation: `edge`, `operation`, `mean` accuracy of the cells with this
             operation on this edge, `effect` (their mean minus the mean over all cells), and the ends `low` and `high`
-            of its 95% interval, from a bootstrap over isomorphism classes.
+            of the effect's 95% interval, from a bootstrap over isomorphism classes.
         variance: one row per edge, per pair of edges (``a & b``) and for the remainder: `edges`, `freedom` (degrees of
             freedom) and `share` (fraction of the variance over all cells, in [0, 1]); the fractions sum to 1.
         pairs: one row per pair of edges and of operations on them: `edges`, `operations`, `mean` and `interaction` (the
@@ -59,112 +64,118 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     space = _cells_of(results)
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
-    by_class = accuracies.dropna()
+    accuracies_by_class = accuracies.dropna()
     missing_classes = classes_without_accuracy(results, accuracies)
     if len(missing_classes):
         raise ResultsError(
-            f"Computing effects of operations failed for {results.name}: it has no accuracy of "
-            f"{len(missing_classes):,} of the {len(set(isomorphs)):,} classes of cells, such as {missing_classes[0]}. "
-            "In a part of the space, effects cannot be separated: export a dataset of all cells."
+            f"Computing effects of operations failed for {results.name}: {len(missing_classes):,} of the "
+            f"{len(set(isomorphs)):,} classes of cells, such as {missing_classes[0]}, have no accuracy. Effects can be "
+            "separated only if all cells are evaluated. Export a dataset of all cells."
         )
     codes = _codes_of_cells(space)
-    values: _Floats = np.asarray(by_class.loc[isomorphs], np.float64)
+    cell_accuracies: _Floats = np.asarray(accuracies_by_class.loc[isomorphs], np.float64)
     n_operations, n_edges = len(space.operations), len(space.edges)
     table = np.empty((n_operations,) * n_edges)
-    table[tuple(codes.T)] = values
+    table[tuple(codes.T)] = cell_accuracies
     mean = float(table.mean())
     edges = range(n_edges)
     effects = [table.mean(axis=tuple(axis for axis in edges if axis != edge)) - mean for edge in edges]
-    intervals = _effect_intervals(codes, values, isomorphs, n_operations, seed)
-    names = [space.operation_labels[operation] for operation in space.operations]
+    intervals = _effect_intervals(codes, cell_accuracies, isomorphs, n_operations, seed)
+    operation_labels = [space.operation_labels[operation] for operation in space.operations]
     operations = pd.DataFrame(
         [
-            (label, names[code], mean + effect, effect, *intervals[edge, code])
+            (label, operation_labels[code], mean + effect, effect, *intervals[edge, code])
             for edge, label in enumerate(space.edge_labels)
             for code, effect in enumerate(effects[edge])
         ],
         columns=["edge", "operation", "mean", "effect", "low", "high"],
     )
-    total = float(np.square(table - mean).mean())
+    total_variance = float(np.square(table - mean).mean())
     variance: list[tuple[str, int, float]] = [
         (label, n_operations - 1, float(np.square(edge_effects).mean()))
         for label, edge_effects in zip(space.edge_labels, effects, strict=True)
     ]
     pairs: list[tuple[str, str, float, float]] = []
-    for first, second in itertools.combinations(edges, 2):
-        means = table.mean(axis=tuple(axis for axis in edges if axis not in (first, second)))
-        interaction = means - mean - effects[first][:, None] - effects[second][None, :]
-        label = f"{space.edge_labels[first]} & {space.edge_labels[second]}"
+    for first_edge, second_edge in itertools.combinations(edges, 2):
+        means = table.mean(axis=tuple(axis for axis in edges if axis not in (first_edge, second_edge)))
+        interaction = means - mean - effects[first_edge][:, None] - effects[second_edge][None, :]
+        label = f"{space.edge_labels[first_edge]} & {space.edge_labels[second_edge]}"
         variance.append((label, (n_operations - 1) ** 2, float(np.square(interaction).mean())))
         pairs += [
-            (label, f"{names[i]} & {names[j]}", float(means[i, j]), float(interaction[i, j]))
+            (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
             for i, j in np.ndindex(interaction.shape)
         ]
-    explained = sum(freedom for _, freedom, _ in variance), sum(share for *_, share in variance)
-    variance.append((MORE_EDGES, len(specs) - 1 - explained[0], max(0.0, total - explained[1])))
-    shares = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
-    shares["share"] /= total or np.nan
+    explained_totals = sum(freedom for _, freedom, _ in variance), sum(variance_part for *_, variance_part in variance)
+    variance.append(
+        (REMAINDER_LABEL, len(specs) - 1 - explained_totals[0], max(0.0, total_variance - explained_totals[1]))
+    )
+    variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
+    variance_table["share"] /= total_variance or np.nan
     return Effects(
         operations,
-        shares.sort_values("share", ascending=False, kind="stable", ignore_index=True),
+        variance_table.sort_values("share", ascending=False, kind="stable", ignore_index=True),
         pd.DataFrame(pairs, columns=["edges", "operations", "mean", "interaction"]),
     )
 
 
-@functools.cache  # as slow as the effects of a score, and depends on the space alone
+@functools.cache  # takes as long as the effects of a score, and depends only on the space
 def _codes_of_cells(space: CellSpace) -> NDArray[np.int64]:
-    """Return the operations on the edges of all cells as (N, E) positions in `space.operations`."""
+    """Return the operations on the edges of all cells, as (N, E) indices into `space.operations`."""
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
 
 
 def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the isomorphism classes of cells without an accuracy, as the ids of their representatives."""
+    """Return the isomorphism classes of cells that have no accuracy, as ids of their representatives."""
     return np.setdiff1d(_cells_of(results).isomorphs(), accuracies.dropna().index.to_numpy())
 
 
 def _effect_intervals(
-    codes: NDArray[np.int64], values: _Floats, isomorphs: NDArray[np.int64], n_operations: int, seed: int
+    codes: NDArray[np.int64], cell_accuracies: _Floats, isomorphs: NDArray[np.int64], n_operations: int, seed: int
 ) -> _Floats:
-    """Return ends of 95% intervals of effects (E, O, 2), from a bootstrap in which a class's cells stay together."""
-    _, first, members, sizes = np.unique(isomorphs, return_index=True, return_inverse=True, return_counts=True)
+    """Return the ends of 95% intervals of effects, (E, O, 2), from a bootstrap over isomorphism classes."""
+    _, first_members, class_indices, class_sizes = np.unique(
+        isomorphs, return_index=True, return_inverse=True, return_counts=True
+    )
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=_N_DRAWS).astype(np.float64)
-    accuracies = values[first]
-    overall = weights @ (sizes * accuracies) / (weights @ sizes)
+    weights = rng.multinomial(
+        len(class_sizes), np.full(len(class_sizes), 1 / len(class_sizes)), size=_N_BOOTSTRAP_SAMPLES
+    ).astype(np.float64)
+    accuracies = cell_accuracies[first_members]
+    overall = weights @ (class_sizes * accuracies) / (weights @ class_sizes)
     intervals = np.empty((codes.shape[1], n_operations, 2))
     for edge in range(codes.shape[1]):
-        n_cells = np.zeros((len(sizes), n_operations))  # cells of each class with each operation on this edge
-        np.add.at(n_cells, (members, codes[:, edge]), 1)
+        n_cells = np.zeros((len(class_sizes), n_operations))  # cells of each class with each operation on this edge
+        np.add.at(n_cells, (class_indices, codes[:, edge]), 1)
         means = weights @ (n_cells * accuracies[:, None]) / (weights @ n_cells)
         intervals[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return intervals
 
 
 def describe_tree(results: DatasetResults, accuracies: "pd.Series[float]") -> str:
-    """Fit a regression tree of depth `TREE_DEPTH` to the evaluated cells and write its rules.
+    """Fit a regression tree of depth `TREE_DEPTH` to the evaluated cells, and return its rules as text.
 
-    Each rule tests whether an edge carries an operation; a leaf has at least `SMALLEST_LEAF` cells.
+    Each rule tests whether an edge has an operation; a leaf has at least `MIN_LEAF_CELLS` cells.
     """
     from sklearn.tree import DecisionTreeRegressor, export_text
 
-    space, known = _cells_of(results), accuracies.dropna()
-    codes = _codes(results, known)
-    names, columns = [], []
+    space, known_accuracies = _cells_of(results), accuracies.dropna()
+    codes = _codes(results, known_accuracies)
+    feature_names, columns = [], []
     for edge, label in enumerate(space.edge_labels):
         for code, operation in enumerate(space.operations):
-            names.append(f"{label} is {space.operation_labels[operation]}")
+            feature_names.append(f"{label} is {space.operation_labels[operation]}")
             columns.append(codes[:, edge] == code)
-    tree = DecisionTreeRegressor(max_depth=TREE_DEPTH, min_samples_leaf=SMALLEST_LEAF, random_state=0)
-    tree.fit(np.stack(columns, axis=1).astype(np.float64), known.to_numpy(np.float64))
-    rules: str = export_text(tree, feature_names=names, decimals=3)
+    tree = DecisionTreeRegressor(max_depth=TREE_DEPTH, min_samples_leaf=MIN_LEAF_CELLS, random_state=0)
+    tree.fit(np.stack(columns, axis=1).astype(np.float64), known_accuracies.to_numpy(np.float64))
+    rules: str = export_text(tree, feature_names=feature_names, decimals=3)
     return rules.replace(" <= 0.500", ": no").replace(" >  0.500", ": yes").replace("value: ", "")
 
 
 def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> pd.DataFrame:
-    """Predict an accuracy from a cell's operations by gradient boosting, and rank held-out cells.
+    """Predict accuracies from cells' operations by gradient boosting, and measure the ranking of held-out cells.
 
-    For each training size, cells are sampled from the evaluated ones without replacement, and all other cells are
-    predicted; this is repeated `REPEATS` times.
+    For each training size, cells are sampled from the evaluated cells without replacement, and all other evaluated
+    cells are predicted. This is repeated `N_REPEATS` times.
 
     Returns:
         One row per training size that is at most half of the cells: `cells`, `kendall` and `spearman` (medians over the
@@ -173,30 +184,30 @@ def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", 
     from scipy.stats import kendalltau, spearmanr
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    known = accuracies.dropna()
-    codes, values = _codes(results, known), known.to_numpy(np.float64)
+    known_accuracies = accuracies.dropna()
+    codes, accuracy_values = _codes(results, known_accuracies), known_accuracies.to_numpy(np.float64)
     rng = np.random.default_rng(seed)
     rows = []
     for size in TRAINING_SIZES:
-        if 2 * size > len(values):
+        if 2 * size > len(accuracy_values):
             break
         correlations = []
-        for repeat in range(REPEATS):
-            order = rng.permutation(len(values))
+        for repeat in range(N_REPEATS):
+            order = rng.permutation(len(accuracy_values))
             model = HistGradientBoostingRegressor(
                 categorical_features=list(range(codes.shape[1])), min_samples_leaf=5, random_state=repeat
             )
-            model.fit(codes[order[:size]], values[order[:size]])
-            predicted, true = model.predict(codes[order[size:]]), values[order[size:]]
-            correlations.append((kendalltau(predicted, true).statistic, spearmanr(predicted, true).statistic))
+            model.fit(codes[order[:size]], accuracy_values[order[:size]])
+            predicted, measured = model.predict(codes[order[size:]]), accuracy_values[order[size:]]
+            correlations.append((kendalltau(predicted, measured).statistic, spearmanr(predicted, measured).statistic))
         low, median, high = np.quantile(np.array(correlations), (0, 0.5, 1), axis=0)
         rows.append((size, median[0], low[0], high[0], median[1], low[1], high[1]))
-    names = [f"{name}{end}" for name in ("kendall", "spearman") for end in ("", "_low", "_high")]
-    return pd.DataFrame(rows, columns=["cells", *names])
+    correlation_columns = [f"{name}{suffix}" for name in ("kendall", "spearman") for suffix in ("", "_low", "_high")]
+    return pd.DataFrame(rows, columns=["cells", *correlation_columns])
 
 
 def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the non-dominated architectures: no other one is as good in all objectives and better in one.
+    """Return the Pareto front: architectures of which no other is as good in all objectives and better in one.
 
     Args:
         columns: numbers by architecture; rows that lack an objective are left out.
@@ -209,35 +220,35 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
     Raises:
         ConfigError: fewer than two objectives, or a duplicate.
     """
-    names = [*maximise, *minimise]
-    if len(set(names)) < 2 or len(set(names)) != len(names):
+    objectives = [*maximise, *minimise]
+    if len(set(objectives)) < 2 or len(set(objectives)) != len(objectives):
         raise ConfigError(
-            f"Finding the Pareto front failed for {', '.join(names) or 'no objective'}: it takes two different "
-            "objectives or more. Name objectives to maximise and to minimise."
+            f"Finding the Pareto front failed for {', '.join(objectives) or 'no objective'}: at least two different "
+            "objectives are needed. List objectives to maximise and to minimise."
         )
-    complete = columns[names].dropna()
+    complete = columns[objectives].dropna()
     signs = np.array([1.0] * len(maximise) + [-1.0] * len(minimise))
-    first = names[0]
+    first_objective = objectives[0]
     front = complete[on_front(complete.to_numpy(np.float64) * signs)]
-    return front.sort_values(first, ascending=first in minimise, kind="stable")
+    return front.sort_values(first_objective, ascending=first_objective in minimise, kind="stable")
 
 
 def _cells_of(results: DatasetResults) -> CellSpace:
     if results.space is None:
         raise ResultsError(
-            f"Analysing cells failed for {results.name}: its architectures are not cells. Use `robust201 correlate`, "
-            "which does not need cells."
+            f"Analysing cells failed for {results.name}: its architectures are not cells. Use robust201 correlate, "
+            "which accepts any architectures."
         )
     return results.space
 
 
 def _codes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the operations of the architectures in `accuracies` as (N, E) positions in `space.operations`."""
+    """Return the operations of the architectures in `accuracies`, as (N, E) indices into `space.operations`."""
     space = _cells_of(results)
-    if len(accuracies) < 2 * SMALLEST_LEAF:
+    if len(accuracies) < 2 * MIN_LEAF_CELLS:
         raise ResultsError(
             f"Analysing cells failed for {results.name}: it has {len(accuracies)} evaluated cells, and at least "
-            f"{2 * SMALLEST_LEAF} are needed. Export more."
+            f"{2 * MIN_LEAF_CELLS} are needed. Evaluate and export more cells."
         )
     return np.array(
         [[space.operations.index(name) for name in space.parse(results.spec(index))] for index in accuracies.index]

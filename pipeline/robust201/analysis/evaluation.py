@@ -21,18 +21,18 @@ LEVEL = 0.05
 """Adjusted p-value below which a difference counts as significant."""
 
 _COLUMNS = ("first", "second", "key", "strength", "first_accuracy", "second_accuracy", "difference", "low", "high")
-_COUNTS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
+_TEST_COLUMNS = ("only_first", "only_second", "p_value", "adjusted_p_value", "n_images")
 
 
 class WorstCase(NamedTuple):
-    """Accuracy where each image counts under its worst evaluation.
+    """Worst-case accuracy: an image counts as correct only if it is classified correctly in every evaluation.
 
     Attributes:
         accuracy: fraction of the images that are classified correctly in every evaluation.
-        low: lower end of its 95% interval.
-        high: upper end of its 95% interval.
+        low: lower end of the accuracy's 95% interval.
+        high: upper end of the accuracy's 95% interval.
         evaluations: the evaluations, as (key, strength).
-        outcomes: whether each image is classified correctly in all of them, by the image's position.
+        outcomes: whether each image is classified correctly in all evaluations, by the image's position.
     """
 
     accuracy: float
@@ -43,19 +43,19 @@ class WorstCase(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """A sentence with the accuracy, its interval and the keys."""
+        """Sentence with the accuracy, its interval and the keys."""
         names = list(dict.fromkeys(key for key, _ in self.evaluations))
-        count = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
+        n_evaluations = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
         return (
             f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
-            f"of {count}: {', '.join(names)}."
+            f"of {n_evaluations}: {', '.join(names)}."
         )
 
 
 class Evaluation(pd.DataFrame):
     """One row per key and strength; see `robust201.evaluate`.
 
-    Selections from the table are plain DataFrames: only the whole table has outcomes.
+    Selections from the table are plain DataFrames without outcomes.
     """
 
     _metadata = [  # noqa: RUF012 - pandas requires a list
@@ -90,10 +90,10 @@ class Evaluation(pd.DataFrame):
             outcomes: (N,) whether each image was classified correctly, by key and strength.
             positions: (N,) positions of the evaluated images in the input.
             images_sha256: digest of images and labels; comparisons require equal digests.
-            protocols: the parameters and everything else that decides the numbers, by key.
-            benchmark: the leaderboard benchmark that was followed.
+            protocols: by key, the parameters and all other fields that affect the numbers.
+            benchmark: the leaderboard's benchmark whose protocol was followed, if any.
             distances: (N,) minimum perturbation sizes, by key of a minimum-norm attack.
-            steps: (N,) steps until success, by key and strength of attacks that record them.
+            steps: (N,) number of steps until success, by key and strength, for attacks that record their steps.
         """
         table = cls(rows, columns=list(columns))
         table._outcomes, table._positions = dict(outcomes), positions
@@ -107,27 +107,27 @@ class Evaluation(pd.DataFrame):
 
     @property
     def outcomes(self) -> pd.DataFrame:
-        """Whether each image was classified correctly: bool, one row per image, one column per (key, strength).
+        """Whether each image was classified correctly: bool, one row per image and one column per (key, strength).
 
-        The index holds the images' positions in the input, which has more images if a subset was evaluated.
+        The index contains the images' positions in the input, which has more images if a subset was evaluated.
         """
         frame = pd.DataFrame(self._outcomes, index=self._positions)
         frame.columns = pd.MultiIndex.from_tuples(list(self._outcomes), names=["key", "strength"])
         return frame.rename_axis("image")
 
     def worst_case(self, evaluations: Sequence[str | tuple[str, float]] | None = None) -> WorstCase:
-        """Return the accuracy where each image counts under its worst evaluation (Croce and Hein, ICML 2020).
+        """Return the fraction of images that are classified correctly in every evaluation (Croce and Hein, ICML 2020).
 
         Args:
-            evaluations: keys, which stand for all their strengths, or pairs of key and strength; different norms and
-                corruptions may be mixed. None takes all.
+            evaluations: keys (all their strengths), or pairs of key and strength; different norms and corruptions may
+                be mixed. None selects all evaluations.
 
         Raises:
             ConfigError: a key or strength was not evaluated, or the list is empty.
         """
         columns = list(self._outcomes) if evaluations is None else self._find(evaluations)
         if not columns:
-            raise ConfigError("Computing the worst case failed: `evaluations` is empty. Name at least one.")
+            raise ConfigError("Computing the worst case failed: `evaluations` is empty. List at least one.")
         correct = np.all([self._outcomes[column] for column in columns], axis=0)
         accuracy = float(correct.mean())
         low, high = map(float, accuracy_intervals(accuracy, len(correct)))
@@ -138,36 +138,42 @@ class Evaluation(pd.DataFrame):
         columns: dict[tuple[str, float], None] = {}
         for name in [evaluations] if isinstance(evaluations, str) else evaluations:
             key, strength = (name, None) if isinstance(name, str) else name
-            matches = [(known, at) for known, at in self._outcomes if known == key and strength in (None, at)]
+            matches = [
+                (evaluated_key, evaluated_strength)
+                for evaluated_key, evaluated_strength in self._outcomes
+                if evaluated_key == key and strength in (None, evaluated_strength)
+            ]
             if not matches:
-                known_names = [f"{known} {at:g}" for known, at in self._outcomes]
+                evaluated_names = [
+                    f"{evaluated_key} {evaluated_strength:g}" for evaluated_key, evaluated_strength in self._outcomes
+                ]
                 label = str(key) if strength is None else f"{key} {strength:g}"
                 raise ConfigError(
                     f"Computing the worst case failed for {label!r}: it was not evaluated."
-                    f"{closest(label, [*known_names, *(known for known, _ in self._outcomes)])} "
-                    f"Evaluated: {', '.join(known_names)}."
+                    f"{closest(label, [*evaluated_names, *(evaluated_key for evaluated_key, _ in self._outcomes)])} "
+                    f"Evaluated: {', '.join(evaluated_names)}."
                 )
             columns |= dict.fromkeys(matches)
         return list(columns)
 
     @property
     def distances(self) -> pd.DataFrame:
-        """The size of the smallest perturbation that fools the network, one row per image, one column per key.
+        """Size of the smallest perturbation that fools the network, with one row per image and one column per key.
 
-        Sizes are in the key's norm, in units of the pixel range [0, 1] (L0: number of changed values): 0 for images
-        that are misclassified without an attack, infinity for images that were not fooled within the key's largest
-        epsilon. Only minimum-norm attacks (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab` and their norms) have a
-        column.
+        Sizes are in the key's norm, in units of the pixel range [0, 1] (L0: number of changed values). They are 0 for
+        images that are misclassified without an attack, and infinity for images that were not fooled within the key's
+        largest epsilon. Only minimum-norm attacks (`fmn`, `ddn_l2`, `sigma_zero_l0`, `bb`, `aa_fab`, and their variants
+        for other norms) have a column.
         """
         return pd.DataFrame(self._distances, index=self._positions).rename_axis("image")
 
     @property
     def steps(self) -> pd.DataFrame:
-        """The step (of Square: query) at which an attack first fools the network on each image.
+        """Step at which an attack first fools the network on each image; for Square, the query.
 
-        One row per image, one column per (key, strength): 0 for images that are misclassified without an attack,
-        infinity for images that were never fooled. The accuracy after k steps is therefore ``(steps > k).mean()``. Only
-        FGSM, PGD, APGD, Square and FMN of the fused engine have columns.
+        There is one row per image and one column per (key, strength). The value is 0 for images that are misclassified
+        without an attack, and infinity for images that were never fooled. The accuracy after k steps is therefore
+        ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square and FMN of the fused engine have columns.
         """
         frame = pd.DataFrame(self._steps, index=self._positions)
         keys, strengths = [key for key, _ in self._steps], [strength for _, strength in self._steps]
@@ -181,26 +187,26 @@ class Evaluation(pd.DataFrame):
 
     @property
     def protocols(self) -> Mapping[str, Mapping[str, Any]]:
-        """The parameters and everything else that decides the numbers, by key."""
+        """By key, the parameters and all other fields that affect the numbers."""
         return self._protocols
 
     @property
     def model_info(self) -> dict[str, Any]:
-        """The results of a benchmark as an entry of RobustBench's `model_info` files (see `Benchmark.model_info`).
+        """The results of a benchmark in the format of RobustBench's `model_info` files (see `Benchmark.model_info`).
 
         Raises:
             ConfigError: the evaluation did not follow a benchmark.
         """
         if self._benchmark is None:
             raise ConfigError(
-                "Writing a leaderboard entry failed for this evaluation: it did not follow a benchmark. Evaluate with "
-                f"benchmark={next(iter(BENCHMARKS))!r}, or another of {', '.join(BENCHMARKS)}."
+                "Writing a leaderboard entry failed: this evaluation did not follow a benchmark. Evaluate with "
+                f"benchmark={next(iter(BENCHMARKS))!r} (or {', '.join([*BENCHMARKS][1:])})."
             )
         return self._benchmark.model_info(self, len(self._positions))
 
     @property
     def summary(self) -> str:
-        """A sentence on the clean accuracy, and one per norm ball on the images that withstand every attack in it."""
+        """Sentences: the clean accuracy, and for each norm ball the fraction of images that withstand every attack."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         for key, strength in self._outcomes:
             if (constraint := self._constraint_of(key)) is not None:
@@ -214,22 +220,22 @@ class Evaluation(pd.DataFrame):
 
     @property
     def latex(self) -> str:
-        """A LaTeX table of the accuracies in percent, with their 95% intervals."""
+        """LaTeX table of the accuracies in percent, with their 95% intervals."""
         return evaluation_latex(self)
 
     def _constraint_of(self, key: str) -> Constraint | None:
-        """Return the norm ball of an attack; custom tasks name it in their protocol."""
+        """Return the norm ball of an attack; for a custom task, it comes from the protocol."""
         return TASKS[key].constraint if key in TASKS else CONSTRAINTS.get(self._protocols[key].get("norm") or "")
 
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
         withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
-        worst = ", each image under the worst of them" if len(keys) > 1 else ""
-        ensembles = [key for key, row in TASKS.items() if row.constraint == constraint and key.startswith(ENSEMBLES)]
-        missing = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
+        worst_case_note = ", each image under its worst attack" if len(keys) > 1 else ""
+        ensembles = [key for key, task in TASKS.items() if task.constraint == constraint and key.startswith(ENSEMBLES)]
+        autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
             f"{_show_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
-            f"({constraint.name}){worst}.{missing}"
+            f"({constraint.name}){worst_case_note}.{autoattack_note}"
         )
 
 
@@ -248,7 +254,7 @@ class Comparison(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """A sentence per pair: which network is more robust, in which evaluations, and with what significance."""
+        """One sentence per pair of networks: which is more accurate, in which evaluations, and how significantly."""
         pairs = list(dict.fromkeys(zip(self["first"], self["second"], strict=True)))
         return "\n".join(
             _describe_pair(first, second, self[(self["first"] == first) & (self["second"] == second)])
@@ -257,37 +263,37 @@ class Comparison(pd.DataFrame):
 
     @property
     def latex(self) -> str:
-        """A LaTeX table of the accuracies in percent, with the best, and those tied with it, in bold."""
+        """LaTeX table of the accuracies in percent; the best accuracy, and accuracies tied with it, are bold."""
         return comparison_latex(self, LEVEL)
 
 
 def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
-    """Compare every two evaluations of the same images, by their common keys and strengths.
+    """Compare every two evaluations on the same images, under their common keys and strengths.
 
     Args:
-        evaluations: two or more evaluations, by the network's name.
+        evaluations: two or more evaluations, by network name.
 
     Raises:
-        ConfigError: fewer than two evaluations, different images, no common key and strength, or a key with different
-            parameters.
+        ConfigError: there are fewer than two evaluations, the images differ, no key and strength is common, or a key
+            has different parameters.
     """
     _check_comparable(evaluations)
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
     rows = pd.concat(tables, ignore_index=True)
     rows["adjusted_p_value"] = holm_adjust(rows["p_value"])
-    return Comparison(rows[[*_COLUMNS, *_COUNTS]])
+    return Comparison(rows[[*_COLUMNS, *_TEST_COLUMNS]])
 
 
 def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
     for name, evaluation in evaluations.items():
         if not isinstance(evaluation, Evaluation):
             raise ConfigError(
-                f"Comparing networks failed for {name}: expected a table returned by robust201.evaluate, with its "
-                f"per-image outcomes, got {type(evaluation).__name__}. Pass the whole table, not a part of it."
+                f"Comparing networks failed for {name}: expected the table that robust201.evaluate returns, got "
+                f"{type(evaluation).__name__}. Pass the complete table, because a selection has no per-image outcomes."
             )
     if len(evaluations) < 2:
         raise ConfigError(
-            f"Comparing networks failed: at least two networks are needed, got {len(evaluations)}. Name another."
+            f"Comparing networks failed: at least two networks are needed, got {len(evaluations)}. Add a network."
         )
     digests = {evaluation.images_sha256 for evaluation in evaluations.values()}
     if len(digests) > 1:
@@ -333,32 +339,43 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
 
 
 def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
-    difference = rows["difference"].to_numpy(np.float64)
-    significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
+    differences = rows["difference"].to_numpy(np.float64)
+    is_significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
     n_images = int(rows["n_images"].iloc[0])
-    evaluations = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
-    basis = f"{evaluations} of {n_images:,} images (McNemar's exact test, Holm's correction, {LEVEL:g})"
-    parts = []
-    for name, wins in ((first, significant & (difference < 0)), (second, significant & (difference > 0))):
-        if wins.any():
-            largest_index = int(np.argmax(np.where(wins, np.abs(difference), -1.0)))
-            largest_difference = _describe_row(rows.iloc[largest_index])
-            parts.append(f"{name} is significantly more accurate in {int(wins.sum())}, most at {largest_difference}")
-    if not parts:
-        uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
-        hint = f" {uncorrected} would without the correction: compare fewer, chosen in advance." if uncorrected else ""
+    n_evaluations = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
+    basis = f"({n_images:,} images, McNemar's exact test, Holm's correction, level {LEVEL:g})"
+    findings = []
+    for network, is_more_accurate in (
+        (first, is_significant & (differences < 0)),
+        (second, is_significant & (differences > 0)),
+    ):
+        if is_more_accurate.any():
+            largest_index = int(np.argmax(np.where(is_more_accurate, np.abs(differences), -1.0)))
+            largest_difference = _describe_difference(rows.iloc[largest_index])
+            findings.append(
+                f"{network} is significantly more accurate in {int(is_more_accurate.sum())} of {n_evaluations}, with "
+                f"the largest difference for {largest_difference}"
+            )
+    if not findings:
+        n_uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
+        hint = ""
+        if n_uncorrected:
+            hint = (
+                f" {n_uncorrected} would differ without the correction: compare fewer evaluations, chosen in advance."
+            )
         if not (rows["only_first"] + rows["only_second"]).any():
-            hint = " They classify every image alike, as the same network would."
-        return f"{first} and {second} do not differ significantly in {'any of ' if len(rows) > 1 else ''}{basis}.{hint}"
-    n_undecided = int((~significant).sum())
+            hint = " They have the same outcome on every image, as if they were the same network."
+        any_of = "any of " if len(rows) > 1 else ""
+        return f"{first} and {second} do not differ significantly in {any_of}{n_evaluations} {basis}.{hint}"
+    n_undecided = int((~is_significant).sum())
     undecided = f"; {n_undecided} show no significant difference" if n_undecided > 1 else ""
     undecided = "; 1 shows no significant difference" if n_undecided == 1 else undecided
-    return f"{'; '.join(parts)}{undecided}; of {basis}."
+    return f"{'; '.join(findings)}{undecided} {basis}."
 
 
-def _describe_row(row: "pd.Series[Any]") -> str:
-    low, high = sorted((abs(float(row["low"])), abs(float(row["high"]))))
-    size = abs(float(row["difference"]))
-    points = f"{100 * size:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    strength = "" if row["key"] == "clean" else f" {float(row['strength']):g}"
-    return f"{row['key']}{strength} ({points})"
+def _describe_difference(evaluation: "pd.Series[Any]") -> str:
+    low, high = sorted((abs(float(evaluation["low"])), abs(float(evaluation["high"]))))
+    difference = abs(float(evaluation["difference"]))
+    points = f"{100 * difference:.1f} points, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    strength = "" if evaluation["key"] == "clean" else f" at {float(evaluation['strength']):g}"
+    return f"{evaluation['key']}{strength} ({points})"

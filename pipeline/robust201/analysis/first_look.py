@@ -1,7 +1,7 @@
 """The default evaluation of `robust201.evaluate`, called the first look: its keys and its number of images.
 
-The strongest attack is always among the keys, however few images the time allows: a weaker attack on more images would
-make the network look more robust than it is.
+The strongest attack is always among the keys, even if the time allows only a few images, because a weaker attack on
+more images would make the network look more robust than it is.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 from robust201.tasks import PAPER_KEYS, TASKS, standard_passes
 from robust201.tasks.parameters import Parameters, parse_radius
 
-SECONDS = 60.0
+TARGET_SECONDS = 60.0
 """Approximate duration of a first look."""
 
 EPSILON = "8/255"
@@ -21,11 +21,11 @@ EPSILON = "8/255"
 SEVERITY = 5
 """Severity of the corruptions: the highest, so that the default does not flatter a network."""
 
-COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-"""Candidate numbers of images; the first is the minimum. They are few, so that similar machines choose the same one."""
+IMAGE_COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
+"""Candidate numbers of images; the first is the minimum. There are few, so that similar machines choose the same."""
 
 _CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
-"""One corruption each by noise, blur and digital processing."""
+"""One corruption each of the groups noise, blur and digital."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Costs:
     """Measured costs of a network.
 
     Attributes:
-        fixed: seconds of a forward pass per batch.
-        per_image: additional seconds of a forward pass per image.
+        fixed: seconds per forward pass of a batch, independent of the number of images.
+        per_image: additional seconds per image of a forward pass.
         batch: images per batch.
         n_classes: number of classes.
         resisting: fraction of images that are classified correctly under PGD with few steps; None if unknown.
@@ -47,7 +47,7 @@ class Costs:
     resisting: float | None = None
 
     def seconds(self, key: str, parameters: Parameters, n_images: int) -> float:
-        """Estimate the seconds of evaluating a key on `n_images` images, over all its strengths."""
+        """Estimate the time for evaluating a key at all its strengths on `n_images` images, in seconds."""
         passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
             passes = standard_passes(parameters, self.n_classes, self.resisting)
@@ -57,7 +57,7 @@ class Costs:
         return per_strength * len(parameters.strengths)
 
     def total(self, keys: Mapping[str, Parameters], n_images: int) -> float:
-        """Estimate the seconds of evaluating several keys on `n_images` images."""
+        """Estimate the time for evaluating several keys on `n_images` images, in seconds."""
         return sum(self.seconds(key, parameters, n_images) for key, parameters in keys.items())
 
 
@@ -67,10 +67,10 @@ def first_keys(
     """Choose the keys of a first look, with their parameters.
 
     Args:
-        n_classes: number of the network's classes. AutoAttack's standard version needs four; with fewer classes, the
-            applicable attacks of AutoAttack are chosen.
-        corruptions: whether the images can be corrupted; if not, they are only attacked.
-        epsilon: radius of the Linf ball in pixel units, as in ``"8/255"``; None for `EPSILON`.
+        n_classes: number of the network's classes. AutoAttack's standard version needs four classes; with fewer
+            classes, only the attacks of AutoAttack that apply are chosen.
+        corruptions: whether the images can be corrupted; otherwise, there are only attacks.
+        epsilon: radius of the Linf ball in pixel units, such as ``"8/255"``; None means `EPSILON`.
         randomised: whether the network's outputs are random.
 
     Raises:
@@ -79,7 +79,7 @@ def first_keys(
     try:
         radius = parse_radius(EPSILON if epsilon is None else epsilon)
     except ValueError as error:
-        raise ConfigError(f"Reading arguments failed for epsilon: {error} Give one radius of the Linf ball.") from error
+        raise ConfigError(f"Reading arguments failed for epsilon: {error} Pass one radius of the Linf ball.") from error
     if not 0 < radius <= 1:
         raise ConfigError(
             f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in pixel units, got "
@@ -99,29 +99,32 @@ def _strongest(n_classes: int, randomised: bool) -> tuple[str, ...]:
 
 
 def choose_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) -> int:
-    """Return the largest of `COUNTS`, or all images, that takes at most `SECONDS`; at least the minimum."""
-    counts = [*(count for count in COUNTS if count < n_images), n_images]
-    return max([counts[0], *(count for count in counts if costs.total(keys, count) <= SECONDS)])
+    """Return the largest of `IMAGE_COUNTS`, or all images, whose evaluation takes at most `TARGET_SECONDS`.
+
+    The smallest number is returned even if it takes longer.
+    """
+    image_counts = [*(count for count in IMAGE_COUNTS if count < n_images), n_images]
+    return max([image_counts[0], *(count for count in image_counts if costs.total(keys, count) <= TARGET_SECONDS)])
 
 
 def describe_plan(
     count: int, n_images: int, seed: int, *, by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
 ) -> str:
-    """Return the announcement of a first look: images, time, and how long the full evaluation takes."""
+    """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
     paper_seconds = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
-    full = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(paper_seconds)}']
-    images = f"all {n_images:,} images"
+    full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(paper_seconds)}']
+    image_description = f"all {n_images:,} images"
     if count < n_images:
-        chosen = ", as many as the time allows" if by_time else ""
-        images = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{chosen})"
-        full.insert(0, f"these keys about {show_time(costs.total(keys, n_images))}")
-    lines = [
-        f"First look: {', '.join(keys)} on {images}, about {show_time(costs.total(keys, count))}.",
-        f"Full evaluation, on all images: {', '.join(full)}.",
+        time_note = ", as many as the time allows" if by_time else ""
+        image_description = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{time_note})"
+        full_evaluations.insert(0, f"these keys about {show_time(costs.total(keys, n_images))}")
+    sentences = [
+        f"First look: {', '.join(keys)} on {image_description}, about {show_time(costs.total(keys, count))}.",
+        f"Full evaluation, on all images: {', '.join(full_evaluations)}.",
     ]
     if by_time and count < n_images:
-        lines.append(f"For the same images on any machine, set the count to {count}.")
-    return "\n".join(lines)
+        sentences.append(f"To evaluate the same images on any machine, set the count to {count}.")
+    return "\n".join(sentences)
 
 
 def show_time(seconds: float) -> str:

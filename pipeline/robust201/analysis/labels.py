@@ -6,14 +6,14 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of, paper_key, task_of
 from robust201.tasks import TASKS
 
-KEY_LABELS = {key: row.label for key, row in TASKS.items()}
+KEY_LABELS = {key: task.label for key, task in TASKS.items()}
 """Label of each key in the paper's style."""
 
 DATASET_LABELS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def key_label(key: str) -> str:
-    """Return the label of a key in either style; a custom key that equals another key's label is put in quotes."""
+    """Return the label of a key in either style; a custom key that equals the label of another key gets quotes."""
     return KEY_LABELS.get(paper_key(key), f"“{key}”" if key in KEY_LABELS.values() else key)
 
 
@@ -22,25 +22,25 @@ def dataset_label(name: str) -> str:
     return DATASET_LABELS.get(name, name)
 
 
-def strength_label(key: str, strength: float, among: Collection[float] = ()) -> str:
+def strength_label(key: str, strength: float, all_strengths: Collection[float] = ()) -> str:
     """Return a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``.
 
     The label is empty for clean images and for strength 0 of keys without a norm ball, such as grids of rotations.
-    Strengths of unknown keys have no unit (``strength 3``); their ``strength 0`` is labelled only if `among`, the key's
-    strengths, has other values.
+    Strengths of unknown keys have no unit (``strength 3``). Their strength 0 is labelled only if `all_strengths`, the
+    strengths of the key, has other values.
     """
-    row = task_of(key)
-    if row is not None and row.constraint is not None:
-        ball = row.constraint
+    task = task_of(key)
+    if task is not None and task.constraint is not None:
+        ball = task.constraint
         return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
-    if strength == CLEAN_STRENGTH and (row is not None or len(among) < 2):
+    if strength == CLEAN_STRENGTH and (task is not None or len(all_strengths) < 2):
         return ""
     return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
 
 
-def column_label(key: str, strength: float, among: Collection[float] = ()) -> str:
+def column_label(key: str, strength: float, all_strengths: Collection[float] = ()) -> str:
     """Return the label of a key and strength, such as ``PGD, ε = 8/255`` (see `strength_label`)."""
-    return ", ".join(filter(None, (key_label(key), strength_label(key, strength, among))))
+    return ", ".join(filter(None, (key_label(key), strength_label(key, strength, all_strengths))))
 
 
 def measure_label(key: str, measurement: str, strength: float) -> str:

@@ -1,4 +1,4 @@
-"""LaTeX tables of evaluations and comparisons, which need no packages."""
+"""LaTeX tables of evaluations and comparisons; they need no LaTeX packages."""
 
 import math
 import re
@@ -8,12 +8,12 @@ import pandas as pd
 
 from robust201.analysis.labels import key_label, strength_label
 
-_SPECIAL = {
+_ESCAPES = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "ε": r"$\varepsilon$",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 
 
@@ -31,35 +31,36 @@ def evaluation_latex(table: pd.DataFrame) -> str:
 
 
 def comparison_latex(table: pd.DataFrame, level: float) -> str:
-    """Return a tabular of accuracies in percent, one column per network; the best and those tied with it are bold.
+    """Return a tabular of accuracies in percent with one column per network; the best and its ties are bold.
 
     Args:
         table: result of `compare_evaluations`.
-        level: significance level; a network is tied with the best if their adjusted p-value is at least this.
+        level: significance level; a network is tied with the best if their adjusted p-value is at least `level`.
     """
     networks = list(dict.fromkeys([*table["first"], *table["second"]]))
     rows = []
     for (key, strength), pairs in table.groupby(["key", "strength"], sort=False):
         accuracies = dict(zip(pairs["first"], pairs["first_accuracy"], strict=True))
         accuracies |= dict(zip(pairs["second"], pairs["second_accuracy"], strict=True))
-        best = max(accuracies, key=lambda name: accuracies[name])
-        best_pairs = pairs[(pairs["first"] == best) | (pairs["second"] == best)]
+        best_network = max(accuracies, key=lambda name: accuracies[name])
+        best_pairs = pairs[(pairs["first"] == best_network) | (pairs["second"] == best_network)]
         tied = best_pairs[best_pairs["adjusted_p_value"] >= level]
-        bold = {best, *tied["first"], *tied["second"]}
+        bold = {best_network, *tied["first"], *tied["second"]}
         percentages = [_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
         cells = [
-            rf"\textbf{{{text}}}" if name in bold else text for name, text in zip(networks, percentages, strict=True)
+            rf"\textbf{{{percentage}}}" if name in bold else percentage
+            for name, percentage in zip(networks, percentages, strict=True)
         ]
         rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
     return _tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
 
 
 def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
-    """Return a tabular of accuracies in percent with 95% intervals: one row per network, one column per evaluation.
+    """Return a tabular of accuracies in percent with 95% intervals, one row per network and one column per evaluation.
 
     Args:
-        table: columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; tied accuracies are bold. The
-            optional column `estimated` marks estimates, which get a tilde.
+        table: columns `network`, `evaluation`, `accuracy`, `low`, `high` and `tied`; tied accuracies are bold. If the
+            optional column `estimated` is true, the accuracy gets a tilde.
         labels: labels of the evaluations, in the order of the columns.
     """
     cells = {
@@ -76,9 +77,9 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
 
 
 def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, estimated: bool) -> str:
-    number = rf"${{\sim}}${_percent(accuracy)}" if estimated else _percent(accuracy)
-    text = rf"\textbf{{{number}}}" if tied else number
-    return text if math.isnan(low) else rf"{text} {{\scriptsize {_interval(low, high)}}}"
+    percentage = rf"${{\sim}}${_percent(accuracy)}" if estimated else _percent(accuracy)
+    cell = rf"\textbf{{{percentage}}}" if tied else percentage
+    return cell if math.isnan(low) else rf"{cell} {{\scriptsize {_interval(low, high)}}}"
 
 
 def _evaluation_cells(key: str, strength: float) -> list[str]:
@@ -94,10 +95,10 @@ def _interval(low: float, high: float) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda sign: _SPECIAL[sign[0]], text)
+    return re.sub("[" + re.escape("".join(_ESCAPES)) + "]", lambda match: _ESCAPES[match[0]], text)
 
 
 def _tabular(columns: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
-    lines += [" & ".join(row) + r" \\" for row in rows]
-    return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
+    table_lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
+    table_lines += [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join([*table_lines, r"\hline", r"\end{tabular}", ""])

@@ -1,4 +1,4 @@
-"""Leaderboard: the best networks under each evaluation, with intervals and ties, as a table and as sentences."""
+"""Leaderboard: the best networks under each evaluation, with intervals and ties, as a table and in sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,23 +32,25 @@ from robust201.statistics.significance import (
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
 
-_MOST_NAMED = 3
-"""Maximum number of tied networks in a sentence."""
+_MAX_NAMED = 3
+"""Maximum number of tied networks that a sentence names."""
 
-_ROWS_AT_ONCE = 256
+_NETWORKS_PER_BLOCK = 256
+"""Number of networks whose outcomes are unpacked at a time."""
 
 
 class Standing(NamedTuple):
-    """Ranking of the networks in one evaluation, or by the mean over several.
+    """Ranking of the networks in one evaluation, or by the mean over several evaluations.
 
     Attributes:
         name: the evaluation as the user wrote it, such as ``pgd:1`` or ``corruption``.
-        label: its label in tables.
+        label: the evaluation's label in tables.
         accuracies: fractions by network, the highest first.
-        low: lower end of each 95% interval over images; NaN if the number of images is unknown.
-        high: upper end.
-        p_values: of the difference from the best, adjusted with Holm's method; NaN if the number of images is unknown.
-        paired: whether per-image outcomes were compared; otherwise only accuracies.
+        low: lower end of each accuracy's 95% interval over images; NaN if the number of images is unknown.
+        high: upper end of each interval.
+        p_values: p-values of the differences from the best network, adjusted with Holm's method; NaN if the number of
+            images is unknown.
+        paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
         n_images: number of images; None if unknown.
         estimated: networks whose accuracies are estimates from samples of the images.
     """
@@ -75,7 +77,7 @@ class Standing(NamedTuple):
 
     @property
     def tied(self) -> list[ArchitectureId]:
-        """The networks that do not differ significantly from the best, without the best itself."""
+        """Networks that do not differ significantly from the best; the best network is not included."""
         return [network for network in self.accuracies.index[1:] if self.p_values[network] > LEVEL]
 
 
@@ -85,7 +87,7 @@ class Leaderboard:
 
     Attributes:
         results: results of the networks.
-        networks: the networks to show, the best first.
+        networks: networks that the leaderboard shows, the best first.
         standings: one ranking of all networks per evaluation.
     """
 
@@ -98,10 +100,11 @@ class Leaderboard:
 
         Returns:
             `network`, `evaluation` (as the user wrote it), `rank`, `accuracy`, `low` and `high` (its 95% interval),
-            `p_value` (of the difference from the best, adjusted with Holm's method) and `tied` (with the best; true for
-            the best itself, unless there is only one network); if some accuracies are estimates, `estimated`.
+            `p_value` (of the difference from the best network, adjusted with Holm's method) and `tied` (whether the
+            network is the best or tied with it; False for a single network). If some accuracies are estimates, also
+            `estimated`.
         """
-        parts = []
+        frames = []
         for standing in self.standings:
             columns = {
                 "network": standing.accuracies.index,
@@ -119,63 +122,64 @@ class Leaderboard:
             if any(ranking.estimated for ranking in self.standings):
                 columns["estimated"] = [network in standing.estimated for network in standing.accuracies.index]
             frame = pd.DataFrame(columns, index=standing.accuracies.index)
-            parts.append(frame.loc[[network for network in self.networks if network in frame.index]])
-        return pd.concat(parts, ignore_index=True)
+            frames.append(frame.loc[[network for network in self.networks if network in frame.index]])
+        return pd.concat(frames, ignore_index=True)
 
     @property
     def latex(self) -> str:
-        """A LaTeX table in percent with 95% intervals; the best and those tied with it are bold."""
+        """LaTeX table in percent with 95% intervals; the best network and networks tied with it are bold."""
         labels = {standing.name: standing.label for standing in self.standings}
         names = {network: self.results.network_label(network) for network in self.networks}
         return leaderboard_latex(self.to_frame().replace({"network": names}), labels)
 
     @property
     def answer(self) -> str:
-        """Two sentences: the best network under each attack and under corruptions, with the networks tied with it.
+        """Sentences about the best network under each attack and under corruptions, and the networks tied with it.
 
-        For a single network, its accuracies.
+        If there is only one network, a sentence with its accuracies.
         """
         if len(self.results.accuracies) == 1:
             return _describe_single(self.standings, self.results)
-        attacked = [standing for standing in self.standings if standing.name not in (CLEAN, CORRUPTION)]
-        corrupted = [standing for standing in self.standings if standing.name == CORRUPTION]
-        sentences = [_describe_attacks(attacked, self.results)] if attacked else []
-        for standing in corrupted:
-            where = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
-            sentences.append(f"Under {where}, it is {_describe_best(standing, self.results)}.")
-        if not attacked and corrupted:
+        attack_standings = [standing for standing in self.standings if standing.name not in (CLEAN, CORRUPTION)]
+        corruption_standings = [standing for standing in self.standings if standing.name == CORRUPTION]
+        sentences = [_describe_attacks(attack_standings, self.results)] if attack_standings else []
+        for standing in corruption_standings:
+            condition = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
+            sentences.append(f"Under {condition}, it is {_describe_best(standing, self.results)}.")
+        if not attack_standings and corruption_standings:
             sentences[0] = sentences[0].replace("it is", "the most accurate network is")
         return " ".join(sentences)
 
     @property
     def basis(self) -> str:
-        """A note on the number of images and the tests behind ties and intervals."""
+        """Note on the number of images, and on the tests behind ties and intervals."""
         if not self.standings:
             return ""
-        first = self.standings[0]
-        if first.n_images is None:
+        first_standing = self.standings[0]
+        if first_standing.n_images is None:
             return "The folder does not record the number of images, so intervals and ties are unknown."
         if not any(standing.is_compared for standing in self.standings) and not any(
             standing.estimated for standing in self.standings
         ):
-            return f"Intervals are 95% intervals over {first.n_images:,} images."
-        counted = [standing for standing in self.standings if not standing.estimated]
-        if len(counted) < len(self.standings):
-            sampled = [standing for standing in self.standings if standing.estimated]
-            n_counted = [len(standing.accuracies) - len(standing.estimated) for standing in sampled]
-            note = describe_estimates(self.results, [standing.label for standing in sampled], n_counted)
-            return f"{note} {self._describe_counts(counted)}" if counted else note
+            return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
+        counted_standings = [standing for standing in self.standings if not standing.estimated]
+        if len(counted_standings) < len(self.standings):
+            estimated_standings = [standing for standing in self.standings if standing.estimated]
+            n_counted = [len(standing.accuracies) - len(standing.estimated) for standing in estimated_standings]
+            note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_counted)
+            return f"{note} {self._describe_counts(counted_standings)}" if counted_standings else note
         return self._describe_counts(self.standings)
 
     def _describe_counts(self, standings: Sequence[Standing]) -> str:
-        first = standings[0]
-        paired = {standing.paired for standing in standings}
-        tests = "tests of the same images" if paired == {True} else "tests of accuracies alone, which find less"
-        if paired == {True, False}:
-            tests = "tests of the same images where their outcomes are stored"
+        first_standing = standings[0]
+        paired_values = {standing.paired for standing in standings}
+        tests = "paired tests" if paired_values == {True} else "tests of accuracies without outcomes, which detect less"
+        if paired_values == {True, False}:
+            tests = "paired tests where outcomes are stored"
         return (
-            f"Tied: these {first.n_images:,} images do not tell two networks apart ({tests}, Holm's correction within "
-            f"each column, {LEVEL:.0%}). Intervals are 95% intervals over images."
+            f"Tied networks do not differ significantly from the best on these {first_standing.n_images:,} images "
+            f"({tests}, Holm's correction within each column, level {LEVEL:.0%}). Intervals are 95% intervals over "
+            "images."
         )
 
 
@@ -184,18 +188,18 @@ def make_leaderboard(
     names: Sequence[str] | None = None,
     *,
     epsilon: float = REFERENCE_EPSILON_255,
-    by: str | None = None,
-    most: int | None = None,
+    sort_by: str | None = None,
+    max_networks: int | None = None,
 ) -> Leaderboard:
     """Rank networks under several evaluations.
 
     Args:
         results: results of the networks.
-        names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``; by default clean
+        names: scores, keys and keys at a strength, such as ``clean``, ``pgd:8``, ``corruption``. The default is clean
             images, every attack at the strength nearest to `epsilon`, and the mean over corruptions.
-        epsilon: in units of 1/255 for Linf balls, in pixel units for others.
-        by: evaluation to sort the networks by; by default the first one that is not clean.
-        most: maximum number of networks to show; None shows all.
+        epsilon: in units of 1/255 for Linf balls, in pixel units for other norms.
+        sort_by: evaluation to sort the networks by; the default is the first one other than clean.
+        max_networks: maximum number of networks to show; None for all networks.
 
     Raises:
         ConfigError: a name does not match any evaluation.
@@ -205,15 +209,15 @@ def make_leaderboard(
     standings = [
         standing for name in chosen_names if len((standing := _rank_networks(results, stored, name)).accuracies)
     ]
-    first: Standing | None
-    if by is not None:
-        matches = (standing for standing in standings if standing.name == by)
-        first = next(matches, None) or _rank_networks(results, stored, by)
+    sort_standing: Standing | None
+    if sort_by is not None:
+        matches = (standing for standing in standings if standing.name == sort_by)
+        sort_standing = next(matches, None) or _rank_networks(results, stored, sort_by)
     else:
         attacked = (standing for standing in standings if standing.name != CLEAN)
-        first = next(attacked, standings[0] if standings else None)
-    networks = list(results.architectures) if first is None else list(first.accuracies.index)
-    return Leaderboard(results, networks if most is None else networks[:most], standings)
+        sort_standing = next(attacked, standings[0] if standings else None)
+    networks = list(results.architectures) if sort_standing is None else list(sort_standing.accuracies.index)
+    return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings)
 
 
 def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_255) -> list[str]:
@@ -226,7 +230,10 @@ def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_25
 
 
 def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFERENCE_EPSILON_255) -> float:
-    """Return the strength nearest to an epsilon in the key's units, or to severity 3; the lower one if tied."""
+    """Return the strength nearest to `epsilon` (in the key's units) or, for a corruption, to severity 3.
+
+    Of two equally near strengths, the lower one is returned.
+    """
     target = REFERENCE_SEVERITY if kind_of(key) == "corruption" else epsilon
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
@@ -241,15 +248,15 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
         accuracies, label = results.scores[name], SCORES[name]
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
-    if (sampled := EstimateTable(results).find(evaluations)) is not None:
-        return _estimated_standing(name, label, accuracies, sampled)
+    if (estimates := EstimateTable(results).find(evaluations)) is not None:
+        return _estimated_standing(name, label, accuracies, estimates)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
-    counts = {evaluated_image_count(results.reader.files, results.name, key) for key, _ in evaluations}
-    n_images = counts.pop() if len(counts) == 1 else None
+    image_counts = {evaluated_image_count(results.reader.files, results.name, key) for key, _ in evaluations}
+    n_images = image_counts.pop() if len(image_counts) == 1 else None
     outcomes = _stored_outcomes(stored, evaluations, accuracies)
     if n_images is None:
-        unknown = pd.Series(np.nan, accuracies.index)
-        return Standing(name, label, accuracies, unknown, unknown, unknown, False, None)
+        unknown_numbers = pd.Series(np.nan, accuracies.index)
+        return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
     weights_evaluations = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
     if single is None and outcomes is not None and weights_evaluations:
         n_correct = _count_by_image(outcomes)
@@ -259,35 +266,47 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
         single_outcomes = outcomes[0] if single is not None and outcomes is not None else None
         ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, what=f"{results.name} {name}")
         low, high = accuracy_intervals(accuracies, n_images)
-    lows, highs, p_values = (pd.Series(np.asarray(part), accuracies.index) for part in (low, high, ties.p_values))
-    return Standing(name, label, accuracies, lows, highs, p_values, ties.paired, n_images)
+    low_ends, high_ends, p_values = (
+        pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high, ties.p_values)
+    )
+    return Standing(name, label, accuracies, low_ends, high_ends, p_values, ties.paired, n_images)
 
 
-def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", sampled: EstimatedAccuracies) -> Standing:
-    """Rank counts and estimates together by the accuracy on all images.
+def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", estimates: EstimatedAccuracies) -> Standing:
+    """Rank measured and estimated accuracies together.
 
-    Each accuracy is compared with the best by a test of two normal estimates, as if their errors were independent. In
-    fact they share images: in replays on `benchmark_data/cells-cifar10`, variances of differences were 0.66 to 1.2
+    Each accuracy is compared with the best by a z test that treats the errors of both as independent, although both are
+    based on the same images. In replays on `benchmark_data/cells-cifar10`, the variance of a difference was 0.66 to 1.2
     times the sum of both variances, with a median near 1.
     """
-    value = pd.concat([counted.dropna(), sampled.value[~sampled.value.index.isin(counted.dropna().index)]])
-    value = value.sort_values(ascending=False, kind="stable")
-    is_estimate = value.index.isin(sampled.value.index) & ~value.index.isin(counted.dropna().index)
-    names = frozenset(value.index[is_estimate])
-    error = sampled.standard_error.reindex(value.index).where(is_estimate, 0.0).to_numpy(np.float64)
-    low = sampled.low.reindex(value.index).where(is_estimate, value)
-    high = sampled.high.reindex(value.index).where(is_estimate, value)
-    p_values = np.ones(len(value))
-    p_values[1:] = holm_adjust(normal_p_values(value.iloc[0] - value.to_numpy()[1:], np.hypot(error[0], error[1:])))
+    accuracies = pd.concat([counted.dropna(), estimates.value[~estimates.value.index.isin(counted.dropna().index)]])
+    accuracies = accuracies.sort_values(ascending=False, kind="stable")
+    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(counted.dropna().index)
+    estimated_networks = frozenset(accuracies.index[is_estimate])
+    errors = estimates.standard_error.reindex(accuracies.index).where(is_estimate, 0.0).to_numpy(np.float64)
+    low = estimates.low.reindex(accuracies.index).where(is_estimate, accuracies)
+    high = estimates.high.reindex(accuracies.index).where(is_estimate, accuracies)
+    p_values = np.ones(len(accuracies))
+    p_values[1:] = holm_adjust(
+        normal_p_values(accuracies.iloc[0] - accuracies.to_numpy()[1:], np.hypot(errors[0], errors[1:]))
+    )
     return Standing(
-        name, label, value, low, high, pd.Series(p_values, value.index), False, sampled.n_images, estimated=names
+        name,
+        label,
+        accuracies,
+        low,
+        high,
+        pd.Series(p_values, accuracies.index),
+        False,
+        estimates.n_images,
+        estimated=estimated_networks,
     )
 
 
 def _stored_outcomes(
     stored: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
 ) -> list[Outcomes] | None:
-    """Return the networks' outcomes of each evaluation, in the networks' order; None if any of them are missing."""
+    """Return the outcomes of each evaluation, in the networks' order; None if any network lacks outcomes."""
     all_outcomes = []
     for key, strength in evaluations:
         outcomes = stored.outcomes(key, strength)
@@ -298,48 +317,59 @@ def _stored_outcomes(
 
 
 def _count_by_image(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
-    """Return, for each network and image, the number of evaluations with a correct classification: (A, N)."""
-    first = all_outcomes[0]
-    counts = np.zeros((len(first.architectures), first.n_images), np.uint16)
+    """Return the number of evaluations in which each network classifies each image correctly, (A, N)."""
+    first_outcomes = all_outcomes[0]
+    n_correct = np.zeros((len(first_outcomes.architectures), first_outcomes.n_images), np.uint16)
     for outcomes in all_outcomes:
-        for start in range(0, len(counts), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            counts[rows] += unpack_outcomes(outcomes.packed[rows], first.n_images)
-    return counts
+        for first_network in range(0, len(n_correct), _NETWORKS_PER_BLOCK):
+            block = slice(first_network, first_network + _NETWORKS_PER_BLOCK)
+            n_correct[block] += unpack_outcomes(outcomes.packed[block], first_outcomes.n_images)
+    return n_correct
 
 
 def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Describe the most accurate network under each attack in one sentence, grouped by network."""
+    """Return a sentence that names the most accurate network under each attack; attacks are grouped by network."""
     attacks = [_label_parts(standing, results) for standing in standings]
     strengths = {strength for _, strength in attacks}
-    shared = strengths.pop() if len(strengths) == 1 else ""
-    groups: dict[str, list[str]] = {}
+    shared_strength = strengths.pop() if len(strengths) == 1 else ""
+    conditions_by_network: dict[str, list[str]] = {}
     for standing, (key, strength) in zip(standings, attacks, strict=True):
-        where = key if shared or not strength else f"{key} at {strength}"
-        best = "" if _is_near_chance(standing, results) else results.network_label(standing.best)
-        groups.setdefault(best, []).append(f"{where} ({_describe_numbers(standing, results)})" if best else where)
-    parts = [f"{best} under {_join(where)}" for best, where in groups.items() if best]
-    at = f" at {shared}" if shared else ""
-    text = f"On {dataset_label(results.name)}{at}, the most accurate network is {_join(parts, '; ')}" if parts else ""
-    if "" not in groups:
-        return f"{text}."
-    none = f"no network is clearly above chance under {_join(groups[''])}"
-    return f"{text}; {none}." if text else f"On {dataset_label(results.name)}{at}, {none}."
-
-
-def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> str:
-    """Describe the only network's accuracies in one sentence."""
-    if not standings:
-        return ""
-    parts = [f"{_describe_numbers(standing, results)} ({standing.label})" for standing in standings]
-    network = results.network_label(standings[0].best)
+        condition = key if shared_strength or not strength else f"{key} at {strength}"
+        best_label = "" if _is_near_chance(standing, results) else results.network_label(standing.best)
+        conditions_by_network.setdefault(best_label, []).append(
+            f"{condition} ({_describe_numbers(standing, results)})" if best_label else condition
+        )
+    phrases = [
+        f"{best_label} under {_join(conditions)}"
+        for best_label, conditions in conditions_by_network.items()
+        if best_label
+    ]
+    at_strength = f" at {shared_strength}" if shared_strength else ""
+    sentence = (
+        f"On {dataset_label(results.name)}{at_strength}, the most accurate network is {_join(phrases, '; ')}"
+        if phrases
+        else ""
+    )
+    if "" not in conditions_by_network:
+        return f"{sentence}."
+    chance_note = f"no network is clearly above chance under {_join(conditions_by_network[''])}"
     return (
-        f"On {dataset_label(results.name)}, the accuracy of {network} is {_join(parts, '; ')}. It is the only network."
+        f"{sentence}; {chance_note}." if sentence else f"On {dataset_label(results.name)}{at_strength}, {chance_note}."
     )
 
 
+def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> str:
+    """Return a sentence with the accuracies of a single network."""
+    if not standings:
+        return ""
+    phrases = [f"{_describe_numbers(standing, results)} ({standing.label})" for standing in standings]
+    network = results.network_label(standings[0].best)
+    accuracies = _join(phrases, "; ")
+    return f"On {dataset_label(results.name)}, the accuracy of {network} is {accuracies}. It is the only network."
+
+
 def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]:
-    """Return the labels of a standing's key and strength; the strength's is empty for several evaluations."""
+    """Return the labels of a standing's key and strength; for several evaluations, the second label is empty."""
     evaluations = evaluations_named(results, standing.name)
     if len(evaluations) > 1:
         return standing.label, ""
@@ -358,19 +388,19 @@ def _describe_best(standing: Standing, results: DatasetResults) -> str:
 
 
 def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
-    accuracy, low, high = (float(part.iloc[0]) for part in (standing.accuracies, standing.low, standing.high))
+    accuracy, low, high = (float(series.iloc[0]) for series in (standing.accuracies, standing.low, standing.high))
     if standing.n_images is None:
         return f"{accuracy:.1%}"
-    numbers = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
+    accuracy_text = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
     if standing.estimated:
-        kind = "an estimate" if standing.best in standing.estimated else "a count among estimates"
+        origin = "an estimate" if standing.best in standing.estimated else "measured on all images"
         n_tied, n_others = len(standing.tied), len(standing.accuracies) - 1
-        return f"{numbers}, {kind}; {n_tied:,} of {n_others:,} others are tied with it"
-    return numbers if len(standing.accuracies) == 1 else f"{numbers}, {_describe_ties(standing, results)}"
+        return f"{accuracy_text}, {origin}; {n_tied:,} of {n_others:,} others are tied with it"
+    return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"
 
 
-def _join(parts: Sequence[str], comma: str = ", ") -> str:
-    return comma.join([*parts[:-2], f"{comma if comma != ', ' else ' '}and ".join(parts[-2:])])
+def _join(items: Sequence[str], separator: str = ", ") -> str:
+    return separator.join([*items[:-2], f"{separator if separator != ', ' else ' '}and ".join(items[-2:])])
 
 
 def _describe_ties(standing: Standing, results: DatasetResults) -> str:
@@ -380,5 +410,5 @@ def _describe_ties(standing: Standing, results: DatasetResults) -> str:
         return "ahead of the other" if n_others == 1 else "ahead of all others"
     if len(names) == n_others > 1:
         return "tied with all others"
-    more = len(names) - _MOST_NAMED
-    return f"tied with {_join(names[:_MOST_NAMED] + ([f'{more:,} more'] if more > 0 else []))}"
+    n_more = len(names) - _MAX_NAMED
+    return f"tied with {_join(names[:_MAX_NAMED] + ([f'{n_more:,} more'] if n_more > 0 else []))}"

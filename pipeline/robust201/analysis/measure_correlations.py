@@ -1,7 +1,7 @@
-"""Rank correlations of measures of a network with its accuracies under every key.
+"""Rank correlations of measures of networks with their accuracies under every key.
 
-The baseline is the number of parameters: a measure that does not correlate better adds nothing to the network's size.
-Partial correlations control for size and clean accuracy.
+The baseline is the number of parameters: a measure that correlates no better says nothing beyond the network's size.
+Partial correlations control for the number of parameters and the clean accuracy.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ COEFFICIENTS = ("kendall", "spearman", "partial", "gain")
 
 CORRELATION_COLUMNS = (
     *("dataset", "measure", "key", "strength", "n"),
-    *(f"{name}{end}" for name in COEFFICIENTS for end in ("", "_low", "_high")),
+    *(f"{name}{suffix}" for name in COEFFICIENTS for suffix in ("", "_low", "_high")),
     "beats_parameters",
 )
 
@@ -38,65 +38,79 @@ def correlate_measures(
 ) -> pd.DataFrame:
     """Correlate every measure with the accuracies under every key and strength.
 
-    Each measure is correlated over the architectures that have it and the accuracy; with fewer than
-    `MIN_ARCHITECTURES`, there is no row. Intervals are 95% intervals over architectures (see
+    A correlation is over the architectures that have both the measure and the accuracy. If there are fewer than
+    `MIN_ARCHITECTURES`, the row is left out. Intervals are 95% intervals over architectures (see
     `statistics.rank_correlation`).
 
     Args:
         results: results of a dataset.
         tables: joined tables (see `collect_measures`).
-        keys: scores, keys and keys at strengths to restrict the accuracies to (see `terms.find_evaluations`).
-        with_result_measures: whether to include the measures of the results, in addition to those of the tables.
+        keys: scores, keys and keys at a strength that select accuracies (see `terms.find_evaluations`); None for all.
+        with_result_measures: whether to include the measures of the results, in addition to the tables.
 
     Returns:
         One row per measure, key and strength, with the columns of `CORRELATION_COLUMNS`. `kendall` is tau-b. `partial`
-        is tau controlled for the number of parameters and the clean accuracy, if known and not correlated themselves.
-        `gain` is the difference between the absolute tau and that of the number of parameters, and `beats_parameters`
-        is whether its interval lies above 0. Each of the four has its interval in `_low` and `_high`; all are NaN if
-        the measure or the accuracy is constant.
+        is tau controlled for the number of parameters and the clean accuracy, unless they are unknown or are the two
+        correlated quantities. `gain` is the absolute tau minus the absolute tau of the number of parameters, and
+        `beats_parameters` is whether the interval of the gain lies above 0. Each of the four coefficients has its
+        interval in `_low` and `_high`; all are NaN if the measure or the accuracy is constant.
     """
     measures = collect_measures(results, tables, with_result_measures=with_result_measures)
     selected = None if keys is None else {column for name in keys for column in find_evaluations(results, name)}
     evaluations = [column for column in results.columns if selected is None or column in selected]
     rows = []
-    # Process key by key, since memory grows with the square of the number of columns. Columns are addressed by index,
-    # because measures may have any name.
-    for (names, group), key in product(_by_presence(measures), dict.fromkeys(key for key, _ in evaluations)):
+    # Keys are processed one by one, because memory grows with the square of the number of columns. Columns are
+    # addressed by index, because measures may have any name.
+    for (names, group), key in product(_group_by_architectures(measures), dict.fromkeys(key for key, _ in evaluations)):
         strengths = [strength for name, strength in evaluations if name == key]
         columns = [*group.items(), *((key, results.column(key, strength)) for strength in strengths)]
-        size = clean = None
+        parameters_index = clean_index = None
         if PARAMETERS in measures:
-            size = len(columns)
+            parameters_index = len(columns)
             columns.append((PARAMETERS, measures[PARAMETERS]))
         if key != CLEAN and (CLEAN, CLEAN_STRENGTH) in results.columns:
-            clean = len(columns)
+            clean_index = len(columns)
             columns.append((CLEAN, results.column(CLEAN)))
-        numbers = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
-        numbers = numbers[~np.isnan(numbers).any(axis=1)]
-        if len(numbers) < MIN_ARCHITECTURES:
+        complete_values = np.stack([column.to_numpy(np.float64) for _, column in columns], axis=1)
+        complete_values = complete_values[~np.isnan(complete_values).any(axis=1)]
+        if len(complete_values) < MIN_ARCHITECTURES:
             continue
-        correlations = correlate_ranks(numbers)
+        correlations = correlate_ranks(complete_values)
         for index, measure in enumerate(names):
-            controls = [control for control in (None if measure == PARAMETERS else size, clean) if control is not None]
+            controls = [
+                control
+                for control in (None if measure == PARAMETERS else parameters_index, clean_index)
+                if control is not None
+            ]
             for target, strength in enumerate(strengths, start=len(names)):
                 rows.append(
-                    {"dataset": results.name, "measure": measure, "key": key, "strength": strength, "n": len(numbers)}
-                    | _row(correlations.kendall, correlations.spearman, (index, target), controls, size)
+                    {
+                        "dataset": results.name,
+                        "measure": measure,
+                        "key": key,
+                        "strength": strength,
+                        "n": len(complete_values),
+                    }
+                    | _correlation_row(
+                        correlations.kendall, correlations.spearman, (index, target), controls, parameters_index
+                    )
                 )
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))
-    order = {name: number for number, name in enumerate(measures.columns)}
-    return frame.sort_values("measure", key=lambda names: names.map(order), kind="stable", ignore_index=True)
+    measure_positions = {name: position for position, name in enumerate(measures.columns)}
+    return frame.sort_values(
+        "measure", key=lambda names: names.map(measure_positions), kind="stable", ignore_index=True
+    )
 
 
-def _by_presence(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]:
-    """Group measures that are known for the same architectures, so that each group is ranked once."""
+def _group_by_architectures(measures: pd.DataFrame) -> list[tuple[list[str], pd.DataFrame]]:
+    """Group measures that exist for the same architectures, so that each group is ranked only once."""
     groups: dict[bytes, list[str]] = {}
     for name in measures:
         groups.setdefault(measures[name].isna().to_numpy().tobytes(), []).append(str(name))
     return [(names, measures[names]) for names in groups.values()]
 
 
-def _row(
+def _correlation_row(
     kendall: Coefficients, spearman: Coefficients, pair: tuple[int, int], controls: Sequence[int], baseline: int | None
 ) -> dict[str, object]:
     intervals = {
@@ -107,6 +121,6 @@ def _row(
     }
     row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}
     for name, interval in intervals.items():
-        ends = (np.nan,) * 3 if interval is None else interval
-        row |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        estimate = (np.nan,) * 3 if interval is None else interval
+        row |= dict(zip((name, f"{name}_low", f"{name}_high"), estimate, strict=True))
     return row

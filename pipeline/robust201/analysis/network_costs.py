@@ -1,4 +1,4 @@
-"""Costs of networks that are known without an evaluation: numbers of parameters and of multiply-accumulates."""
+"""Costs of networks that are known without an evaluation: the numbers of parameters and multiply-accumulates."""
 
 from collections.abc import Iterable
 
@@ -12,28 +12,28 @@ from robust201.reader.networks import trained_architecture
 PARAMETERS, FLOPS = "parameters", "flops"
 
 _IMAGE_SIZE = 32
-"""Image size of unknown datasets; the order by multiply-accumulates does not depend on it."""
+"""Image size that is assumed for unknown datasets; the ranking by multiply-accumulates does not depend on it."""
 
 
 def network_costs(
     reader: RobustnessDataset, dataset: str, architectures: Iterable[ArchitectureId], *, n_classes: int | None = None
 ) -> pd.DataFrame:
-    """Count the parameters and multiply-accumulates of networks, in the size that the dataset's sweep configures.
+    """Count the parameters and multiply-accumulates of networks, at the network size in the dataset's sweep.
 
     Args:
         reader: reader of the folder.
-        dataset: one of its datasets.
-        architectures: ids; a training run's costs are its architecture's.
-        n_classes: number of classes, needed if the dataset is unknown.
+        dataset: name of a dataset in the folder.
+        architectures: ids of architectures or of their training runs, which have the costs of the architecture.
+        n_classes: number of classes; required if the dataset is unknown.
 
     Returns:
         Columns `PARAMETERS` and `FLOPS` by architecture; no columns if the architectures are not cells or the number of
         classes is unknown.
     """
-    names, space, known_dataset = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
+    architecture_ids, space, known_dataset = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
     class_count = n_classes if known_dataset is None else known_dataset.n_classes
     if space is None or class_count is None:
-        return pd.DataFrame(index=pd.Index(names))
+        return pd.DataFrame(index=pd.Index(architecture_ids))
     network_size = ({} if reader.sweep is None else reader.sweep.get("sweep", {})).get("network")
     sized_space = space if network_size is None else space.sized(**network_size)
     image_size = _IMAGE_SIZE if known_dataset is None else known_dataset.image_size
@@ -42,6 +42,6 @@ def network_costs(
             sized_space.parameter_count(cell, n_classes=class_count),
             sized_space.macs(cell, n_classes=class_count, image_size=image_size),
         )
-        for cell in map(trained_architecture, names)
+        for cell in map(trained_architecture, architecture_ids)
     ]
-    return pd.DataFrame(costs, index=pd.Index(names), columns=[PARAMETERS, FLOPS], dtype="float64")
+    return pd.DataFrame(costs, index=pd.Index(architecture_ids), columns=[PARAMETERS, FLOPS], dtype="float64")

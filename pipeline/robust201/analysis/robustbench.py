@@ -1,4 +1,4 @@
-"""The evaluation protocols of RobustBench's CIFAR-10 leaderboards, and the fields of its `model_info` files.
+"""The evaluation protocols of RobustBench's CIFAR-10 leaderboards, and the fields of RobustBench's `model_info` files.
 
 Source: Croce et al., "RobustBench: a standardized adversarial robustness benchmark", NeurIPS Datasets and Benchmarks
 2021; https://github.com/RobustBench/robustbench (the fields of `model_info/cifar10/*/*.json`).
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 DATASET = "cifar10"
 N_CLASSES = 10
 N_IMAGES = 10_000
-"""Number of images of a leaderboard evaluation: the whole test split."""
+"""Number of images in a leaderboard evaluation: the complete test split."""
 
-_TO_FILL_IN = (
+_USER_FIELDS = (
     *("link", "name", "authors", "additional_data", "number_forward_passes"),
     *("venue", "architecture", "reported", "footnote", "unreliable"),
 )
-"""Fields that describe the network and its paper, which only the user knows."""
+"""Fields that describe the network and its paper and that only the user can fill in."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Benchmark:
         name: the name on the command line.
         keys: keys to evaluate, with their parameters.
         eps: radius of the norm ball as the leaderboard writes it; None for corruptions.
-        accuracy_field: field of the accuracy under the attack, or the mean accuracy over all corruptions and
-            severities.
+        accuracy_field: name of the field for the accuracy under the attack, or for the mean accuracy over all
+            corruptions and severities.
     """
 
     name: str
@@ -45,21 +45,23 @@ class Benchmark:
 
     @property
     def is_corrupted(self) -> bool:
-        """Whether the images are those of CIFAR-10-C."""
+        """Whether the evaluation uses the images of CIFAR-10-C."""
         return self.eps is None
 
     def model_info(self, table: "pd.DataFrame", n_images: int) -> dict[str, Any]:
         """Return the results as a JSON object with the fields of a `model_info` file.
 
-        Accuracies are strings in percent. Fields that describe the network are null. `n_examples`, which these files do
-        not have, is added if fewer than all test images were evaluated, so that a partial result cannot be mistaken for
-        a leaderboard entry.
+        Accuracies are strings in percent. Fields that describe the network are null. If fewer than all test images were
+        evaluated, the field `n_examples` is added, which the leaderboard's files do not have. A partial result can
+        therefore not be mistaken for a leaderboard entry.
         """
         is_clean = table["key"] == "clean"
         accuracies = {"clean_acc": table[is_clean]["accuracy"], self.accuracy_field: table[~is_clean]["accuracy"]}
-        info = dict.fromkeys(_TO_FILL_IN) | {"dataset": DATASET, "eps": self.eps}
-        info |= {name: f"{100 * float(values.mean()):.2f}" for name, values in accuracies.items()}
-        return info if n_images == N_IMAGES else info | {"n_examples": n_images}
+        entry = dict.fromkeys(_USER_FIELDS) | {"dataset": DATASET, "eps": self.eps}
+        entry |= {
+            name: f"{100 * float(accuracies_of_field.mean()):.2f}" for name, accuracies_of_field in accuracies.items()
+        }
+        return entry if n_images == N_IMAGES else entry | {"n_examples": n_images}
 
 
 BENCHMARKS = {
@@ -74,7 +76,7 @@ BENCHMARKS = {
 
 
 def find_benchmark(name: str) -> Benchmark:
-    """Return the benchmark of this name; the ConfigError for an unknown name suggests the closest."""
+    """Return the benchmark with this name; for an unknown name, the ConfigError suggests the closest one."""
     if name not in BENCHMARKS:
         raise ConfigError(
             f"Looking up a benchmark failed for {name!r}: it must be one of {', '.join(BENCHMARKS)}."

@@ -1,4 +1,4 @@
-"""Networks of a dataset as evaluations to compare, read from the per-image outcomes that an export stores."""
+"""Evaluations of a dataset's networks for comparisons, read from the per-image outcomes in an export."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from robust201.statistics.intervals import accuracy_intervals
 
 _COLUMNS = ("key", "strength", "accuracy", "low", "high", "n_images")
 
-_NOT_PARAMETERS = ("network", "images", "dataset", "key")
+_NON_PARAMETER_FIELDS = ("network", "images", "dataset", "key")
 """Fields of a protocol that are not parameters of its key; images are compared by their pixels."""
 
 
 def split_network(text: str) -> tuple[Path, str] | None:
-    """Split ``DATASET:NETWORK`` into a dataset's folder and a network's name; return None for any other text."""
-    for index in (index for index, letter in enumerate(text) if letter == ":"):
+    """Split ``DATASET:NETWORK`` into a dataset's folder and a network's name; return None for other text."""
+    for index in (index for index, character in enumerate(text) if character == ":"):
         folder, name = Path(text[:index]), text[index + 1 :]
         if name and folder.is_dir() and is_dataset(folder):
             return folder, name
@@ -32,26 +32,25 @@ def split_network(text: str) -> tuple[Path, str] | None:
 
 
 def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str | None = None) -> dict[str, Evaluation]:
-    """Read the outcomes of the networks that ``DATASET:NETWORK`` names, by network.
+    """Read the evaluations of the networks that ``DATASET:NETWORK`` names; return them by network.
 
     Args:
-        text: a dataset's folder, and an architecture, which stands for all its training runs, or a single run as
-            ``ARCHITECTURE@WEIGHTS``.
-        keys: keys, or keys at a strength, such as ``pgd:8``; by default every key at the strength nearest to 1/255 (for
-            norms other than Linf, to 1), corruptions at severity 3.
-        data: name of the dataset; may be left out if the folder has only one.
+        text: a dataset's folder, and either an architecture (with all its weights) or ``ARCHITECTURE@WEIGHTS``.
+        keys: keys, or keys at a strength, such as ``pgd:8``. The default is every key at the strength nearest to 1/255,
+            to 1 for norms other than Linf, or to severity 3.
+        data: name of the image dataset; None if the folder has only one.
 
     Raises:
         ConfigError: the text does not name a network of a dataset, or a key was not evaluated.
         ResultsError: outcomes are not stored.
     """
-    parts = split_network(text)
-    if parts is None:
+    folder_and_name = split_network(text)
+    if folder_and_name is None:
         raise ConfigError(
-            f"Comparing networks failed for {text!r}: it is not of the form DATASET:ARCHITECTURE. Name the folder of a "
-            "dataset and one of its networks."
+            f"Comparing networks failed for {text!r}: it is not of the form DATASET:ARCHITECTURE. Write the folder of "
+            "a dataset and one of its networks."
         )
-    folder, name = parts
+    folder, name = folder_and_name
     reader = RobustnessDataset(folder).select([name])
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
     if keys is None:
@@ -63,9 +62,9 @@ def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str 
 
 def _default_columns(results: DatasetResults) -> list[tuple[str, float]]:
     keys = dict.fromkeys(key for key, _ in results.columns)
-    stored = [key for key in keys if has_outcomes_of(results.reader.files, results.name, key)]
-    # If no key has stored outcomes, reading the first one raises an error that explains what is missing.
-    return [(key, nearest_strength(key, results.strengths(key))) for key in stored or keys]
+    stored_keys = [key for key in keys if has_outcomes_of(results.reader.files, results.name, key)]
+    # If no key has stored outcomes, reading the first key raises an error that says what is missing.
+    return [(key, nearest_strength(key, results.strengths(key))) for key in stored_keys or keys]
 
 
 def _read_evaluation(
@@ -82,13 +81,13 @@ def _read_evaluation(
         low, high = map(float, accuracy_intervals(accuracy, len(correct)))
         rows.append(dict(zip(_COLUMNS, (key, strength, accuracy, low, high, len(correct)), strict=True)))
     images = read_images(reader.files, results.name)
-    lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
-    digest = hashlib.sha256("".join(lines).encode())
-    protocols = {key: _parameters(results, key) for key, _ in outcomes}
+    image_lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
+    digest = hashlib.sha256("".join(image_lines).encode())
+    protocols = {key: _protocol_parameters(results, key) for key, _ in outcomes}
     return Evaluation.of(rows, _COLUMNS, outcomes, images["row"], digest.hexdigest(), protocols)
 
 
-def _parameters(results: DatasetResults, key: str) -> dict[str, Any]:
-    """Return everything that decides a key's numbers, except network and images; empty if the folder lacks it."""
+def _protocol_parameters(results: DatasetResults, key: str) -> dict[str, Any]:
+    """Return a key's protocol without the network and the images; empty if the folder does not record it."""
     payloads = results.reader.files.protocols_of(results.name, key)
-    return {name: value for payload in payloads for name, value in payload.items() if name not in _NOT_PARAMETERS}
+    return {name: value for payload in payloads for name, value in payload.items() if name not in _NON_PARAMETER_FIELDS}

@@ -1,4 +1,4 @@
-"""Terms: names in commands for numbers of architectures, and the numbers themselves.
+"""Terms: names that commands accept for numbers of architectures, and the numbers that they stand for.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
@@ -8,8 +8,8 @@
     COLUMN                      a column of a joined table, in its own units
     METRIC(KEY[:STRENGTH])      a derived metric, such as robustness_r(pgd)
 
-A term with several numbers stands for their mean. Names are matched against the dataset's names in this order, so that
-keys and columns may contain dots.
+A term with several numbers per architecture stands for their mean. A name is matched against the dataset's names in
+this order, so that keys and columns may contain dots.
 """
 
 import re
@@ -37,12 +37,12 @@ _CALL = re.compile(r"(\w+)\(([^()]*)\)")
 
 
 def measure_name(key: str, measurement: str, strength: float) -> str:
-    """Return a measurement's name, such as ``jacobian.squared_norm``, followed by the strength unless that is 0."""
+    """Return a measurement's name, such as ``jacobian.squared_norm``, with the strength appended unless that is 0."""
     return f"{key}.{measurement}" + (f":{strength:g}" if strength != CLEAN_STRENGTH else "")
 
 
 def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
-    """Return the keys and strengths of a score, a key or a key at a strength; empty for any other name."""
+    """Return the keys and strengths of a score, a key or a key at a strength; empty for other names."""
     if name in SCORE_KINDS:
         keys = results.averaged_keys(name)
         return [column for column in results.columns if column[0] in keys]
@@ -56,23 +56,25 @@ def evaluations_named(results: DatasetResults, name: str) -> list[tuple[str, flo
     """Return the keys and strengths of a name (see `find_evaluations`).
 
     Raises:
-        ConfigError: the name has none.
+        ConfigError: no evaluation has this name.
     """
     evaluations = find_evaluations(results, name)
     if evaluations:
         return evaluations
     if name in SCORE_KINDS:
-        missing = "an attack in a norm ball, on the networks themselves" if name == ADVERSARIAL else "a corruption"
+        required_results = (
+            "an attack in a norm ball, on the networks themselves" if name == ADVERSARIAL else "a corruption"
+        )
         raise ConfigError(
-            f"Looking up {name} failed for {results.name}: it has no results of {missing}. Choose another score, or "
-            "export more keys."
+            f"Looking up {name} failed for {results.name}: it has no results of {required_results}. Choose another "
+            "score, or export more keys."
         )
     key, _, strength = name.rpartition(":")
     strengths = results.strengths(paper_key(key))
     if strengths:
         raise ConfigError(
             f"Looking up {name} failed for {results.name}: it has no strength {strength} of {key}. Choose one of "
-            f"{', '.join(f'{value:g}' for value in strengths)}."
+            f"{', '.join(f'{known_strength:g}' for known_strength in strengths)}."
         )
     raise _unknown_error(results, name, "a score, a key, or a key at a strength", _evaluation_names(results))
 
@@ -89,16 +91,16 @@ def collect_measures(
 
     Returns:
         float64 by evaluated architecture: the measures of the results, the columns of the tables and, if the
-        architectures are cells, numbers of parameters and multiply-accumulates.
+        architectures are cells, the numbers of parameters and multiply-accumulates.
     """
     costs = network_costs(results.reader, results.name, results.architectures, n_classes=results.n_classes)
-    columns: dict[str, pd.Series] = {str(name): numbers for name, numbers in costs.items()}
-    for key_measurement_strength, numbers in results.measures.items() if with_result_measures else ():
-        columns[measure_name(*key_measurement_strength)] = numbers  # type: ignore[misc]
+    columns: dict[str, pd.Series] = {str(name): values for name, values in costs.items()}
+    for key_measurement_strength, values in results.measures.items() if with_result_measures else ():
+        columns[measure_name(*key_measurement_strength)] = values  # type: ignore[misc]
     accuracies = {*SCORES, *_evaluation_names(results)}
     for table in tables:
-        for name, numbers in _rows_of_dataset(table, results).set_index("architecture").items():
-            reindexed = numbers.reindex(list(map(trained_architecture, results.architectures)))
+        for name, values in _rows_of_dataset(table, results).set_index("architecture").items():
+            reindexed = values.reindex(list(map(trained_architecture, results.architectures)))
             columns[unique_column_name(str(name), {*columns, *accuracies})] = reindexed.set_axis(
                 results.accuracies.index
             )
@@ -106,26 +108,27 @@ def collect_measures(
 
 
 def read_join_tables(
-    reader: RobustnessDataset, sources: "Sequence[Path | pd.DataFrame]", several: Sequence[DatasetResults]
+    reader: RobustnessDataset, sources: "Sequence[Path | pd.DataFrame]", all_results: Sequence[DatasetResults]
 ) -> list[pd.DataFrame]:
-    """Read tables, or their files, to join with the results of several datasets.
+    """Read tables (or files of tables) that are joined with the results of several datasets.
 
     Raises:
-        ConfigError: a table has no architecture that was evaluated on any of the datasets (others: see `read_joined`).
+        ConfigError: a table has no architecture that was evaluated on one of the datasets; other reasons are in
+            `read_joined`.
     """
     tables = [reader.read_table(source) for source in sources]
     for source, table in zip(sources, tables, strict=True):
-        if not any(_has_architectures(_rows_of_dataset(table, results), results) for results in several):
+        if not any(_has_architectures(_rows_of_dataset(table, results), results) for results in all_results):
             raise ConfigError(
                 f"Joining failed for {source if isinstance(source, Path) else 'a table'}: it has no architecture that "
-                f"was evaluated on {', '.join(results.name for results in several)}. "
-                "Check its columns of architectures and datasets."
+                f"was evaluated on {', '.join(results.name for results in all_results)}. "
+                "Check the table's columns of architectures and datasets."
             )
     return tables
 
 
 class Terms:
-    """A dataset's numbers of architectures, by term."""
+    """Lookup of a dataset's numbers of architectures by term."""
 
     def __init__(self, results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> None:
         self.results, self.tables = results, tables
@@ -141,14 +144,14 @@ class Terms:
 
     @cached_property
     def _measure_columns(self) -> dict[str, tuple[str, str, float]]:
-        return {measure_name(*place): place for place in self.results.measures}  # type: ignore[misc]
+        return {measure_name(*column): column for column in self.results.measures}  # type: ignore[misc]
 
     def is_accuracy(self, name: str) -> bool:
-        """Whether a term is a fraction of images."""
+        """Return whether a term is an accuracy, a fraction of images."""
         return bool(find_evaluations(self.results, name))
 
     def columns(self, name: str) -> pd.DataFrame:
-        """Return the numbers of a term: float64, one row per architecture, at least one column.
+        """Return the numbers of a term: float64, with one row per architecture and at least one column.
 
         Raises:
             ConfigError: the dataset has no such numbers.
@@ -162,15 +165,16 @@ class Terms:
         measure, strength = _split_strength(name)
         columns = [
             column
-            for column, (key, measurement, at) in self._measure_columns.items()
-            if measure in (f"{key}.{measurement}", f"{paper_key(key)}.{measurement}") and strength in (None, at)
+            for column, (key, measurement, column_strength) in self._measure_columns.items()
+            if measure in (f"{key}.{measurement}", f"{paper_key(key)}.{measurement}")
+            and strength in (None, column_strength)
         ]
         if columns:
             return self.measures[columns]
         if self.results.strengths(paper_key(name.rpartition(":")[0])):
             evaluations_named(self.results, name)  # raises an error that lists the strengths
-        known = [*_evaluation_names(self.results), *map(str, self.measures)]
-        raise _unknown_error(self.results, name, "a score, a key, a measure, a cost or a joined column", known)
+        known_names = [*_evaluation_names(self.results), *map(str, self.measures)]
+        raise _unknown_error(self.results, name, "a score, a key, a measure, a cost or a joined column", known_names)
 
     def mean(self, name: str) -> "pd.Series[float]":
         """Return the mean of a term's numbers by architecture; NaN if any is missing."""
@@ -179,23 +183,26 @@ class Terms:
             return columns.iloc[:, 0]
         return columns.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
-    def _metric(self, metric: str, argument: str) -> "pd.Series[float]":
+    def _metric(self, metric_name: str, argument: str) -> "pd.Series[float]":
         keys, strength = _split_strength(argument)
         evaluated_keys = [
             column[0] for key in keys.split("+") for column in evaluations_named(self.results, key.strip())
         ]
         result_keys = [key for key in self.results.reader.keys_all if paper_key(key) in {*evaluated_keys, CLEAN}]
-        rows = self.results.reader.metrics([self.results.name], result_keys).metrics
+        metrics = self.results.reader.metrics([self.results.name], result_keys).metrics
         matches = [
-            row
-            for row in rows
-            if (row.metric, row.strength) == (metric, strength)
-            and {*map(paper_key, row.key.split("+"))} == {*evaluated_keys}
+            metric
+            for metric in metrics
+            if (metric.metric, metric.strength) == (metric_name, strength)
+            and {*map(paper_key, metric.key.split("+"))} == {*evaluated_keys}
         ]
         if len(matches) != 1:
-            known = {f"{row.metric}({row.key}{'' if row.strength is None else f':{row.strength:g}'})" for row in rows}
+            known_names = {
+                f"{metric.metric}({metric.key}{'' if metric.strength is None else f':{metric.strength:g}'})"
+                for metric in metrics
+            }
             raise _unknown_error(
-                self.results, f"{metric}({argument})", "a metric that follows from the results", sorted(known)
+                self.results, f"{metric_name}({argument})", "a metric that the results allow", sorted(known_names)
             )
         values = matches[0].values
         return values.set_axis([architecture_of(str(name)) for name in values.index]).reindex(
@@ -204,14 +211,14 @@ class Terms:
 
 
 def _split_strength(name: str) -> tuple[str, float | None]:
-    head, mark, tail = name.rpartition(":")
-    return (head, float(tail)) if mark and re.fullmatch(NUMBER_PATTERN, tail.strip()) else (name, None)
+    name_part, colon, strength_part = name.rpartition(":")
+    has_strength = colon and re.fullmatch(NUMBER_PATTERN, strength_part.strip())
+    return (name_part, float(strength_part)) if has_strength else (name, None)
 
 
-def _unknown_error(results: DatasetResults, name: str, expected: str, known: Sequence[str]) -> ConfigError:
+def _unknown_error(results: DatasetResults, name: str, expected: str, known_names: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"Looking up {name!r} failed for {results.name}: it has no such name; expected {expected}."
-        f"{closest(name, known)}"
+        f"Looking up {name!r} failed for {results.name}: no such name; expected {expected}.{closest(name, known_names)}"
     )
 
 
@@ -221,7 +228,7 @@ def _evaluation_names(results: DatasetResults) -> list[str]:
 
 
 def _has_architectures(rows: pd.DataFrame, results: DatasetResults) -> bool:
-    """Return whether a table has numbers of an evaluated architecture."""
+    """Return whether a table has a row of an evaluated architecture."""
     return bool(rows["architecture"].isin(list(map(trained_architecture, results.architectures))).any())
 
 

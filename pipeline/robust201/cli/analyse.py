@@ -22,8 +22,8 @@ Folders = Annotated[
     list[Path],
     typer.Argument(
         metavar="DATASET...",
-        help="Folders written by export, their parquet subfolders, or the published dataset. Several are merged; the "
-        "first that has an evaluation provides it.",
+        help="Folders written by export, their parquet subfolders, or the published dataset. Several folders are "
+        "merged; an evaluation comes from the first folder that has it.",
     ),
 ]
 Join = Annotated[
@@ -40,7 +40,7 @@ def correlate(
     datasets: Datasets = None,
     keys: Annotated[
         str | None,
-        typer.Option(help="Only these accuracies: keys, keys at a strength, or scores, such as clean,pgd:1."),
+        typer.Option(help="Only these accuracies: keys, keys at a strength or scores, such as clean,pgd:1."),
     ] = None,
     join: Join = None,
     out: Out = None,
@@ -49,7 +49,7 @@ def correlate(
         str | None,
         typer.Option(
             "--measure-weights-name",
-            help="Take measures from these weights, such as random-s0. Default: the weights that have accuracies.",
+            help="Weights whose measures are used, such as random-s0. Default: the weights that have accuracies.",
         ),
     ] = None,
     estimates: Annotated[
@@ -65,7 +65,9 @@ def correlate(
     from robust201.analysis.terms import evaluations_named, find_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results, tables = _read(folders, datasets, join, weights, out, measure_weights, side_by_side=True)
+    reader, all_results, tables = _read_inputs(
+        folders, datasets, join, weights, out, measure_weights, side_by_side=True
+    )
     if estimates:
         from robust201.analysis.estimated import fill_in_estimates
 
@@ -81,19 +83,19 @@ def correlate(
     )
     if correlations.empty:
         raise ResultsError(
-            f"Correlating measures failed for {reader.path}: expected {MIN_ARCHITECTURES} architectures or more with a "
-            "measure and an accuracy, got fewer. Export a measure such as jacobian, or name a table with --join."
+            f"Correlating measures failed for {reader.path}: fewer than {MIN_ARCHITECTURES} architectures have both a "
+            "measure and an accuracy. Export a measure such as jacobian, or add a table with --join."
         )
     _write({"correlations": correlations}, out)
     if as_json:
         print_json({"correlations": _records(correlations)})
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
-            best = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
+            by_strength = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
             console.show_table(
                 f"{dataset}: {measure}",
                 ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain", "beats parameters"),
-                [_correlation_cells(row) for row in best.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                [_correlation_cells(row) for row in by_strength.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -109,10 +111,10 @@ def design(
     join: Join = None,
     maximise: Annotated[
         str | None,
-        typer.Option(help="Objectives of the Pareto front to maximise, separated by commas. Default: all scores."),
+        typer.Option(help="Objectives to maximise in the Pareto front, separated by commas. Default: all scores."),
     ] = None,
     minimise: Annotated[
-        str | None, typer.Option(help="Objectives to minimise, separated by commas. Default: parameters.")
+        str | None, typer.Option(help="Objectives to minimise in the Pareto front. Default: parameters.")
     ] = None,
     out: Out = None,
     weights: WeightsName = None,
@@ -125,18 +127,22 @@ def design(
     from robust201.analysis.network_costs import PARAMETERS
     from robust201.analysis.terms import Terms, evaluations_named
 
-    _, all_results, tables = _read(folders, datasets, join, weights, out)
+    _, all_results, tables = _read_inputs(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         terms = Terms(results, tables)
-        evaluations_named(results, score)  # raises if it is not an accuracy
+        evaluations_named(results, score)  # raises an error if `score` is not an accuracy
         accuracies = terms.mean(score)
-        maximised = split_names(maximise) or tuple(results.scores.columns)
-        minimised = split_names(minimise) or (
+        objectives_to_maximise = split_names(maximise) or tuple(results.scores.columns)
+        objectives_to_minimise = split_names(minimise) or (
             (PARAMETERS,) if minimise is None and PARAMETERS in terms.measures else ()
         )
-        columns = pd.DataFrame({name: terms.mean(name) for name in (*maximised, *minimised)})
-        front = cell_design.pareto_table(columns, maximise=maximised, minimise=minimised)
+        objective_values = pd.DataFrame(
+            {name: terms.mean(name) for name in (*objectives_to_maximise, *objectives_to_minimise)}
+        )
+        front = cell_design.pareto_table(
+            objective_values, maximise=objectives_to_maximise, minimise=objectives_to_minimise
+        )
         effects = cell_design.operation_effects(results, accuracies)
         prediction = cell_design.predict_from_cells(results, accuracies)
         front.insert(0, "architecture", front.index)
@@ -159,7 +165,7 @@ def design(
         print_json(payload)
 
 
-def _read(
+def _read_inputs(
     folders: Sequence[Path],
     datasets: str | None,
     join: Sequence[Path] | None,
@@ -178,23 +184,23 @@ def _read(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    # Show all weights of an architecture, unless they are paired with measures of other weights.
+    # Use all weights of each architecture, unless accuracies are paired with measures of other weights.
     selected = reader.select() if side_by_side and weights is None and measure_weights is None else reader
     all_results = read_results(selected, measure_weights=measure_weights)
     names = [results.name for results in all_results]
     if not names:
         raise ResultsError(
-            f"Reading {reader.path} failed: expected accuracies, got none. Add a folder that has some, or "
-            "export a key such as clean."
+            f"Reading {reader.path} failed: it has no accuracies. Add a folder with accuracies, or export a key such "
+            "as clean."
         )
     requested = split_names(datasets) or names
     for name in requested:
         if name not in names:
             raise ConfigError(
-                f"Reading {reader.path} failed for {name!r}: it has no such dataset.{closest(name, names)}"
+                f"Reading {reader.path} failed for {name!r}: it has no results on this dataset.{closest(name, names)}"
             )
-    chosen = [results for results in all_results if results.name in requested]
-    return reader, chosen, read_join_tables(reader, join or (), chosen)
+    selected_results = [results for results in all_results if results.name in requested]
+    return reader, selected_results, read_join_tables(reader, join or (), selected_results)
 
 
 def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
@@ -215,17 +221,17 @@ def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     return records
 
 
-def _correlation_cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
+def _correlation_cells(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
-        str(row["key"]) + (f":{row['strength']:g}" if row["strength"] else ""),
-        *(_interval(row, name) for name in ("kendall", "spearman", "partial", "gain")),
-        ("yes" if row["beats_parameters"] else "no"),
+        str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
+        *(_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),
+        ("yes" if correlation["beats_parameters"] else "no"),
     )
 
 
 def _interval(row: Mapping[Any, Any], name: str) -> str:
-    value = row[name]
-    return "-" if math.isnan(value) else f"{value:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+    estimate = row[name]
+    return "-" if math.isnan(estimate) else f"{estimate:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
 
 
 def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd.DataFrame]", tree: str) -> None:
@@ -253,7 +259,7 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
     )
     typer.echo(f"Regression tree of {score}:\n{tree}")
     console.show_table(
-        f"{results.name}: rank correlation of predicted and evaluated accuracies of held-out cells",
+        f"{results.name}: rank correlation between predicted and measured accuracies of held-out cells",
         ("training cells", "Kendall's tau", "Spearman's rho"),
         [
             (f"{row['cells']:,.0f}", _interval(row, "kendall"), _interval(row, "spearman"))

@@ -21,7 +21,7 @@ from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, add_commands
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, EPILOG, HELP_OPTIONS, RUN, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
@@ -42,7 +42,7 @@ from robust201.cli.options import (
     make_filters,
     option_argv,
     reject_options,
-    reject_with_budget,
+    reject_selection_with_budget,
     results_of,
     split_names,
 )
@@ -65,7 +65,7 @@ app = typer.Typer(
     context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
     help=ABOUT,
-    epilog=ENDING,
+    epilog=EPILOG,
 )
 
 
@@ -90,24 +90,24 @@ def _options(
 
 
 def meta(
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; standard output if absent.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: standard output.")] = None,
     key_style: KeyStyleText = "plain",
 ) -> None:
-    """Write meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
+    """Write meta.json: all 15,625 architectures, their isomorphs and the paper's epsilons."""
     if out is None and sys.stdout.isatty():
         raise ConfigError(
-            "Reading the command line failed for robust201 meta: it would print 1 MB of JSON to the terminal. Name "
-            "a file with --out, or use a pipe."
+            "Reading the command line failed for robust201 meta: the command would print 1 MB of JSON to the terminal. "
+            "Write it to a file with --out, or use a pipe."
         )
     from robust201.export import meta_file_text
     from robust201.tasks import PAPER_KEYS, TASKS
 
     strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
-    text = meta_file_text(strengths, read_key_style(key_style))
+    meta_text = meta_file_text(strengths, read_key_style(key_style))
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(meta_text, nl=False)
     else:
-        write_text(out, text)
+        write_text(out, meta_text)
         typer.echo(out)
 
 
@@ -129,16 +129,16 @@ def plan(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Print three sampling designs within this budget: worker-hours (500h), or a fraction of the cost "
-            "(2.5%).",
+            help="Print three sampling designs within this budget: worker-hours (500h), or a fraction of the sweep's "
+            "cost (2.5%).",
         ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
             metavar="DATASET",
-            help="Dataset with per-image outcomes of similar networks, used to predict precision; with --next, the "
-            "export of the cells evaluated so far.",
+            help="Dataset with per-image outcomes of similar networks, to predict the precision; with --next, the "
+            "exported dataset of the cells evaluated so far.",
         ),
     ] = None,
     next_count: Annotated[
@@ -149,7 +149,8 @@ def plan(
         str | None,
         typer.Option(
             "--next-for",
-            help="Goal of --next: ranking (learn most about all cells; the default) or best (find the best cell).",
+            help="Goal of --next: ranking (improve predictions of all cells) or best (find the best cell). Default: "
+            "ranking.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -179,23 +180,23 @@ def plan(
     from robust201.planning.sweep_warnings import find_sweep_warnings, find_uncounted_images
 
     if budget is not None:
-        reject_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
+        reject_selection_with_budget(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
     config = load_sweep(sweep, execution={"workers": workers})
     if next_count is None and next_for is not None:
         raise ConfigError(
-            "Reading the command line failed for robust201 plan: --next-for needs --next. Leave it out, or add "
-            "--next N."
+            "Reading the command line failed for robust201 plan: --next-for needs --next. Add --next N, or remove "
+            "--next-for."
         )
     if next_count is not None:
         if budget is not None:
             raise ConfigError(
-                "Reading the command line failed for robust201 plan: --budget and --next exclude each other. Leave one "
-                "out."
+                "Reading the command line failed for robust201 plan: --budget and --next exclude each other. Remove "
+                "one of them."
             )
         goal = next_for or "ranking"
         plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
         return
-    hash_files(config.code_files())  # otherwise only `run` would report a missing file
+    hash_files(config.code_files())  # reports a missing Python file, which otherwise only `run` would notice
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
     if save:
@@ -207,13 +208,13 @@ def plan(
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     facts = assumed_facts(config)
-    narrowed = filters.narrow(make_plan(config, facts))
-    summary = estimate(narrowed)
+    filtered_plan = filters.narrow(make_plan(config, facts))
+    summary = estimate(filtered_plan)
     reload = partial(load_any_sweep, sweep, execution={"workers": workers})
-    summary |= plan_costs.summarise(narrowed, like, budget, reload)
-    uncounted = find_uncounted_images(config, facts)
-    console.say_each([f"warning: {warning}" for warning in uncounted])
-    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted)]
+    summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
+    uncounted_images = find_uncounted_images(config, facts)
+    console.say_each([f"warning: {warning}" for warning in uncounted_images])
+    summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
     if as_json:
         print_json(summary)
     else:
@@ -240,7 +241,7 @@ def run(
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Run the I-th of N parts (counted from 1) of the sweep that `plan --save` saved, such as 3/64.",
+            help="Run only part I of N (counted from 1) of a sweep that `plan --save` saved, such as 3/64.",
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
@@ -249,12 +250,12 @@ def run(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Estimate accuracies from a sample of the images, within worker-hours (500h) or a fraction of the "
-            "sweep's cost (2.5%); the YAML's `sampling` has the details.",
+            help="Estimate accuracies from a sample of the images, within a budget of worker-hours (500h) or a "
+            "fraction of the sweep's cost (2.5%); `sampling` in the YAML sets the details.",
         ),
     ] = None,
 ) -> None:
-    """Run the evaluations that a sweep still lacks, in this process or on Ray; run it again after an interruption.
+    """Run a sweep's missing evaluations, in this process or on Ray; after an interruption, run the command again.
 
     Ctrl-C finishes the evaluations in progress; a second Ctrl-C stops immediately. Finished work is kept.
     """
@@ -290,9 +291,9 @@ def run(
             say=console.say,
         )
     status = f"robust201 status {quote(str(config.results))}"
-    complete = f"Complete. Export it with: robust201 export {quote(str(config.results))} --out DATASET"
+    complete = f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET"
     if filters != EVERYTHING or share is not None:
-        complete = f"Complete for this selection; for the whole sweep: {status}"
+        complete = f"Complete for this selection. Status of the whole sweep: {status}"
     code = console.show_tally(tally, "evaluation", complete, failures=f"All failures: {status}")
     if task is not None:
         task.requeue_if_unfinished(tally, console.say)
@@ -305,17 +306,15 @@ def compact(
         float, typer.Option(min=0, help="Hours for which merged files are kept before they are deleted.")
     ] = 24.0,
 ) -> None:
-    """Merge small result files into large ones; safe while the sweep runs."""
+    """Merge small result files into large ones; this is safe while the sweep is running."""
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
     merged = console.show_count(report.inputs, "file")
-    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} that had been merged earlier.")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
-        console.say(
-            "Damaged files were left as they are; robust201 run sets them aside and recomputes their evaluations."
-        )
+        console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
         raise typer.Exit(4)
 
 
@@ -329,20 +328,18 @@ def merge(
     from robust201.runtime.sweep import merge_results
 
     sources = [results_of(source) for source in sources]
-    report, other_plans = merge_results(sources, out)
+    report, sources_with_other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
     typer.echo(f"Joined {console.show_count(report.added, 'result file')}, {report.present:,} {were} already present.")
-    for source in other_plans:
-        console.say(f"{source} has a different plan; its evaluations are kept, and the plan of {sources[0]} applies.")
+    for source in sources_with_other_plans:
+        console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
     console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])
     raise typer.Exit(4 if report.conflicts else 0)
 
 
 def report(
     dataset: Dataset,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="HTML file to write; DATASET-report.html if absent.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="HTML file to write. Default: DATASET-report.html.")] = None,
     weights: WeightsName = None,
     mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     epsilon: Epsilon = None,
@@ -352,13 +349,13 @@ def report(
         str | None,
         typer.Option(
             "--images",
-            help="Add a gallery of single images, if DATASET has per-image outcomes: the image dataset's name, or a "
-            "file or folder with its test images.",
+            help="Images for a gallery of single images, if DATASET has per-image outcomes: the image dataset's name, "
+            "or a file or folder with its test images.",
         ),
     ] = None,
     image_size: ImageSize = None,
 ) -> None:
-    """Write a report on a dataset as one HTML file: best networks, figures, tables and an explorer; works offline."""
+    """Write a report on a dataset as one HTML file that works offline: best networks, figures, tables, an explorer."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
@@ -379,7 +376,7 @@ def fetch(
     """Download and verify an image dataset, or print where to get it; resumes after an interruption."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.counting_bytes(f"Downloading {name}") as progress:
+    with console.showing_download(f"Downloading {name}") as progress:
         folder = fetch_dataset(name, out, progress=progress)
     typer.echo(folder)
 
@@ -399,32 +396,34 @@ def import_weights(
         ),
     ] = DEFAULT_SPACE,
     recipe: Annotated[
-        str, typer.Option(help="Name for these weights, to distinguish trainings of the same length and seed.")
+        str, typer.Option(help="Name for these weights, to distinguish training runs of the same length and seed.")
     ] = "",
     classes: Annotated[
         int | None,
-        typer.Option(min=2, help=f"Number of classes, for a custom dataset in a space other than {DEFAULT_SPACE}."),
+        typer.Option(min=2, help=f"Number of classes of a custom dataset, in a space other than {DEFAULT_SPACE}."),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Training length to import, in epochs: 200 or 12.")] = 200,
-    seed: Annotated[int, typer.Option(help="Training seed to import; if absent from SOURCE, the lowest.")] = 777,
+    epochs: Annotated[int, typer.Option(help="Training length of the weights to import, in epochs: 200 or 12.")] = 200,
+    seed: Annotated[
+        int, typer.Option(help="Training seed of the weights to import; if SOURCE lacks it, the lowest seed.")
+    ] = 777,
     source_format: Annotated[
-        str | None, typer.Option("--format", help="Format of the weights; detected from the path if absent.")
+        str | None, typer.Option("--format", help="Format of the weights. Default: detected from the path.")
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Continue after rejected files, and report them at the end.")
+        bool, typer.Option("--keep-going", help="Continue if files are rejected, and report them at the end.")
     ] = False,
 ) -> None:
     """Convert published weights to safetensors in a checkpoint store; the only command that unpickles weights."""
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
 
-    chosen = parse_space(space)
-    indices = None if architectures is None else chosen.select(architectures)
-    with CheckpointStore(out) as store, console.counting("Importing networks") as progress:
+    selected_space = parse_space(space)
+    indices = None if architectures is None else selected_space.select(architectures)
+    with CheckpointStore(out) as store, console.showing_progress("Importing networks") as progress:
         report = import_from(
             source,
             store,
-            space=chosen,
+            space=selected_space,
             indices=indices,
             datasets=split_names(datasets),
             n_classes=classes,
@@ -444,7 +443,7 @@ def corrupt(
         str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own images.")
     ] = "digits",
     path: Annotated[Path | None, typer.Option("--data", help="Path of the images.")] = None,
-    form: Annotated[str | None, typer.Option("--format", help="Format of the images; detected if absent.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the images. Default: detected.")] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
     keys: Annotated[
@@ -454,7 +453,7 @@ def corrupt(
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
     frost: Annotated[
-        Path | None, typer.Option(help="Folder of the six frost images; synthetic frost if absent.")
+        Path | None, typer.Option(help="Folder with the six frost images. Default: synthetic frost.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     check_published: Annotated[
@@ -464,24 +463,24 @@ def corrupt(
     sheet: Annotated[
         Path | None,
         typer.Option(
-            help="Also draw the first image under every corruption and severity into this PNG, SVG or PDF file."
+            help="Also draw the first image with every corruption and severity into this PNG, SVG or PDF file."
         ),
     ] = None,
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
-    Images below 224 pixels get the corruption parameters of CIFAR-10-C, larger ones those of ImageNet-C.
+    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C, other images those of ImageNet-C.
     """
     from robust201.images import load_images
     from robust201.tasks import expand_keys
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
-    names = split_names(keys)
+    key_names = split_names(keys)
     if sheet is not None:
         check_drawing(sheet)
     rule = read_resize(resize)
     size = choose_size(image_size, rule)
-    with console.counting("Corrupting") as progress:
+    with console.showing_progress("Corrupting") as progress:
         lines, is_valid = corrupt_dataset(
             out,
             dataset=dataset,
@@ -489,7 +488,7 @@ def corrupt(
             form=form,
             image_size=size,
             resize=rule,
-            keys=None if names is None else expand_keys(names),
+            keys=None if key_names is None else expand_keys(key_names),
             count=count,
             image_seed=image_seed,
             seed=seed,

@@ -24,14 +24,14 @@ def audit(
     workers: Workers = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the audit's results. Default: the results folder's name with -audit."),
+        typer.Option("--out", help="Folder for the audit's results. Default: the results folder's path plus -audit."),
     ] = None,
     as_json: AsJson = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Attack a random sample of a sweep with both engines; exits with 3 if they differ.
+    """Attack a random sample of a sweep with both engines; exits with 3 if the engines differ.
 
-    The fused engine and the reference engine (Foolbox and AutoAttack) attack the same images of the same networks, with
+    The fused engine and the reference engine (Foolbox and AutoAttack) attack the same networks on the same images, with
     different random numbers. McNemar's exact test with Holm's correction compares them (docs/trust.md). The sweep's
     results do not change.
     """
@@ -60,18 +60,18 @@ def _show(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
     for evaluation in evaluations:
         reference, fused = evaluation.correct
         only_reference, only_fused = evaluation.only_one
-        counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
-        mark = " differs" if evaluation.differs else ""
+        image_counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
+        verdict = " differs" if evaluation.differs else ""
         table.add_row(
             evaluation.label,
-            *(f"{count:,}" for count in counts),
+            *(f"{count:,}" for count in image_counts),
             f"{evaluation.p_value:.3g}",
-            f"{evaluation.adjusted_p_value:.3g}{mark}",
+            f"{evaluation.adjusted_p_value:.3g}{verdict}",
         )
     console.out.print(table)
     differing = sum(evaluation.differs for evaluation in evaluations)
     console.out.print(
-        f"{console.show_count(len(evaluations), 'evaluation')} compared: the engines differ in {differing or 'none'}.",
+        f"Compared {console.show_count(len(evaluations), 'evaluation')}: the engines differ in {differing or 'none'}.",
         markup=False,
         highlight=False,
     )

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from robust201.bench.comparison import TimeComparison
 
 PAPER_BUDGET_DIVISOR = 40
-"""Attacks run with 1/40 of the paper's steps and queries, so their relative costs stay the same."""
+"""Attacks run with 1/40 of the paper's steps and queries, so that their relative costs stay the same."""
 
 EPSILONS_255 = (0.5, 2.0)
+"""Epsilons of the attacks, in 1/255."""
 
 
 def bench(
@@ -29,7 +30,7 @@ def bench(
     images: Annotated[int, typer.Option("--count", min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Timed repetitions; the median is reported.")] = 1,
     threads: Annotated[
-        int, typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads, for robust201 and for the loop.")
+        int, typer.Option(min=1, max=MAX_THREADS, help="Number of CPU threads of robust201 and of the plain loop.")
     ] = 1,
     device: Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--out", help="Also write all timings to this JSON file.")] = None,
@@ -44,7 +45,7 @@ def bench(
 
     if device not in ("cpu", "cuda"):
         raise ConfigError(
-            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Name one of them."
+            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Choose one."
         )
     paper = Lengths()
     lengths = Lengths(
@@ -60,8 +61,8 @@ def bench(
         folder = Path(name)
         subjects = random_subjects(split_names(architectures) or (), images, folder)
         console.say(
-            f"Timing {console.show_count(len(subjects), 'network')}, each with two loops and with robust201. Every "
-            "timing prints a line; the first may take minutes."
+            f"Timing {console.show_count(len(subjects), 'network')}, each with two plain loops and with robust201. "
+            "Every timing prints a line; the first one may take minutes."
         )
         comparisons = [
             compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, report=console.say)
@@ -80,23 +81,23 @@ def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> Non
         rows.append(
             (
                 comparison.subject.label,
-                *(f"{value:.1f}" for value in seconds),
+                *(f"{attack_seconds:.1f}" for attack_seconds in seconds),
                 f"{comparison.ratio(clock.lower()):.2f}",
                 f"{comparison.ratio('wall'):.2f}",
                 f"{comparison.ratio('wall', start_up=True):.2f}",
             )
         )
-    names = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")
-    ratios = (f"speed-up, {clock} time", "wall time", "with start-up")
+    time_columns = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")
+    speed_up_columns = (f"speed-up, {clock} time", "wall time", "with start-up")
     console.show_table(
-        f"{clock} time of the attacks, excluding start-up; speed-up over the faster loop, "
+        f"{clock} time of the attacks, excluding start-up; speed-up over the faster loop; "
         f"{console.show_count(threads, 'thread')}",
-        (*names, *ratios),
+        (*time_columns, *speed_up_columns),
         rows,
     )
     typer.echo(
-        "Single timings vary by a few percent, and by more while other programs are running: then compare CPU times, "
-        "and repeat with --rounds 3.\nA speed-up of nan means that the attacks took less time than the variation in "
-        "start-up time: use a larger --count.\nWeights are random, so nothing is downloaded. The loop is in "
-        "robust201/bench/user_loop.py."
+        "Single timings vary by a few percent, and by more if other programs are running: in this case, compare CPU "
+        "times, and repeat with --rounds 3.\nA speed-up of nan means that the attacks took less time than the "
+        "variation in start-up time: use a larger --count.\nThe weights are random, so nothing is downloaded. The code "
+        "of the plain loop is robust201/bench/user_loop.py."
     )

@@ -9,7 +9,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.estimates import say_unused_in
 from robust201.cli.evaluate import (
-    DATA,
+    DATA_OPTION,
     KEYS_HELP,
     BatchSize,
     Channels,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
 
 
-_STORED_NETWORK_OPTIONS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
+_DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
 """Parameters of `compare` that are allowed with networks of a dataset."""
 
 
@@ -52,22 +52,23 @@ def compare(
         list[str],
         typer.Argument(
             metavar="NETWORK...",
-            help="Two or more networks: FILE:FUNCTION, a Python file and its function that returns a network; or "
-            "DATASET:ARCHITECTURE or DATASET:ARCHITECTURE@WEIGHTS, a network of a dataset with per-image outcomes.",
+            help="Two or more networks, each as FILE:FUNCTION (a Python file and its function that returns a network), "
+            "or as DATASET:ARCHITECTURE or DATASET:ARCHITECTURE@WEIGHTS (a network of a dataset with per-image "
+            "outcomes).",
         ),
     ],
     context: typer.Context,
-    data: Annotated[str | None, DATA] = None,
+    data: Annotated[str | None, DATA_OPTION] = None,
     dataset: Annotated[
         str | None,
-        typer.Option("--dataset", help="For DATASET:ARCHITECTURE: use this image dataset, if DATASET has several."),
+        typer.Option("--dataset", help="For DATASET:ARCHITECTURE: image dataset to use, if DATASET has several."),
     ] = None,
     weights: WeightsFiles = None,
     keys: Annotated[
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd; for DATASET:ARCHITECTURE every key at one strength."
+            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength."
         ),
     ] = None,
     settings: Settings = None,
@@ -95,7 +96,7 @@ def compare(
 ) -> None:
     """Compare networks on the same images: accuracy differences with intervals and a test. Python files are executed.
 
-    To compare weights of one architecture, name one FILE:FUNCTION and several --weights.
+    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
     """
     from robust201.analysis.stored_evaluations import split_network
     from robust201.api import compare as compare_networks
@@ -115,18 +116,18 @@ def compare(
         return
     if dataset is not None:
         raise ConfigError(
-            "Reading the command line failed for --dataset: it applies only to DATASET:ARCHITECTURE. Name the images "
-            "for FILE:FUNCTION with --data."
+            "Reading the command line failed for --dataset: it applies only to DATASET:ARCHITECTURE. For "
+            "FILE:FUNCTION, set the images with --data."
         )
     if data is None:
         raise ConfigError(
-            "Reading the command line failed for robust201 compare: FILE:FUNCTION needs --data. Name the images, "
-            "such as --data cifar10."
+            "Reading the command line failed for robust201 compare: FILE:FUNCTION needs images. Add --data, such as "
+            "--data cifar10."
         )
     files_by_name = name_networks(networks, weights or [], command="compare")
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
-    parse_keys(chosen, engine, randomised=randomised)  # before the user's files are executed
+    parsed_keys = read_keys(keys or "clean,fgsm,pgd", settings or []) or {}
+    parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     collect_as_usual()
@@ -135,7 +136,7 @@ def compare(
             modules,
             images,
             None,
-            chosen,
+            parsed_keys,
             count=count,
             normalisation=normalisation,
             seed=seed,
@@ -158,14 +159,13 @@ def _compare_estimates(
     *,
     as_json: bool,
 ) -> None:
-    """Compare networks of a dataset, some of whose accuracies are estimates."""
+    """Compare networks of a dataset, using estimated accuracies too."""
     from robust201.analysis.estimated_comparison import compare_estimated
 
     _reject_file_options(context)
     if out is not None and out.suffix != ".csv":
         raise ConfigError(
-            f"Writing a table failed for {out}: expected a name that ends in .csv with --estimates, got "
-            f"{out.suffix or 'none'}. Rename it."
+            f"Writing a table failed for {out}: with --estimates, the file name must end in .csv. Rename the file."
         )
     comparison = compare_estimated(networks, keys=split_names(keys), data=dataset)
     rows = comparison.table.to_dict("records")
@@ -176,15 +176,17 @@ def _compare_estimates(
         return
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    console.show_table("estimates for all images of the dataset", _HEADINGS, [_cells(row) for row in rows])
+    console.show_table(
+        "accuracies on all images of the dataset, counted or estimated (~)", _HEADINGS, [_cells(row) for row in rows]
+    )
 
 
 def _reject_file_options(context: typer.Context) -> None:
     for name, option in explicit_options(context).items():
-        if name not in _STORED_NETWORK_OPTIONS:
+        if name not in _DATASET_NETWORK_PARAMETERS:
             raise ConfigError(
-                f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION; networks of a "
-                "dataset have been evaluated already. Leave it out."
+                f"Reading the command line failed for {option}: it applies only to FILE:FUNCTION, because networks of "
+                "a dataset are not evaluated again. Remove the option."
             )
 
 
@@ -200,22 +202,22 @@ def _report(comparison: "Comparison", out: Path | None, as_json: bool, title: st
 def name_networks(
     networks: list[str], weights: list[Path], *, command: str, n_min: int = 2
 ) -> dict[str, tuple[str, Path | None]]:
-    """Pair networks with their weights, under names that differ: FILE:FUNCTION, or else the weights file."""
+    """Return networks and their weights by unique names: FILE:FUNCTION, or the weights file if that is not unique."""
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
     if len(networks) < n_min or (weights and len(weights) != len(networks)):
-        several = "two networks" if n_min == 2 else "one network"
+        minimum = "two networks" if n_min == 2 else "one network"
         raise ConfigError(
-            f"Reading the command line failed for robust201 {command}: expected {several} or more, and no --weights "
-            f"or one per network, got {console.show_count(len(networks), 'network')} and {len(weights)} --weights. "
-            "Name each network as FILE:FUNCTION, or one with several --weights."
+            f"Reading the command line failed for robust201 {command}: it needs {minimum} or more, and either no "
+            f"--weights or one per network, but got {console.show_count(len(networks), 'network')} and {len(weights)} "
+            "--weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
     files: list[Path | None] = [*weights] or [None] * len(networks)
     names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in files]
     if len({*names}) < len(names):
         raise ConfigError(
-            f"Reading the command line failed for robust201 {command}: expected different networks, got "
-            f"{', '.join(names)}. Name each once, or with different weights."
+            f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
+            f"{', '.join(names)}. List each network once, or with different --weights."
         )
     return dict(zip(names, zip(networks, files, strict=True), strict=True))
 

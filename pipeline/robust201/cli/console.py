@@ -1,4 +1,4 @@
-"""Output of the command line: progress on terminals and in log files, tables, and one line per error."""
+"""Output of the command line: progress on terminals and in log files, tables, and one-line messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -46,14 +47,18 @@ if TYPE_CHECKING:  # commands import only what they run, so that others start qu
     from robust201.weights.importing import ImportReport
 
 _LOG_SECONDS = 10.0
+"""Minimum seconds between progress lines in a log file while work finishes."""
+
 _QUIET_SECONDS = 60.0
+"""Seconds without finished work after which a progress line says so."""
+
 _MAX_KEY_LENGTH = 40
-"""Characters of a list of keys; a longer list is shown as its number of keys."""
+"""Maximum number of characters for a list of keys; longer lists are replaced by their number of keys."""
 
 _MIN_RATE_PER_SECOND = 0.01
-"""Lower rates are shown per hour."""
+"""Minimum rate that is shown per second; lower rates are shown per hour."""
 
-_SHOWN_TRAININGS = 8
+_MAX_SHOWN_TRAININGS = 8
 
 _UNKNOWN_RATE = "rate and remaining time not known yet"
 
@@ -72,20 +77,20 @@ def say(line: str) -> None:
     err.print(line, markup=False, highlight=False)
 
 
-MOST_LINES = 20
-"""Maximum number of lines listed of one kind."""
+MAX_LINES = 20
+"""Maximum number of lines in a list of messages of one kind."""
 
 
-def first_lines(lines: Sequence[str], *, rest: str = "") -> Iterator[str]:
-    """Yield up to `MOST_LINES` lines, then a line that counts the others; `rest` tells where to find them."""
-    yield from map(shorten, lines[:MOST_LINES])
-    if len(lines) > MOST_LINES:
-        yield f"and {len(lines) - MOST_LINES:,} more{f'; {rest}' if rest else ''}"
+def first_lines(lines: Sequence[str], *, hint: str = "") -> Iterator[str]:
+    """Yield up to `MAX_LINES` lines, then the number of further lines; `hint` says where to find these."""
+    yield from map(shorten, lines[:MAX_LINES])
+    if len(lines) > MAX_LINES:
+        yield f"and {len(lines) - MAX_LINES:,} more{f'; {hint}' if hint else ''}"
 
 
-def say_each(lines: Sequence[str], *, rest: str = "") -> None:
-    """Print lines on stderr (see `first_lines`)."""
-    for line in first_lines(lines, rest=rest):
+def say_each(lines: Sequence[str], *, hint: str = "") -> None:
+    """Print up to `MAX_LINES` lines on stderr (see `first_lines`)."""
+    for line in first_lines(lines, hint=hint):
         say(line)
 
 
@@ -100,12 +105,12 @@ def show_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_rate(per_second: float | None, seconds_left: float | None, counted: str = "evaluations") -> str:
-    """Render the rate and the remaining time, each if it is known."""
+def show_rate(per_second: float | None, seconds_left: float | None, unit_name: str = "evaluations") -> str:
+    """Render the rate and the remaining time; either is omitted if it is not known."""
     phrases = []
     if per_second:
         is_slow = per_second < _MIN_RATE_PER_SECOND
-        phrases = [f"{3600 * per_second:.2f} {counted}/h" if is_slow else f"{per_second:.2f} {counted}/s"]
+        phrases = [f"{3600 * per_second:.2f} {unit_name}/h" if is_slow else f"{per_second:.2f} {unit_name}/s"]
     phrases += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
     return ", ".join(phrases)
 
@@ -119,16 +124,16 @@ def _describe_steps(training: TrainingSteps) -> str:
 
 
 def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
-    """Yield a line for each of the first trainings, then a line that counts the others."""
-    for beat in beats[:_SHOWN_TRAININGS]:
+    """Yield one line for each of the first training runs, then the number of further training runs."""
+    for beat in beats[:_MAX_SHOWN_TRAININGS]:
         if (training := beat.training) is not None:
             yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
-    if len(beats) > _SHOWN_TRAININGS:
-        yield f"and {show_count(len(beats) - _SHOWN_TRAININGS, 'more training')} in progress"
+    if len(beats) > _MAX_SHOWN_TRAININGS:
+        yield f"and {show_count(len(beats) - _MAX_SHOWN_TRAININGS, 'more training run')} in progress"
 
 
 def show_preview(preview: RunPreview) -> None:
-    """Print done and missing evaluations and unusable results, before a run begins."""
+    """Print the numbers of finished and missing evaluations and the unusable result files, before a run begins."""
     total = preview.plan.n_evaluations
     say(
         f"Planned {show_count(total, 'evaluation')} of {show_count(preview.plan.n_network_keys, 'network-key pair')}: "
@@ -139,10 +144,10 @@ def show_preview(preview: RunPreview) -> None:
 
 
 class RunDisplay:
-    """Progress of a run: a live display on a terminal, elsewhere a line from time to time."""
+    """Progress of a run: a live display on a terminal, and occasional lines elsewhere."""
 
-    def __init__(self, activity: str = "Evaluating", counted: str = "evaluations") -> None:
-        self._activity, self._counted = activity, counted
+    def __init__(self, activity: str = "Evaluating", unit_name: str = "evaluations") -> None:
+        self._activity, self._unit_name = activity, unit_name
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -170,30 +175,30 @@ class RunDisplay:
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         is_rate_known = progress.is_settled
-        rate, left = progress.evaluations_per_second, progress.seconds_left
+        rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
-            speed = ", ".join(filter(None, (show_rate(rate, None, self._counted), "all done")))
+            speed = ", ".join(filter(None, (show_rate(rate, None, self._unit_name), "all done")))
         else:
-            speed = show_rate(rate, left, self._counted) if is_rate_known else _UNKNOWN_RATE
+            speed = show_rate(rate, seconds_left, self._unit_name) if is_rate_known else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
                 speed += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            rows = {self._activity: (done, total, f"{self._counted}; {speed}")}
-            for beat in progress.trainings[:_SHOWN_TRAININGS]:
+            rows = {self._activity: (done, total, f"{self._unit_name}; {speed}")}
+            for beat in progress.trainings[:_MAX_SHOWN_TRAININGS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
                     rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done
-            say(f"{done:,}/{total:,} {self._counted}; {speed}")
+            say(f"{done:,}/{total:,} {self._unit_name}; {speed}")
             if not is_complete:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a line: some time after the last line, and at the end of a long run."""
+        """Return whether to print a line: if the last line is old enough, or at the end of a long run."""
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -236,15 +241,15 @@ def show_plan(summary: Mapping[str, Any]) -> None:
 
 
 def show_training_plan(summary: Mapping[str, Any]) -> None:
-    """Print counts and estimates of trainings (see `planning.training_plan.estimate_trainings`)."""
+    """Print the counts and estimates of a training plan (see `planning.training_plan.estimate_trainings`)."""
     by_recipe = summary["trainings_by_recipe"]
     show_table(
-        f"Trainings {summary['name']}",
+        f"Training plan {summary['name']}",
         ("", "value"),
         [
             ("architectures", f"{summary['architectures']:,}"),
-            ("trainings", f"{summary['trainings']:,}"),
-            *((f"of these, {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
+            ("training runs", f"{summary['trainings']:,}"),
+            *((f"with recipe {name}", f"{count:,}") for name, count in by_recipe.items() if len(by_recipe) > 1),
             ("snapshots", f"{summary['snapshots']:,}"),
             ("steps", f"{summary['steps']:,}"),
             *_describe_hours(summary),
@@ -259,7 +264,7 @@ def show_hours(hours: float) -> str:
 
 
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
+    """Yield worker-hours at the assumed speed, on GPUs and on CPUs if the run chooses the device."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
@@ -271,7 +276,7 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
     """Print how a run ended, and return the exit code: 0 complete, 3 incomplete.
 
-    `complete` is printed after a complete run; `failures` tells where to find all failures.
+    `complete` is the message after a complete run; `failures` is a message that says how to list all failures.
     """
     _show_work(tally, noun)
     if tally.failures and failures:
@@ -280,7 +285,7 @@ def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") ->
         say(complete)
         return 0
     if tally.abandoned:
-        say("Work in progress did not finish in time and was abandoned.")
+        say("Some work in progress did not finish in time and was discarded.")
     say("Stopped on request." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to resume.")
     return 3
@@ -292,22 +297,22 @@ def _show_work(tally: RunTally, noun: str) -> None:
         f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
         f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )
-    # A damaged checkpoint fails every part of its network with the same message.
-    counts = Counter(failure.message for failure in tally.failures)
-    for message, count in counts.most_common(10):
+    # Every part of a network with a damaged checkpoint fails with the same message.
+    failures_by_message = Counter(failure.message for failure in tally.failures)
+    for message, count in failures_by_message.most_common(10):
         say(f"failed {show_count(count, 'time')}: {message}")
 
 
 def show_import(report: ImportReport, store: Path) -> int:
-    """Print what was imported and what was rejected, and return the exit code."""
+    """Print the number of imported networks and the rejected files; return the exit code."""
     out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
     say_each([f"rejected: {reason}" for reason in report.refused])
     return 0 if not report.refused else 3
 
 
 @contextmanager
-def counting(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Show progress while a block runs; yields a function to call with (done, total)."""
+def showing_progress(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
+    """Show progress while a block runs; yield a function that is called with (done, total)."""
     columns = columns or (MofNCompleteColumn(),)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
@@ -316,27 +321,27 @@ def counting(label: str, *columns: ProgressColumn) -> Iterator[Callable[[int, in
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-def counting_bytes(label: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
-    """Show bytes, rate and remaining time while a block runs (see `counting`)."""
-    return counting(label, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+def showing_download(label: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Show bytes, rate and remaining time while a block runs (see `showing_progress`)."""
+    return showing_progress(label, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
 
 
 def show_health_check(check: HealthCheck) -> None:
-    """Print a check of `doctor`, with its fix if it failed."""
-    mark = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
-    out.print(mark, f"{check.what}: {escape(check.detail)}", highlight=False)
+    """Print the result of a check of `doctor`, and how to fix it if it failed."""
+    label = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
+    out.print(label, f"{check.what}: {escape(check.detail)}", highlight=False)
     if not check.ok or check.warns:
         out.print(f"     {check.fix}", markup=False, highlight=False)
 
 
 def show_export(report: ExportReport) -> int:
-    """Print what an export wrote and what is missing, and return the exit code."""
-    counts = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
-    size = f"{counts[0]}, {report.n_bytes / 1e6:,.1f} MB, {counts[1]}"
+    """Print what an export wrote and which evaluations are missing; return the exit code."""
+    n_files, n_evaluations = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
+    size = f"{n_files}, {report.n_bytes / 1e6:,.1f} MB, {n_evaluations}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
         files = show_count(len(report.removed), "file")
-        say(f"Removed {files} of an earlier export that this one does not contain, such as {report.removed[0]}.")
+        say(f"Removed {files} of an earlier export that the new export does not have, such as {report.removed[0]}.")
     for (dataset, key), count in report.missing.items():
         say(f"missing: {show_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.complete else 3
@@ -346,35 +351,38 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     """Print the result of verification, and return the exit code: 4 damaged, 3 evaluations missing or requeued."""
     if as_json:
         out.print_json(data=verdict.to_payload())
-    problems = [*(f"{found.kind}: {found.message}" for found in verdict.findings), *verdict.export]
-    rest = "" if as_json else "--json lists all"
-    say_each(problems, rest=rest)
-    say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
+    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export]
+    hint = "" if as_json else "--json lists all"
+    say_each(problems, hint=hint)
+    say_each([f"unfinished: {line}" for line in verdict.gaps], hint=hint)
     if verdict.weights is not None:
-        say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], rest=rest)
-    say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
-    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
+        say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], hint=hint)
+    say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
+    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], hint=hint)
     if not as_json:
         result = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
         out.print(result, markup=False, highlight=False)
     if verdict.requeued:
-        say(f"Their evaluations now count as missing; recompute them with: robust201 run SWEEP.yaml ({results})")
+        say(
+            "The evaluations in the moved files now count as missing. Run the sweep again to recompute them: "
+            f"robust201 run {quote(str(results))}"
+        )
     if verdict.sound:
         return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4
 
 
 def _describe_checked(verdict: Verdict) -> str:
-    counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} valid"]
+    checks = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} valid"]
     if verdict.n_planned is None:
-        counts.append("no plan, so it is not known whether evaluations are missing")
+        checks.append("the folder has no plan, so missing evaluations cannot be detected")
     else:
         gaps = f", {show_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
-        counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
+        checks.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
         agree = "agrees" if verdict.n_exported == 1 else "agree"
-        counts.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
-    return f"{'; '.join([*counts, *_describe_networks(verdict)])}."
+        checks.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
+    return f"{'; '.join([*checks, *_describe_networks(verdict)])}."
 
 
 def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
@@ -392,12 +400,12 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
     """Print the result of verifying a dataset, and return the exit code: 4 if it is damaged."""
     if as_json:
         out.print_json(data=verdict.to_payload())
-    rest = "" if as_json else "--json lists all"
-    say_each(verdict.problems, rest=rest)
+    hint = "" if as_json else "--json lists all"
+    say_each(verdict.problems, hint=hint)
     warnings = [*verdict.remarks, *(flag.message for flag in verdict.flags or ())]
     if verdict.weights is not None:
         warnings += [network.message for network in verdict.weights.unexpected]
-    say_each([f"warning: {line}" for line in warnings], rest=rest)
+    say_each([f"warning: {line}" for line in warnings], hint=hint)
     if not as_json:
         listed = "no SHA256SUMS" if verdict.n_listed is None else show_count(verdict.n_listed, "listed file")
         checked = [f"{show_count(verdict.n_evaluations, 'evaluation')} valid", listed, *_describe_networks(verdict)]
@@ -409,7 +417,7 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
-    """Print a comparison of two result sets: the verdict, then each dataset, key and strength that differs."""
+    """Print a comparison of two result sets: a summary, then every dataset, key and strength with a difference."""
     verdict = "within" if report.within else "beyond"
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(
@@ -419,21 +427,23 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     )
     first_source, second_source = report.sources
     out.print(
-        f"read from the first set: {first_source}; from the second: {second_source}", markup=False, highlight=False
+        f"files read from the first set: {first_source}; from the second: {second_source}",
+        markup=False,
+        highlight=False,
     )
     for line in report.remarks:
         say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
-        counts = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
+        n_decimals = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
         say(
-            f"Accuracies have {counts[0]} in the first set and {counts[1]} in the second. Rounding alone "
+            f"Accuracies have {n_decimals[0]} in the first set and {n_decimals[1]} in the second. Rounding alone "
             f"causes differences of up to {report.rounding:g}; accept them with: --tolerance {report.rounding:g}"
         )
-    first, both, second = report.architectures
-    out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
-    for ordinal, names in (("first", report.names_only_first), ("second", report.names_only_second)):
-        if names:
-            out.print(f"only in the {ordinal}: {', '.join(names)}", markup=False, highlight=False)
+    n_only_first, n_both, n_only_second = report.architectures
+    out.print(f"architectures: {n_both} in both, {n_only_first} only in the first, {n_only_second} only in the second")
+    for ordinal, networks in (("first", report.names_only_first), ("second", report.names_only_second)):
+        if networks:
+            out.print(f"only in the {ordinal}: {', '.join(networks)}", markup=False, highlight=False)
     rows = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -442,17 +452,20 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             f"{row.mean_absolute_difference:.5f}",
             f"{row.mean_difference:+z.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
-            "  ".join(f"{show_architecture(i)} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
+            "  ".join(
+                f"{show_architecture(i)} {accuracy_before:.4f}→{accuracy_after:.4f}"
+                for i, accuracy_before, accuracy_after in row.moved_most[:2]
+            ),
         )
         for row in (report.comparisons if all_rows else report.different)
     ]
     columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
     if rows:
-        show_table("Accuracy of the second set against the first", columns, rows)
+        show_table("Accuracy of the second set minus that of the first", columns, rows)
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics over the architectures, and the results that missing metrics need."""
+    """Print rankings with intervals, metrics of the architectures, and which results the absent metrics need."""
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -466,18 +479,28 @@ def show_metrics(metrics: DerivedMetrics) -> None:
         for row in metrics.rankings
     ]
     if rankings:
-        names = {name: name.replace("_", " ") for row in metrics.rankings for name in row.bootstrap}
-        columns = ("", "best", "accuracy", "95% interval", "tied with the best", "compared by", *names.values())
+        display_names = {name: name.replace("_", " ") for row in metrics.rankings for name in row.bootstrap}
+        columns = (
+            "",
+            "best",
+            "accuracy",
+            "95% interval",
+            "tied with the best",
+            "tied according to",
+            *display_names.values(),
+        )
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
     rows = []
     for metric in metrics.metrics:
         keys = metric.key if len(metric.key) <= _MAX_KEY_LENGTH else f"{metric.key.count('+') + 1} keys"
-        values = metric.values.dropna()
-        numbers = (
-            [f"{value:.4f}" for value in (values.min(), values.median(), values.max())] if len(values) else ["-"] * 3
+        metric_values = metric.values.dropna()
+        extremes = (
+            [f"{value:.4f}" for value in (metric_values.min(), metric_values.median(), metric_values.max())]
+            if len(metric_values)
+            else ["-"] * 3
         )
         label = f"{metric.dataset} {keys}" + ("" if metric.strength is None else f" {metric.strength:g}")
-        rows.append((label, metric.metric, *numbers, f"{len(values):,}", metric.note))
+        rows.append((label, metric.metric, *extremes, f"{len(metric_values):,}", metric.note))
     if rows:
         columns = ("", "metric", "lowest", "median", "highest", "networks", "")
         show_table("Metrics", columns, rows)
@@ -492,9 +515,9 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             for agreement in metrics.agreements
         ]
         columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
-        show_table("Ranks by robustness R against ranks by mean accuracy under the attack", columns, agreement_rows)
-    for name, needed in metrics.needs.items():
-        say(f"{name}: needs {needed}.")
+        show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
+    for name, required_results in metrics.needs.items():
+        say(f"{name}: not computed; requires {required_results}.")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:
@@ -502,16 +525,20 @@ def show_summary(rows: Sequence[SummaryRow]) -> None:
     from robust201.reader.result_files import kind_of
 
     titles = {"attack": "epsilon in 1/255, 0 is clean", "corruption": "severity", "other": "strength"}
-    for kind, title in titles.items():
-        kinds = ("clean", "attack") if kind == "attack" else (kind,)
-        chosen = [row for row in rows if kind_of(row.key) in kinds]
-        strengths = sorted({row.strength for row in chosen})
+    for group, title in titles.items():
+        kinds_in_group = ("clean", "attack") if group == "attack" else (group,)
+        rows_in_group = [row for row in rows if kind_of(row.key) in kinds_in_group]
+        strengths = sorted({row.strength for row in rows_in_group})
         medians: dict[str, dict[float, str]] = {}
-        for row in chosen:
+        for row in rows_in_group:
             medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
         if medians:
+            n_networks = show_count(max(row.n_architectures for row in rows_in_group), "network")
             show_table(
-                f"Median accuracy of {show_count(max(row.n_architectures for row in chosen), 'network')} by {title}",
+                f"Median accuracy of {n_networks} by {title}",
                 ("", *(f"{strength:g}" for strength in strengths)),
-                [(name, *(values.get(strength, "") for strength in strengths)) for name, values in medians.items()],
+                [
+                    (name, *(medians_by_strength.get(strength, "") for strength in strengths))
+                    for name, medians_by_strength in medians.items()
+                ],
             )

@@ -1,4 +1,4 @@
-"""Output of `robust201 status` and `logs`: the status of a sweep or of trainings, once or live, and log lines."""
+"""Output of `robust201 status` and `logs`: the status of a sweep or training plan, and log lines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _Status = TypeVar("_Status", bound=Watched)
 
 _SHOWN_FAILURES = 3
-_ALL = "all"
+_ALL_KEYS = "all"
 _FRAME_LINES = 7
-"""Lines of the live table other than keys, and one for the cursor."""
+"""Lines of the live table that are not rows of keys, including the cursor's line."""
 _SILENT = "the last run stopped sending heartbeats: it died, or its machine is unreachable"
 _ENDINGS = {
     "died": "the last run died: its process is gone; finished work is kept",
@@ -37,14 +37,16 @@ _FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "
 
 
 def _percent(done: int, total: int) -> str:
-    """Render a percentage, which reaches 100 only if nothing is missing."""
+    """Render a percentage; it is rounded to 100 only if nothing is missing."""
     return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
 def _count_failures(state: SweepStatus) -> str:
-    """Describe failures by kind; preemptions and deaths are listed separately, as they lose no finished work."""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failed = f"{console.show_count(len(state.failures), 'failure')}" + (f" ({kinds})" if kinds else "")
+    """Describe the failures by kind, then dead and preempted workers, which lose no finished work."""
+    counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
+    failed = f"{console.show_count(len(state.failures), 'failure')}" + (
+        f" ({counts_by_kind})" if counts_by_kind else ""
+    )
     return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
@@ -77,7 +79,7 @@ def _show_rate_and_cost(state: SweepStatus) -> str:
 
 
 def show_status(state: SweepStatus) -> None:
-    """Print progress by dataset and key, workers, rate, remaining time, cost and failures."""
+    """Print a sweep's progress by dataset and key, its workers, rate, remaining time, cost and failures."""
     out = console.out
     rows = [
         (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
@@ -91,35 +93,35 @@ def show_status(state: SweepStatus) -> None:
         stale = console.show_count(state.stale, "evaluation")
         were, are = ("was", "is") if state.stale == 1 else ("were", "are")
         out.print(
-            f"{stale} in the folder {were} computed with other settings or for another sweep and {are} not used",
+            f"{stale} in the folder {were} computed with different settings or for another sweep, and {are} not used",
             highlight=False,
         )
     damaged = [f"damaged: {shard}" for shard in state.damaged]
     failed = [f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in state.failures]
     for lines in (damaged, failed):
-        for line in console.first_lines(lines, rest="--json lists all"):
+        for line in console.first_lines(lines, hint="--json lists all"):
             out.print(line, markup=False)
     if state.failures:
         out.print(f"log of the first failure: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
 
 
 def live_table(state: SweepStatus, *, max_keys: int) -> Table:
-    """Build a table of progress: one line per key, one column per dataset.
+    """Build a table of progress with one row per key and one column per dataset.
 
-    If there are more than `max_keys` keys, all corruptions share a line.
+    If there are more than `max_keys` keys, all corruptions share one row.
     """
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
-    shown = {name: name for name in names}
+    row_names = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
     if len(names) > max_keys:
-        shown |= dict.fromkeys(corruptions, console.show_count(len(corruptions), "corruption"))
+        row_names |= dict.fromkeys(corruptions, console.show_count(len(corruptions), "corruption"))
     datasets = list(dict.fromkeys(key.dataset for key in state.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     for key in state.keys:
-        for line in (shown[key.key], _ALL):
+        for line in (row_names[key.key], _ALL_KEYS):
             done[key.dataset, line] += key.done
             total[key.dataset, line] += key.total
 
@@ -128,10 +130,10 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
-    table.add_column("", _ALL, no_wrap=True)
+    table.add_column("", _ALL_KEYS, no_wrap=True)
     for dataset in datasets:
-        table.add_column(dataset, cell(dataset, _ALL), justify="right", no_wrap=True)
-    for line in dict.fromkeys(shown.values()):
+        table.add_column(dataset, cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
+    for line in dict.fromkeys(row_names.values()):
         table.add_row(line, *(cell(dataset, line) for dataset in datasets))
     return table
 
@@ -147,7 +149,7 @@ def _timestamp(now: float) -> str:
 
 
 class Display(Generic[_Status]):
-    """Live status: a table on a terminal, elsewhere one line per reading."""
+    """Live status: a table on a terminal, or one line per update elsewhere."""
 
     def __init__(
         self,
@@ -198,11 +200,11 @@ def display_sweep(console_: Console | None = None, clock: Callable[[], float] = 
 
 
 def describe_trainings(state: TrainingStatus) -> str:
-    """Describe the progress of trainings in one line."""
-    left = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
-    phrases = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{left}"]
+    """Describe the progress of training runs in one line."""
+    remaining_time = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
+    phrases = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{remaining_time}"]
     if state.trainings is not None:
-        phrases.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training')} complete")
+        phrases.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training run')} complete")
     phrases.append(console.show_count(state.active_workers, "active worker"))
     if state.driver is not None:
         phrases.append(f"run on {state.driver}")
@@ -226,27 +228,28 @@ def _training_line(state: TrainingStatus, now: float) -> str:
 
 
 def display_trainings() -> Display[TrainingStatus]:
-    """Return a live display of the status of trainings."""
+    """Return a live display of the status of training runs."""
     return Display(_render_trainings, _training_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
     """Print a log line (see `runtime.work_log`), with its traceback below.
 
-    `label` names the network and key, if the log lines of several are shown.
+    `label` is the network and key, to tell lines of several networks or keys apart.
     """
-    rest = "  ".join(f"{name}={_plain(value)}" for name, value in line.items() if name not in _FIRST_FIELDS)
-    process = f"{line.get('host', '-')}:{line.get('pid', '-')}"
-    texts = [str(line["time"]), process, str(line["event"]), label, str(line["message"]), rest]
-    style = _LEVEL_STYLES.get(str(line["level"]), "")
-    console.out.print("  ".join(text for text in texts if text), style=style, markup=False, highlight=False)
-    for text in str(line.get("traceback", "")).splitlines():
-        console.out.print(f"    {text}", markup=False, highlight=False)
-
-
-def _plain(value: Any) -> str:
-    return (
-        ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
-        if isinstance(value, list)
-        else str(value)
+    other_fields = "  ".join(
+        f"{name}={_format_value(value)}" for name, value in line.items() if name not in _FIRST_FIELDS
     )
+    process = f"{line.get('host', '-')}:{line.get('pid', '-')}"
+    phrases = [str(line["time"]), process, str(line["event"]), label, str(line["message"]), other_fields]
+    style = _LEVEL_STYLES.get(str(line["level"]), "")
+    console.out.print("  ".join(phrase for phrase in phrases if phrase), style=style, markup=False, highlight=False)
+    for traceback_line in str(line.get("traceback", "")).splitlines():
+        console.out.print(f"    {traceback_line}", markup=False, highlight=False)
+
+
+def _format_value(value: Any) -> str:
+    """Render a field of a log line; floats in a list are shortened."""
+    if not isinstance(value, list):
+        return str(value)
+    return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)

@@ -9,7 +9,7 @@ import typer
 from robust201.cli import console
 from robust201.cli.compare import name_networks
 from robust201.cli.evaluate import (
-    DATA,
+    DATA_OPTION,
     BatchSize,
     Channels,
     Count,
@@ -46,14 +46,14 @@ def curves(
             help="One or more networks: a Python file and its function that returns a network.",
         ),
     ],
-    data: Annotated[str, DATA],
+    data: Annotated[str, DATA_OPTION],
     weights: WeightsFiles = None,
     norm: Annotated[str, typer.Option(help="Norm of the perturbations: Linf, L2, L1 or L0.")] = "Linf",
     attacks: Annotated[
         str | None,
         typer.Option(
-            help="Minimum-norm attacks, separated by commas, such as fmn_l2,ddn_l2; the smallest distance of each "
-            "image counts. Default: fmn (Linf), ddn_l2 and fmn_l2 (L2), fmn_l1 (L1), sigma_zero_l0 (L0)."
+            help="Minimum-norm attacks, separated by commas, such as fmn_l2,ddn_l2; for each image, the smallest "
+            "distance counts. Default: fmn (Linf), ddn_l2 and fmn_l2 (L2), fmn_l1 (L1), sigma_zero_l0 (L0)."
         ),
     ] = None,
     settings: Settings = None,
@@ -70,13 +70,13 @@ def curves(
     quiet: Quiet = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Write the figure to this file (.pdf, .svg or .png), or the distances (.csv)."),
+        typer.Option("--out", help="Write the figure (.pdf, .svg or .png) or the distances (.csv) to this file."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the accuracy of your own networks at every epsilon, with minimum-norm attacks. The files are executed.
 
-    To compare weights of one architecture, name one FILE:FUNCTION and several --weights.
+    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
     """
     from robust201.figures.security_curves import check_figure_name
     from robust201.security import DEFAULT_ATTACKS, parse_attacks
@@ -88,9 +88,9 @@ def curves(
         check_figure_name(out)
     files_by_name = name_networks(networks, weights or [], command="curves", n_min=1)
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
-    if chosen is not None:
-        parse_attacks(norm, chosen)  # before the user's files are executed
+    parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
+    if parsed_attacks is not None:
+        parse_attacks(norm, parsed_attacks)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
     collect_as_usual()
@@ -100,7 +100,7 @@ def curves(
             images,
             None,
             norm,
-            chosen,
+            parsed_attacks,
             count=count,
             normalisation=normalisation,
             seed=seed,
@@ -115,8 +115,8 @@ def curves(
         security_curves.save(out)
     if as_json:
         # JSON has no infinity or NaN: write null.
-        plain = security_curves.replace([math.inf, -math.inf], math.nan).astype(object)
-        rows = plain.where(plain.notna(), None).to_dict("records")
+        finite = security_curves.replace([math.inf, -math.inf], math.nan).astype(object)
+        rows = finite.where(finite.notna(), None).to_dict("records")
         print_json({"summary": security_curves.summary.splitlines(), "networks": rows})
     else:
         _show(security_curves, f"{console.show_count(len(security_curves.distances), 'image')} of {data}, {norm}")
@@ -125,7 +125,7 @@ def curves(
 def _show(security_curves: "SecurityCurves", title: str) -> None:
     for line in security_curves.summary.splitlines():
         typer.echo(line)
-    numbers = ("clean accuracy", "median distance", "95% interval", "half distance", "never fooled", "passes")
+    statistics = ("clean accuracy", "median distance", "95% interval", "half distance", "never fooled", "passes")
     rows = [
         (
             row["network"],
@@ -138,4 +138,4 @@ def _show(security_curves: "SecurityCurves", title: str) -> None:
         )
         for row in security_curves.to_dict("records")
     ]
-    console.show_table(title, ("network", *numbers), rows)
+    console.show_table(title, ("network", *statistics), rows)

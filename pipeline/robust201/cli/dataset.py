@@ -21,7 +21,7 @@ KeyStyleText = Annotated[
     ),
 ]
 _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
-"""Names in `export_dataset` and sweep.json, by their names on the command line."""
+"""Key styles of `export_dataset` and sweep.json, by their names on the command line."""
 
 
 def read_key_style(text: str) -> "KeyStyle":
@@ -37,12 +37,10 @@ def export(
     key_style: KeyStyleText = "plain",
     round_to: Annotated[
         int | None,
-        typer.Option(
-            "--round", min=1, max=17, help="Decimals in JSON, 3 in the published files; full precision if absent."
-        ),
+        typer.Option("--round", min=1, max=17, help="Decimals in JSON (published files: 3). Default: full precision."),
     ] = None,
     empty: Annotated[
-        str, typer.Option(help="JSON for a mean over no images: null, nan (for float arrays in Python) or zero.")
+        str, typer.Option(help="JSON value of a mean over no images: null, nan (for float arrays in Python) or zero.")
     ] = "null",
     compress: Annotated[str | None, typer.Option(help="Compress the JSON files: gz or zst.")] = None,
     parquet: Annotated[
@@ -54,15 +52,15 @@ def export(
         str | None,
         typer.Option(
             "--weights-name",
-            help="Export only these weights, such as random-s0, if architectures have several; JSON holds only one per "
-            "architecture.",
+            help="Weights to export, such as random-s0, if architectures have several; JSON files can hold only one "
+            "per architecture.",
         ),
     ] = None,
     outcomes: Annotated[
         str | None,
         typer.Option(
-            help="With --parquet, if `predictions` were measured: bits (one bit per image, 1 if it is classified "
-            "correctly, and a table of the images) or classes (also the predicted classes)."
+            help="With --parquet, if the sweep measured `predictions`: bits (one bit per image, 1 if the image is "
+            "classified correctly, and a table of the images) or classes (also the predicted classes)."
         ),
     ] = None,
     estimates: Annotated[
@@ -78,7 +76,8 @@ def export(
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of files written at the same time. Default: one per CPU, limited to 1.5 GB in total."
+            min=1,
+            help="Number of files written at the same time. Default: one per CPU, using at most 1.5 GB of memory.",
         ),
     ] = None,
 ) -> None:
@@ -97,10 +96,13 @@ def export(
     results = results_of(results)
     planned, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
-    if processes is not None and processes > (most := max_processes(parquet=parquet)):
-        console.say(f"{processes} processes may use more than 1.5 GB in total; up to {most} stay below it.")
-    with console.counting("Exporting rows") as progress:
-        report = export_dataset(
+    if processes is not None and processes > (recommended_maximum := max_processes(parquet=parquet)):
+        console.say(
+            f"{processes} processes may use more than 1.5 GB of memory in total; use at most {recommended_maximum} to "
+            "stay below it."
+        )
+    with console.showing_progress("Exporting rows") as progress:
+        written_export = export_dataset(
             planned,
             store,
             inventory,
@@ -118,13 +120,15 @@ def export(
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
-    raise typer.Exit(console.show_export(report))
+    raise typer.Exit(console.show_export(written_export))
 
 
 def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
     requested: dict[Format, bool] = {"json": json_files, "parquet": parquet}
     if not any(requested.values()):
-        raise ConfigError("Exporting failed for --no-json: no format is left to write. Add --parquet.")
+        raise ConfigError(
+            "Exporting failed for --no-json: without JSON and Parquet, nothing is written. Add --parquet."
+        )
     return tuple(name for name, is_requested in requested.items() if is_requested)
 
 
@@ -156,10 +160,10 @@ def verify(
     reject_unfinished_export(results)
     if is_dataset(results):
         _reject_results_options(results, exported, requeue=requeue)
-        with console.counting("Verifying keys") as progress:
+        with console.showing_progress("Verifying keys") as progress:
             verdict = verify_dataset(results, attack_flags=attack_flags, on_progress=progress)
         raise typer.Exit(console.show_dataset_verdict(verdict, as_json=as_json))
-    with console.counting("Verifying result files") as progress:
+    with console.showing_progress("Verifying result files") as progress:
         results_verdict = verify_results(
             results, export=exported, requeue=requeue, attack_flags=attack_flags, on_progress=progress
         )
@@ -170,8 +174,8 @@ def _reject_results_options(dataset: Path, exported: Path | None, *, requeue: bo
     if exported is not None or requeue:
         option = "--requeue" if requeue else "--export"
         raise ConfigError(
-            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Leave "
-            f"{option} out, or name the results folder."
+            f"Verifying failed for {dataset}: {option} applies only to a results folder, not to a dataset. Remove "
+            f"{option}, or verify the results folder."
         )
 
 
@@ -182,7 +186,9 @@ def diff(
             metavar="A", help="A results folder or its sweep YAML, an exported dataset, or the published dataset."
         ),
     ],
-    second: Annotated[Path, typer.Argument(metavar="B", help="What to compare with A, of any of these kinds.")],
+    second: Annotated[
+        Path, typer.Argument(metavar="B", help="Folder or YAML to compare with A, of any of these kinds.")
+    ],
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
     all_rows: Annotated[bool, typer.Option("--all", help="Also show rows with equal accuracies.")] = False,
     as_json: AsJson = False,
@@ -203,10 +209,10 @@ def convert(
         Path, typer.Argument(metavar="DATASET", help="Folder of the published dataset, or an export with JSON files.")
     ],
 ) -> None:
-    """Convert a dataset's JSON files to Parquet in its parquet/, so that single values are read quickly."""
+    """Convert a dataset's JSON files to Parquet in its subfolder parquet/, so that single values are read quickly."""
     from robust201.export.conversion import convert_dataset
 
-    with console.counting("Converting keys") as progress:
+    with console.showing_progress("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
     existing = f"; {len(report.kept):,} already existed" if report.kept else ""
     typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing}.")

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
-"""Figures drawn as files; the report has all figures."""
+"""Figures that are drawn as files; the report contains all figures."""
 
 
 def choose_formats(dataset: Path) -> "tuple[Format, ...]":
-    """Return the formats to export: Parquet only if it exists already, since an export removes other files."""
+    """Return the formats to export; Parquet only if it exists already, because an export removes other files."""
     return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
 
 
@@ -45,14 +45,14 @@ def demo(
         )
         if not tally.complete:
             raise IncompleteError(
-                f"The demo ended early for {out}: {len(tally.failures)} evaluations failed, and "
+                f"The demo is incomplete for {out}: {len(tally.failures)} evaluations failed, and "
                 f"{tally.remaining} are missing. Resume with: robust201 demo --out {quote(str(out))}"
             )
-        console.say("Exporting")
+        console.say("Exporting the dataset")
         store, dataset = ShardStore.open(config.results), out / "dataset"
         inventory, formats = store.inventory(verify="all"), choose_formats(dataset)
         export_dataset(load_plan(config.results), store, inventory, dataset, formats=formats)
-        console.say("Drawing")
+        console.say("Drawing figures and the report")
         reader = RobustnessDataset(dataset)
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)
         report = write_report(reader, out / "report.html")

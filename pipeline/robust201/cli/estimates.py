@@ -1,4 +1,4 @@
-"""Note printed by commands that ignore a dataset's estimates."""
+"""Note that some commands print because they ignore a dataset's estimates."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from robust201.reader.result_files import ResultFiles
 
 
-def say_unused_estimates(files: "ResultFiles", what: str) -> None:
-    """Print a note if a dataset has estimates, which the command ignores.
+def say_unused_estimates(files: "ResultFiles", activity: str) -> None:
+    """Print a note if a dataset has estimates, because the command ignores them.
 
-    `what` begins the note: ``figures show``.
+    `activity` is subject and verb of the note, such as ``figures show``.
     """
     from robust201.reader.estimates import estimates_note
 
-    console.say_each([note for note in [estimates_note(files, what)] if note])
+    console.say_each([note for note in [estimates_note(files, activity)] if note])
 
 
-def say_unused_in(folders: "set[Path]", what: str) -> None:
+def say_unused_in(folders: "set[Path]", activity: str) -> None:
     """Print the note of `say_unused_estimates` for each dataset folder."""
     from robust201.reader.dataset import RobustnessDataset
 
     for folder in sorted(folders):
-        say_unused_estimates(RobustnessDataset(folder).files, what)
+        say_unused_estimates(RobustnessDataset(folder).files, activity)

@@ -1,4 +1,4 @@
-"""`robust201 evaluate`: evaluate a network that a user's Python file builds; print a table, or write it to a file."""
+"""`robust201 evaluate`: evaluate a network from a user's Python file, and print or write a table."""
 
 import json
 import math
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 _IMAGENET_SIZE = 224
 """Default image size with a resize rule, as in torchvision."""
 
-DATA = typer.Option(
+DATA_OPTION = typer.Option(
     help="Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with one, or a folder with a "
     "subfolder of JPEG or PNG files per class."
 )
-NETWORK = typer.Argument(metavar="FILE:FUNCTION", help="A Python file and its function that returns the network.")
+NETWORK_ARGUMENT = typer.Argument(
+    metavar="FILE:FUNCTION", help="A Python file and its function that returns the network."
+)
 WeightsFile = Annotated[
     Path | None,
     typer.Option(
@@ -63,15 +65,16 @@ Mean = Annotated[
     str | None,
     typer.Option(
         metavar="R,G,B",
-        help="Channel means, which are subtracted from pixels in [0, 1]; one number for grey images.",
+        help="Channel means that are subtracted from pixels in [0, 1]; a single number for grey images.",
     ),
 ]
 Std = Annotated[
-    str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the difference is divided.")
+    str | None,
+    typer.Option(metavar="R,G,B", help="Channel standard deviations; pixels minus means are divided by them."),
 ]
 Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
 ImageSize = Annotated[
-    int | None, typer.Option(min=1, help="Height and width of the images in a file. Default: the first image's.")
+    int | None, typer.Option(min=1, help="Height and width of the images in a file. Default: those of the first image.")
 ]
 ResizeRule = Annotated[
     str | None,
@@ -84,7 +87,7 @@ ResizeRule = Annotated[
 ]
 Channels = Annotated[int, typer.Option(min=1, max=3, help="Channels of the images in a file: 3, or 1 for grey images.")]
 Seed = Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")]
-Engine = Annotated[str, typer.Option(help="fused (fast), or reference (Foolbox and AutoAttack themselves).")]
+Engine = Annotated[str, typer.Option(help="fused (fast), or reference (calls Foolbox and AutoAttack).")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")]
 Randomised = Annotated[
     bool,
@@ -98,22 +101,22 @@ Device = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cu
 
 
 def evaluate(
-    network: Annotated[str, NETWORK],
-    data: Annotated[str | None, DATA] = None,
+    network: Annotated[str, NETWORK_ARGUMENT],
+    data: Annotated[str | None, DATA_OPTION] = None,
     weights: WeightsFile = None,
     keys: Annotated[
         str | None,
         typer.Option(
-            help=f"{KEYS_HELP} If absent, a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on "
-            "as many images as take about a minute with a small network."
+            help=f"{KEYS_HELP} Default: a first look with clean images, FGSM, PGD, AutoAttack and three corruptions, "
+            "on as many images as a small network can process in about a minute."
         ),
     ] = None,
     benchmark: Annotated[
         str | None,
         typer.Option(
-            help="Evaluate by the protocol of a RobustBench leaderboard on CIFAR-10 instead of --keys: "
-            "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints the leaderboard's JSON row; --count "
-            "takes the first images."
+            help="Follow the protocol of a RobustBench leaderboard on CIFAR-10, instead of --keys: "
+            "robustbench-linf, robustbench-l2 or robustbench-corruptions. Prints an entry for the leaderboard as JSON; "
+            "--count uses the first images."
         ),
     ] = None,
     epsilon: Annotated[
@@ -137,7 +140,9 @@ def evaluate(
     worst_case: Annotated[
         bool,
         typer.Option(
-            "--worst-case", help="Also print the accuracy over all keys and strengths together, with its interval."
+            "--worst-case",
+            help="Also print the worst-case accuracy with its interval: the fraction of images classified correctly "
+            "under every key and strength.",
         ),
     ] = False,
     quiet: Quiet = False,
@@ -156,22 +161,22 @@ def evaluate(
     if out is not None:
         check_table_file(out)
     normalisation = read_normalisation(mean, std)
-    chosen = read_keys(keys, settings or [])
-    if chosen is not None:
-        parse_keys(chosen, engine, randomised=randomised)  # before the user's file is executed
+    parsed_keys = read_keys(keys, settings or [])
+    if parsed_keys is not None:
+        parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's file is executed
     if benchmark is not None:
         find_benchmark(benchmark)
     if benchmark is not None and data in DATASETS and data != DATASET:
         raise ConfigError(
-            f"Reading the command line failed for --data: {benchmark} is a leaderboard on {DATASET}, not {data}. Leave "
-            "--data out."
+            f"Reading the command line failed for --data: {benchmark} is a leaderboard on {DATASET}, not {data}. "
+            "Remove --data."
         )
     if data is None and benchmark is None:
         raise ConfigError(
-            "Reading the command line failed for --data: it is missing. Name the images, such as --data cifar10."
+            "Reading the command line failed for --data: the option is missing. Add it, such as --data cifar10."
         )
     data = data or DATASET
-    # A benchmark takes the first images, so all of them are loaded, in order.
+    # A benchmark uses the first images, so all images are loaded in their order.
     n_loaded = count if benchmark is None else None
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=n_loaded, seed=seed)
     module = build_module(network, weights)
@@ -181,7 +186,7 @@ def evaluate(
             module,
             images,
             None,
-            chosen,
+            parsed_keys,
             benchmark=benchmark,
             epsilon=epsilon,
             count=count,
@@ -200,18 +205,18 @@ def evaluate(
         print_json(frame.model_info)
         return
     if as_json:
-        _print_json(frame, with_summary=chosen is None, worst_case=worst_case)
+        _print_json(frame, with_summary=parsed_keys is None, worst_case=worst_case)
         return
     _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
-    if chosen is None:
+    if parsed_keys is None:
         typer.echo(frame.summary)
     if worst_case:
         typer.echo(frame.worst_case().summary)
 
 
 def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
-    plain = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has no infinity or NaN: write null
-    rows = plain.where(plain.notna(), None).to_dict("records")
+    finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has no infinity or NaN: write null
+    rows = finite.where(finite.notna(), None).to_dict("records")
     payload: dict[str, Any] = {"rows": rows}
     if with_summary:
         payload["summary"] = frame.summary.splitlines()
@@ -229,7 +234,7 @@ def calling_user_code(network: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         raise EvaluationError(
-            f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
+            f"Evaluating failed for {network}: the network raised {describe_failure(error)}. "
             "Correct the network, or evaluate it with smaller batches (--batch-size)."
         ) from error
 
@@ -238,10 +243,7 @@ def check_table_file(out: Path) -> None:
     """Check that a table can be written to a file; its name must end in .csv or .tex."""
     check_output_file(out)
     if out.suffix not in {".csv", ".tex"}:
-        raise ConfigError(
-            f"Writing a table failed for {out}: expected a name that ends in .csv or .tex, got {out.suffix or 'none'}. "
-            "Rename it."
-        )
+        raise ConfigError(f"Writing a table failed for {out}: the file name must end in .csv or .tex. Rename the file.")
 
 
 def write_table(out: Path, table: "Evaluation | Comparison") -> None:
@@ -258,24 +260,24 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
 
     if keys is None and settings:
         raise ConfigError(
-            f"Reading the command line failed for --set {settings[0]!r}: --set needs --keys. Name the key with --keys."
+            f"Reading the command line failed for --set {settings[0]!r}: --set needs --keys. Add the key to --keys."
         )
     if keys is None:
         return None
     pairs = [_read_key(name.strip()) for name in keys.split(",") if name.strip()]
-    chosen = dict(pairs)
-    if len(chosen) < len(pairs):
+    fields_by_key = dict(pairs)
+    if len(fields_by_key) < len(pairs):
         raise ConfigError(
             f"Reading the command line failed for {keys!r}: a key is listed more than once. List each key once."
         )
     assigned: set[str] = set()
     for setting in settings:
-        key, dot, rest = setting.partition(".")
-        parameter, equals, value = rest.partition("=")
+        key, dot, assignment = setting.partition(".")
+        parameter, equals, value = assignment.partition("=")
         if not (key and dot and parameter and equals and value):
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: not of the form KEY.PARAMETER=VALUE, such as "
-                "pgd.epsilons_255=8. Correct it."
+                f"Reading the command line failed for --set {setting!r}: it is not of the form KEY.PARAMETER=VALUE, "
+                "such as pgd.epsilons_255=8. Correct the option."
             )
         if setting.partition("=")[0] in assigned:
             raise ConfigError(
@@ -283,33 +285,33 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
                 "it once; separate several values with commas."
             )
         assigned.add(setting.partition("=")[0])
-        if key not in chosen:
+        if key not in fields_by_key:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
-                f"{closest(key, chosen)}"
+                f"{closest(key, fields_by_key)}"
             )
         parsed = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LISTS))
-        group, dot, name = parameter.partition(".")
-        fields = chosen[key].setdefault(group, {}) if dot else chosen[key]
+        group_name, dot, name = parameter.partition(".")
+        fields = fields_by_key[key].setdefault(group_name, {}) if dot else fields_by_key[key]
         if not isinstance(fields, dict):
             raise ConfigError(
-                f"Reading the command line failed for --set {setting!r}: {key}.{group} is not a group of parameters. "
-                "Correct it."
+                f"Reading the command line failed for --set {setting!r}: {key}.{group_name} is not a group of "
+                "parameters. Correct the option."
             )
         fields[name or parameter] = parsed
-    for fields in chosen.values():
-        if "file" in fields:  # check the file, and announce that it is executed
+    for fields in fields_by_key.values():
+        if "file" in fields:  # check the file of a custom task, and announce that it will be executed
             default = "measure" if fields.get("kind") == "measure" else "perturb"
             parse_function(f"{fields['file']}:{fields.get('function', default)}")
-    return chosen
+    return fields_by_key
 
 
 _LISTS = ("strengths", "columns")
-"""Fields of a custom task that are lists."""
+"""Fields of a custom task whose values are lists."""
 
 
 def _read_key(name: str) -> tuple[str, dict[str, Any]]:
-    """Parse a key; FILE.py or FILE.py:FUNCTION is a custom task, whose key is the file's stem."""
+    """Parse a key and return it with its fields; the key of FILE.py or FILE.py:FUNCTION is the file's stem."""
     file, colon, function = name.partition(".py:")
     if colon:
         return Path(file).name, {"file": f"{file}.py", "function": function}
@@ -317,9 +319,9 @@ def _read_key(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:
-    """Parse a number, true or false, or else text; commas separate the items of a list."""
+    """Parse a number, true or false, and return other text as it is; commas separate the items of a list."""
     if is_list or "," in text:
-        return [_read_value(piece, is_list=False) for piece in text.split(",")]
+        return [_read_value(item, is_list=False) for item in text.split(",")]
     try:
         return json.loads(text)
     except ValueError:
@@ -334,7 +336,7 @@ def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | No
         return None
     if mean is None or std is None:
         raise ConfigError(
-            "Reading the command line failed for --mean and --std: they belong together. Add the missing one."
+            "Reading the command line failed for --mean and --std: only one of them is set. Add the other."
         )
     normalisation = Normalisation(_read_numbers("--mean", mean), _read_numbers("--std", std))
     if (problem := normalisation.problem) is not None:
@@ -344,15 +346,15 @@ def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | No
 
 def _read_numbers(option: str, text: str) -> tuple[float, ...]:
     try:
-        numbers = tuple(map(float, text.split(",")))
+        channel_values = tuple(map(float, text.split(",")))
     except ValueError:
-        numbers = ()
-    if len(numbers) not in {1, 3}:
+        channel_values = ()
+    if len(channel_values) not in {1, 3}:
         raise ConfigError(
             f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, or one for "
-            f"grey images, got {text!r}. List one number per channel."
+            f"grey images, got {text!r}. Write one number per channel."
         )
-    return numbers
+    return channel_values
 
 
 def read_resize(text: str | None) -> "Resize | None":
@@ -361,17 +363,17 @@ def read_resize(text: str | None) -> "Resize | None":
 
     if text is None:
         return None
-    side, _, resampling = (part.strip() for part in text.partition(","))
-    if not side.isdecimal():
+    shorter_side, _, resampling = (field.strip() for field in text.partition(","))
+    if not shorter_side.isdecimal():
         raise ConfigError(
-            f"Reading the command line failed for --resize {text!r}: expected N or N,FILTER, such as 256 or "
-            "256,bicubic. Correct it."
+            f"Reading the command line failed for --resize {text!r}: it is not of the form N or N,FILTER, such as 256 "
+            "or 256,bicubic. Correct the option."
         )
-    return Resize(int(side), resampling or Resize().resampling)
+    return Resize(int(shorter_side), resampling or Resize().resampling)
 
 
 def choose_size(image_size: int | None, resize: "Resize | None") -> int | None:
-    """Return the image size, which defaults to 224 with a resize rule; None means the first image's size."""
+    """Return the image size, which is 224 by default with a resize rule; None means the size of the first image."""
     return _IMAGENET_SIZE if image_size is None and resize is not None else image_size
 
 
@@ -405,7 +407,7 @@ def load_data(
 
 
 def build_module(network: str, weights: Path | None) -> "nn.Module":
-    """Execute FILE:FUNCTION to build a network, and load weights into it if a file is named."""
+    """Execute FILE:FUNCTION to build a network, and load the weights, if any."""
     from torch import nn
 
     from robust201.weights.loading import fill_network, read_weights
@@ -415,21 +417,21 @@ def build_module(network: str, weights: Path | None) -> "nn.Module":
     function = parse_function(network)
     build = function.load()
     try:
-        built = build()
+        module = build()
     except (Exception, SystemExit) as error:
         raise ArchitectureError(
             f"Building a network failed for {function.label}: expected a torch.nn.Module from a call without "
             f"arguments, got {describe_failure(error)}. Correct the function."
         ) from error
-    if not isinstance(built, nn.Module):
+    if not isinstance(module, nn.Module):
         raise ArchitectureError(
-            f"Building a network failed for {function.label}: expected a torch.nn.Module, got {type(built).__name__}. "
-            "Let the function return the network."
+            f"Building a network failed for {function.label}: expected a torch.nn.Module, got {type(module).__name__}. "
+            "The function must return the network."
         )
     if tensors is not None:
-        prefix = wrapper_prefix(built.state_dict())  # the function may return a wrapped network
-        fill_network(built, {prefix + name: tensor for name, tensor in tensors.items()}, str(weights))
-    return built
+        prefix = wrapper_prefix(module.state_dict())  # the function may return a wrapped network
+        fill_network(module, {prefix + name: tensor for name, tensor in tensors.items()}, str(weights))
+    return module
 
 
 def _show(frame: "Evaluation", title: str) -> None:
@@ -438,12 +440,14 @@ def _show(frame: "Evaluation", title: str) -> None:
     columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measured)
     rows = []
     for row in frame.to_dict("records"):
-        has_accuracy = not math.isnan(row["accuracy"])  # a measure has none
+        has_accuracy = not math.isnan(row["accuracy"])  # a measure has no accuracy
         accuracy_cells = (
             f"{row['accuracy']:.4f}",
             f"{row['low']:.4f} to {row['high']:.4f}",
             f"{row['confidence']:.4f}",
         )
-        numbers = ("" if has_accuracy else f"{row[column]:.6g}" for column in measured)
-        rows.append((row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *numbers))
+        measured_cells = ("" if has_accuracy else f"{row[column]:.6g}" for column in measured)
+        rows.append(
+            (row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *measured_cells)
+        )
     console.show_table(title, columns, rows)

@@ -21,12 +21,12 @@ from robust201.core.errors import (
 )
 from robust201.core.interrupts import ending_signals_as_interrupt
 
-# Public only in click, which newer versions of Typer bundle under another name.
+# Typer does not export this class, and newer versions bundle click under another name.
 _UsageError: Any = typer.BadParameter.__base__
 _INTERRUPTED = 130
 """Typer's exit code after a KeyboardInterrupt."""
 _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
-"""Error numbers of paths that cannot be opened as what they were named for."""
+"""Error numbers of paths that cannot be opened because the path itself is invalid."""
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
@@ -53,8 +53,8 @@ def run_to_exit_code(app: typer.Typer) -> int:
     except (KeyboardInterrupt, typer.Abort):
         pass
     resumes = sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS
-    kept = " Finished work is kept; run the same command again to resume." if resumes else ""
-    console.say(f"Interrupted.{kept}")
+    note = " Finished work is kept; run the same command again to resume." if resumes else ""
+    console.say(f"Interrupted.{note}")
     return EvaluationError.exit_code
 
 
@@ -68,14 +68,14 @@ def _describe(error: Exception) -> tuple[str, int]:
         ), InputError.exit_code
     if isinstance(error, MemoryError):
         return (
-            f"Allocating memory failed for robust201 {' '.join(sys.argv[1:2])}: it needs more than this process may use"
+            f"Allocating memory failed for robust201 {' '.join(sys.argv[1:2])}: it needs more memory than is available"
             f"{f' ({one_line(error)})' if str(error) else ''}. Raise the limit (ulimit -v), or use a machine with more "
             "memory."
         ), EvaluationError.exit_code
     if isinstance(error, OSError) and error.errno in _INVALID_PATH_ERRNOS:
         return (
             f"Opening failed for {reprlib.repr(error.filename)}: this is not a valid path ({error.strerror}). "
-            "Name another."
+            "Use a different path."
         ), InputError.exit_code
     if isinstance(error, OSError):
         return (

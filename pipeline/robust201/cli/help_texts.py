@@ -9,8 +9,8 @@ from robust201.cli.single_options import SingleOptionsCommand
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-ABOUT = "Evaluate the robustness of image classifiers: your own network, or a whole search space on a cluster."
-ENDING = """Start with: robust201 demo (a whole sweep in two minutes) or robust201 evaluate (your own network).
+ABOUT = "Evaluate the robustness of image classifiers: of your own network, or of a whole search space on a cluster."
+EPILOG = """Start with: robust201 demo (a whole sweep in two minutes) or robust201 evaluate (your own network).
 Help on one command: robust201 COMMAND --help
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
@@ -25,10 +25,10 @@ PANELS = {
     "Run a study": ("study", "fuse", "import-images", "robustify"),
     "Evaluate your own networks": ("evaluate", "compare", "curves", "show"),
 }
-"""Commands by their group in the help, in the order of a typical sweep."""
+"""Commands by group, in the order in which `--help` lists them."""
 
 RESUMABLE_COMMANDS = ("fetch", "import-weights", "train", "corrupt", "robustify", "run", "submit", "audit")
-"""Commands that resume where they stopped if they are run again after an interruption."""
+"""Commands that resume where they stopped if they are run again."""
 
 EXAMPLES = {
     "bench": ("robust201 bench", "robust201 bench --architectures 309 --count 64 --out bench.json"),
@@ -142,13 +142,13 @@ EXAMPLES = {
 
 
 def epilog(command: str) -> str | None:
-    """Return the end of a command's help: its examples, one per line. A subcommand is named like ``submit ray``."""
-    lines = EXAMPLES.get(command)
-    return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines]) if lines else None
+    """Return the examples at the end of a command's help, one per line. Subcommands have names like ``submit ray``."""
+    command_lines = EXAMPLES.get(command)
+    return "\n".join(["Examples:" if len(command_lines) > 1 else "Example:", *command_lines]) if command_lines else None
 
 
 def add_commands(app: typer.Typer, *functions: Callable[..., Any]) -> None:
-    """Add functions as commands of the same names, with their examples; commands without a group are hidden."""
+    """Add functions as commands with their names and examples; commands without a group are hidden."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for function in functions:
         name = function.__name__.replace("_", "-")

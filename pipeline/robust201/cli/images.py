@@ -43,10 +43,10 @@ def fuse(
     seed: Annotated[int, typer.Option(help="Seed of the random pairing.")] = 0,
     split: SplitText = "test",
     sheet: Annotated[
-        Path | None, typer.Option(help="Also draw the first blends below their sources into this PNG, SVG or PDF file.")
+        Path | None, typer.Option(help="Also draw the first blends and their sources into this PNG, SVG or PDF file.")
     ] = None,
 ) -> None:
-    """Blend pairs of images from two datasets into images for a sweep."""
+    """Blend pairs of images from two datasets, to use the blends in a sweep."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images
     from robust201.images.fusion import LabelFrom, write_fusion
@@ -54,11 +54,13 @@ def fuse(
 
     if sheet is not None:
         check_drawing(sheet)
-    chosen, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
-    images = [load_images(name, path=path, split=chosen) for name, path in ((first, first_path), (second, second_path))]
-    write_fusion(out, images[0], images[1], split=chosen, alpha=alpha, label=labelled, seed=seed)
+    chosen_split, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
+    images = [
+        load_images(name, path=path, split=chosen_split) for name, path in ((first, first_path), (second, second_path))
+    ]
+    write_fusion(out, images[0], images[1], split=chosen_split, alpha=alpha, label=labelled, seed=seed)
     if sheet is not None:
-        draw_blend_sheet(out / f"{chosen}.npz", images, sheet)
+        draw_blend_sheet(out / f"{chosen_split}.npz", images, sheet)
     n_classes = images[0 if labelled == "first" else 1].n_classes
     typer.echo(describe_folder(out, n_classes, images[0].images.shape[-1]))
 
@@ -74,13 +76,13 @@ def import_images(
     ] = "half-up",
     split: SplitText = "train",
 ) -> None:
-    """Convert the published robust-feature datasets (torch.save files) to images for sweeps and trainings."""
+    """Convert the published robust-feature datasets (torch.save files) to images for sweeps and training."""
     from robust201.export.written_file import parse_choice
     from robust201.images.image_folder import Rounding, describe_folder
     from robust201.images.torch_images import import_torch_images
 
-    chosen = parse_choice("rounding", rounding, get_args(Rounding))
-    size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen)
+    chosen_rounding = parse_choice("rounding", rounding, get_args(Rounding))
+    size = import_torch_images(source, out, n_classes=classes, split=read_split(split), rounding=chosen_rounding)
     typer.echo(describe_folder(out, classes, size))
 
 
@@ -110,12 +112,12 @@ def robustify(
     method: Annotated[
         str,
         typer.Option(
-            help="representation (robust features, if NETWORK is robust), random-target or next-target (both: "
+            help="representation (for robust features, if NETWORK is robust), random-target or next-target (both for "
             "non-robust features)."
         ),
     ] = "representation",
     steps: Annotated[
-        int | None, typer.Option(help="Steps of gradient descent. Default: 1000; with a target method 100.")
+        int | None, typer.Option(help="Steps of gradient descent. Default: 1000, or 100 with a target method.")
     ] = None,
     step_size: Annotated[float | None, typer.Option(help="L2 length of a step. Default: 0.1.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="L2 radius of a target method. Default: 0.5.")] = None,
@@ -130,8 +132,8 @@ def robustify(
         Path | None,
         typer.Option(
             metavar="WEIGHTS",
-            help="Weights of an independent network trained on natural images, to report how often it predicts the "
-            "labels of the new images (with --method representation).",
+            help="With --method representation: weights of an independent network trained on natural images, to report "
+            "how often that network predicts the labels of the new images.",
         ),
     ] = None,
     judge_network: Annotated[
@@ -164,14 +166,14 @@ def robustify(
     )
     if normalisation is not None:
         classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
-    with console.counting("Creating images") as progress:
+    with console.showing_progress("Creating images") as progress:
         write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
     if judge is not None:
         _check_labels(out, images, _load_classifier(judge_network or network, dataset, None, judge, device))
     elif settings.method == "representation":
         console.say(
-            "Not checked: whether the images carry their labels depends on how robust the network is. Check it with "
-            "the weights of an independent network in --judge."
+            "It was not checked whether another network can recognise the labels of the images, which depends on the "
+            "robustness of NETWORK. To check it, set --judge to the weights of an independent network."
         )
     typer.echo(describe_folder(out, images.n_classes, images.images.shape[-1]))
 
@@ -181,19 +183,19 @@ def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None
 
     check = read_labels(folder, images, judge)
     console.say(
-        f"The independent network predicts the intended label of {check.own:.0%} of the images, and the label of the "
-        f"starting image of {check.origin:.0%} ({check.n_images:,} images whose two labels differ)."
+        f"The independent network predicts the intended label for {check.own:.0%} of the images, and the label of the "
+        f"starting image for {check.origin:.0%} (on {check.n_images:,} images whose two labels differ)."
     )
     if not check.carries_labels:
         console.say(
-            f"warning: these are not robust features: another network predicts the intended label of fewer than "
-            f"{TRUSTED_FRACTION:.0%} of the images. NETWORK is not robust enough. Train it with a larger epsilon, or "
-            "for longer."
+            f"warning: these are not robust features: another network predicts the intended label for fewer than "
+            f"{TRUSTED_FRACTION:.0%} of the images, because NETWORK is not robust enough. Train it with a larger "
+            "epsilon or for longer."
         )
 
 
 def _identify_network(network: str) -> dict[str, Any]:
-    """Identify a network without its weights, independently of its file's path and the spelling of its name."""
+    """Return an identification of a network without its weights; it does not depend on paths or on spelling."""
     if ":" in network:
         from robust201.core.user_code import hash_file
 
@@ -222,8 +224,8 @@ def _load_classifier(
 
     if store is not None:
         raise ConfigError(
-            f"Loading a network failed for {network!r}: --store has no weights of custom networks. Leave "
-            "--store out, or name a file with --weights."
+            f"Loading a network failed for {network!r}: a checkpoint store has no weights of custom networks. Replace "
+            "--store by --weights FILE."
         )
     spec = dataset_spec(dataset)
     return Classifier(

@@ -30,7 +30,7 @@ def metrics(
         int,
         typer.Option(
             min=0,
-            metavar="DRAWS",
+            metavar="N",
             help="Number of bootstrap samples, for intervals of medians, ranks and Kendall's tau.",
         ),
     ] = 0,
@@ -39,8 +39,8 @@ def metrics(
         str | None,
         typer.Option(
             metavar="KEY=STRENGTH,...",
-            help="Only print worst-case accuracies: an image counts if it is classified correctly under all of these, "
-            "such as pgd=8,fog=3,clean=0. Needs per-image outcomes.",
+            help="Only print worst-case accuracies: an image counts if it is classified correctly under all listed "
+            "keys, such as pgd=8,fog=3,clean=0. Needs per-image outcomes.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -69,14 +69,14 @@ def metrics(
 def _read_tasks(text: str) -> list[tuple[str, float]]:
     """Parse KEY=STRENGTH pairs; the strength defaults to 0."""
     tasks = []
-    for piece in split_names(text) or ():
-        key, _, strength = piece.partition("=")
+    for pair in split_names(text) or ():
+        key, _, strength = pair.partition("=")
         try:
             tasks.append((key.strip(), float(strength or 0)))
         except ValueError as error:
             raise ConfigError(
-                f"Reading the command line failed for --worst-case {piece!r}: not of the form KEY=STRENGTH, such as "
-                "pgd=8. Correct it."
+                f"Reading the command line failed for --worst-case {pair!r}: it is not of the form KEY=STRENGTH, such "
+                "as pgd=8. Correct the option."
             ) from error
     return tasks
 
@@ -85,10 +85,12 @@ def _show_worst_case(
     data: "RobustnessDataset", datasets: Sequence[str], tasks: Sequence[tuple[str, float]], *, as_json: bool
 ) -> None:
     payload = []
-    for name in datasets:
-        table = data.worst_case(name, tasks, intervals=True).sort_values("accuracy", ascending=False, kind="stable")
+    for dataset_name in datasets:
+        table = data.worst_case(dataset_name, tasks, intervals=True).sort_values(
+            "accuracy", ascending=False, kind="stable"
+        )
         payload += [
-            {"dataset": name, "architecture": architecture, **row}
+            {"dataset": dataset_name, "architecture": architecture, **row}
             for architecture, row in zip(table.index.tolist(), table.to_dict("records"), strict=True)
         ]
         if not as_json:
@@ -98,8 +100,10 @@ def _show_worst_case(
                     table.index, table.head(_MAX_PRINTED_ROWS).to_numpy().tolist(), strict=False
                 )
             ]
-            shown = f", the best {_MAX_PRINTED_ROWS} of {len(table):,}" if len(table) > _MAX_PRINTED_ROWS else ""
+            ranking_note = f", the best {_MAX_PRINTED_ROWS} of {len(table):,}" if len(table) > _MAX_PRINTED_ROWS else ""
             label = ", ".join(key if key == "clean" else f"{key} {strength:g}" for key, strength in tasks)
-            console.show_table(f"{name}: worst of {label}{shown}", ("", "accuracy", "95% interval"), rows)
+            console.show_table(
+                f"{dataset_name}: worst of {label}{ranking_note}", ("", "accuracy", "95% interval"), rows
+            )
     if as_json:
         print_json(payload)

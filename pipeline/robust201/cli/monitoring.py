@@ -34,13 +34,13 @@ def status(
     ] = False,
     every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
     patience: Annotated[
-        float, typer.Option(min=0, help="With --watch: minutes without an active worker after which to exit with 3.")
+        float, typer.Option(min=0, help="With --watch: exit with 3 after this many minutes without an active worker.")
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of a sweep, its workers, failures and remaining time.
 
-    With a training YAML or its checkpoint store, show how many snapshots and trainings are complete.
+    For a training YAML or its checkpoint store, show how many snapshots and training runs are complete.
     """
     if watch and as_json:
         raise ConfigError(
@@ -61,13 +61,13 @@ def status(
     plan, store = load_plan(results), ShardStore.open(results)
     reader = StatusReader(plan)
 
-    def read() -> SweepStatus:
-        store.folder.check_format()  # without this check, a deleted folder would look like a sweep with nothing done
+    def read_status() -> SweepStatus:
+        store.folder.check_format()  # without this check, a deleted folder would look like a sweep without results
         return reader.read(store.inventory(on_damage="report"))
 
     if watch:
-        raise typer.Exit(_watch(read, console_status.display_sweep(), every=every, patience=60 * patience))
-    state = read()
+        raise typer.Exit(_watch(read_status, console_status.display_sweep(), every=every, patience=60 * patience))
+    state = read_status()
     if as_json:
         print_json(state.to_payload())
     else:
@@ -75,24 +75,24 @@ def status(
 
 
 def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
-    """Show the status of the trainings of a YAML or store; return the exit code."""
+    """Show the status of the training runs of a YAML or checkpoint store; return the exit code."""
     from robust201.monitoring.training_status import TrainingStatus, read_training_status, training_folder
     from robust201.planning.loading import load_training
 
     config = load_training(path) if path.is_file() else None
     store = path if config is None else config.store
 
-    def read() -> TrainingStatus:
+    def read_status() -> TrainingStatus:
         return read_training_status(store, config)
 
-    if watch:  # a queued job has no run yet
-        return _watch(read, console_status.display_trainings(), every=every, patience=patience)
+    if watch:  # also before the run has started, because its job may still be queued
+        return _watch(read_status, console_status.display_trainings(), every=every, patience=patience)
     if training_folder(store) is None:
         raise ConfigError(
-            f"Reading the status failed for {store}: it has no trainings yet. "
+            f"Reading the status failed for {store}: it has no training runs yet. "
             "Start them with: robust201 train TRAININGS.yaml"
         )
-    state = read()
+    state = read_status()
     if as_json:
         print_json(state.to_payload())
     else:
@@ -104,14 +104,16 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
 
 
 def _watch(
-    read: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
+    read_status: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
 ) -> int:
     """Watch until everything is complete or the user quits; return the exit code: 0 complete, 3 incomplete."""
     from robust201.monitoring.watch import watch
 
     try:
         with display.showing():
-            ending = watch(read, display.update, every=every, patience=patience, clock=time.monotonic, sleep=time.sleep)
+            ending = watch(
+                read_status, display.update, every=every, patience=patience, clock=time.monotonic, sleep=time.sleep
+            )
     except KeyboardInterrupt:
         return 0 if display.is_complete else EvaluationError.exit_code
     if ending == "complete":
@@ -125,8 +127,8 @@ def logs(
         str,
         typer.Argument(
             metavar="NAME",
-            help="ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (with /WEIGHTS if there are several); or a unit ID "
-            "or its prefix.",
+            help="ARCHITECTURE/DATASET/KEY, such as 21/cifar10/pgd (append /WEIGHTS if there are several), or a unit "
+            "ID or its prefix.",
         ),
     ],
     path: Annotated[
@@ -136,7 +138,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Keep printing new lines; press Ctrl-C to quit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what all workers logged about one network and key, in chronological order."""
+    """Print the log lines of all workers about one network and key, in chronological order."""
     from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
@@ -144,18 +146,21 @@ def logs(
     planned = load_plan(results)
     labels = find_units(unit, planned.units, results, planned.space_name)
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
-    count = 0
+    n_lines = 0
     try:
-        for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is used below
+        for n_lines, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is used below
             if as_json:
                 typer.echo(json.dumps(line))
             else:
                 console_status.show_log_line(line, labels[line["unit"]] if len(labels) > 1 else "")
     except KeyboardInterrupt:
         return
-    if not count:
+    if not n_lines:
         units = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
-        console.say(f"No line about {units} in {len(log_files(results))} log files: no worker has started it.")
+        console.say(
+            f"None of the {len(log_files(results))} log files has a line about {units}: no worker has started this "
+            "evaluation yet."
+        )
 
 
 def doctor(
@@ -178,11 +183,11 @@ def doctor(
         ),
     ] = False,
     count: Annotated[
-        int, typer.Option(min=1, help="With --published-figures: number of test images to evaluate, of 10,000.")
+        int, typer.Option(min=1, help="With --published-figures: how many of the 10,000 test images to evaluate.")
     ] = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """Check the installation, and what a sweep needs; every failed check comes with a fix."""
+    """Check the installation, and optionally the inputs of a sweep; every failed check comes with a fix."""
     if published_figures:
         from robust201.cli.published_figures import examine_published_figures
 
@@ -198,22 +203,22 @@ def doctor(
             config = load_any_sweep(sweep)
     except RobustError as error:  # the cause may be a fault that the other checks report, such as an unset variable
         unreadable.append(
-            HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not checked", fix=str(error))
+            HealthCheck("sweep", ok=False, detail=f"{sweep} is invalid and was not checked", fix=str(error))
         )
     except ImportError as error:
         raise ConfigError(
             f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
-            "List missing packages with: robust201 doctor, without a sweep."
+            "To list missing packages, run: robust201 doctor (without a sweep)."
         ) from error
     raise typer.Exit(_show_checks(itertools.chain(examine(config, address=address), unreadable), as_json=as_json))
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:
-    finished = []
+    completed_checks = []
     for check in checks:
-        finished.append(check)
+        completed_checks.append(check)
         if not as_json:
             console.show_health_check(check)
     if as_json:
-        print_json([vars(check) for check in finished])
-    return 0 if all(check.ok for check in finished) else 2
+        print_json([vars(check) for check in completed_checks])
+    return 0 if all(check.ok for check in completed_checks) else 2

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and the selections that they describe."""
+"""Arguments and options that several commands share, and functions that parse selections."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ Datasets = Annotated[
 ]
 Keys = Annotated[str | None, typer.Option(help="Only these keys, separated by commas, such as clean,pgd,corruptions.")]
 Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N architectures.")]
-Recipes = Annotated[str | None, typer.Option(help="With a training YAML: only these recipes, separated by commas.")]
+Recipes = Annotated[str | None, typer.Option(help="For a training YAML: only these recipes, separated by commas.")]
 Executor = Annotated[str | None, typer.Option(help="inline (in this process) or ray; overrides the YAML.")]
 Workers = Annotated[int | None, typer.Option(help="Number of workers; overrides the YAML.")]
 SlurmRequeue = Annotated[
     bool,
-    typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if its time limit stopped it."),
+    typer.Option("--slurm-requeue", help="In a Slurm array: requeue the task if its time limit stops it."),
 ]
 DATASET_ARGUMENT = typer.Argument(
     metavar="DATASET", help="A folder written by export, its parquet subfolder, or the published dataset."
 )
 Dataset = Annotated[Path, DATASET_ARGUMENT]
 ImageDataset = Annotated[
-    str | None, typer.Option("--dataset", help="Use this image dataset, such as cifar10, if DATASET has several.")
+    str | None, typer.Option("--dataset", help="Image dataset to use, such as cifar10, if DATASET has several.")
 ]
 WeightsName = Annotated[
-    str | None, typer.Option("--weights-name", help="Use only these weights, if DATASET has several per architecture.")
+    str | None, typer.Option("--weights-name", help="Weights to use, if DATASET has several per architecture.")
 ]
 TableFile = Annotated[
     Path | None, typer.Option("--out", help="Also write the table to this file: CSV (.csv) or LaTeX (.tex).")
@@ -57,14 +57,14 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="FILE",
-        help="Execute this Python file, which the YAML names, even if the file or the YAML lies in a data folder. "
+        help="Allow this Python file of the YAML to be executed, even if the file or the YAML lies in a data folder. "
         "Repeatable.",
     ),
 ]
 
 
 def explicit_options(context: typer.Context) -> dict[str, str]:
-    """Map the parameters set on the command line to their options, such as ``data`` to ``--dataset``."""
+    """Return the option, such as ``--dataset``, of every parameter that was set on the command line."""
     options = {}
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
@@ -80,8 +80,8 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise ConfigError(
-            f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "
-            "List at least one name, or omit the option."
+            f"Reading the command line failed for {text!r}: the list of names is empty. List at least one name, or "
+            "omit the option."
         )
     for name in names:
         if names.count(name) > 1:
@@ -106,7 +106,7 @@ def load_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
 
 
 def results_of(path: Path) -> Path:
-    """Return the results folder that a sweep YAML names; any other path is a results folder itself."""
+    """Return the results folder that a sweep YAML names; a path that is not a file is itself a results folder."""
     from robust201.planning.loading import load_config
 
     return load_config(path).results if path.is_file() else path
@@ -115,44 +115,48 @@ def results_of(path: Path) -> Path:
 def make_filters(
     config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None, limit: int | None
 ) -> Filters:
-    """Parse the options that select a part of a sweep."""
+    """Parse the options that select a subset of a sweep."""
     from robust201.planning.filters import Filters
 
-    chosen = None if architectures is None else config.make_space({}).select(architectures)
+    selected = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:
         in_sweep = config.selected_architectures
-        known = set(in_sweep)
-        candidates = in_sweep if chosen is None else tuple(name for name in chosen if name in known) or chosen
-        chosen = candidates[:limit]
-    named = split_names(keys)
-    return Filters(chosen, split_names(datasets), None if named is None else config.keys_named(named))
+        sweep_architectures = set(in_sweep)
+        candidates = (
+            in_sweep
+            if selected is None
+            else tuple(name for name in selected if name in sweep_architectures) or selected
+        )
+        selected = candidates[:limit]
+    key_names = split_names(keys)
+    return Filters(selected, split_names(datasets), None if key_names is None else config.keys_named(key_names))
 
 
 def option_argv(**options: object) -> tuple[str, ...]:
-    """Return options as arguments of a command that another machine runs, without options that are None."""
+    """Return the options that are not None as command-line arguments."""
     return tuple(
-        word for name, value in options.items() if value is not None for word in (_option_of(name), str(value))
+        argument for name, value in options.items() if value is not None for argument in (_option_of(name), str(value))
     )
 
 
-def reject_with_budget(**options: object) -> None:
-    """Reject options that are not None and select a part of a sweep: a budget is for the whole sweep."""
+def reject_selection_with_budget(**options: object) -> None:
+    """Reject selections of a subset of a sweep (options that are not None), because a budget is for the whole sweep."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
-                f"Reading the command line failed for {_option_of(name)}: --budget is for the whole sweep, as its "
-                "designs are fields of the YAML. Leave one of them out."
+                f"Reading the command line failed for {_option_of(name)}: --budget applies to the whole sweep and "
+                f"cannot be combined with {_option_of(name)}. Remove one of the two options."
             )
 
 
 def reject_options(kind: str, **options: object) -> None:
-    """Reject options that are not None and do not apply to a YAML of this kind, "sweep" or "training YAML"."""
+    """Reject the options that are not None, because they do not apply to `kind`, "sweep" or "training YAML"."""
     for name, value in options.items():
         if value is not None:
-            other = "a sweep" if kind == "training YAML" else "a training YAML"
+            required_yaml = "a sweep" if kind == "training YAML" else "a training YAML"
             raise ConfigError(
-                f"Reading the command line failed for {_option_of(name)}: it applies only to {other}, not to a {kind}. "
-                "Leave it out."
+                f"Reading the command line failed for {_option_of(name)}: it applies only to {required_yaml}, not to a "
+                f"{kind}. Remove the option."
             )
 
 
@@ -161,14 +165,14 @@ def _option_of(name: str) -> str:
 
 
 def select_trainings(config: TrainingConfig, recipes: str | None, limit: int | None) -> TrainingSelection:
-    """Parse the options that select a part of a training YAML."""
+    """Parse the options that select a subset of the training runs of a YAML."""
     from robust201.runtime.training_run import TrainingSelection
 
     names = split_names(recipes)
     for name in names or ():
         if name not in config.recipes:
             raise ConfigError(
-                f"Selecting trainings failed for {config.name}: expected one of its recipes, got {name!r}."
+                f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
                 f"{closest(name, config.recipes)}"
             )
     return TrainingSelection(names, limit)

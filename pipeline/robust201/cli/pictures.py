@@ -1,4 +1,4 @@
-"""Figures of single images: `robust201 show`, and the sheets of `corrupt` and `fuse`."""
+"""Figures of single images: `robust201 show`, and the contact sheets of `corrupt` and `fuse`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,8 +8,8 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.evaluate import (
-    DATA,
-    NETWORK,
+    DATA_OPTION,
+    NETWORK_ARGUMENT,
     Channels,
     Device,
     ImageSize,
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet
 
 _N_BLENDS = 8
-"""Number of blends in a sheet."""
+"""Number of blends in a contact sheet."""
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
 def show(
-    network: Annotated[str, NETWORK],
-    data: Annotated[str, DATA],
+    network: Annotated[str, NETWORK_ARGUMENT],
+    data: Annotated[str, DATA_OPTION],
     out: Annotated[Path, typer.Option("--out", help="Figure to write: a .png, .svg or .pdf file.")],
     images: Annotated[
-        str, typer.Option(help="Positions of the images to show, counted from 0 and separated by commas.")
+        str, typer.Option(help="Indices of the images to show, counted from 0 and separated by commas.")
     ] = "0,1,2,3",
     key: Annotated[str, typer.Option(help="Key of an attack.")] = "pgd",
     settings: Settings = None,
@@ -83,24 +83,23 @@ def show(
 
 
 def check_drawing(path: Path) -> None:
-    """Check a figure's file name, before the figure is computed."""
+    """Check that a figure can be written to a file; its name must end in .png, .svg or .pdf."""
     if path.suffix not in _FORMATS:
         raise ConfigError(
-            f"Drawing failed for {path}: expected a name that ends in {', '.join(_FORMATS)}, got "
-            f"{path.suffix or 'none'}. Rename the file."
+            f"Drawing failed for {path}: the file name must end in {', '.join(_FORMATS)}. Rename the file."
         )
     check_output_file(path)
 
 
 def _read_positions(text: str, n_images: int) -> list[int]:
     try:
-        positions = [int(part) for part in text.split(",")]
+        positions = [int(number) for number in text.split(",")]
     except ValueError:
         positions = []
     if not positions or not all(0 <= position < n_images for position in positions):
         raise ConfigError(
-            f"Reading the command line failed for --images {text!r}: expected positions from 0 to {n_images - 1:,}, "
-            "separated by commas. Correct them."
+            f"Reading the command line failed for --images {text!r}: expected indices from 0 to {n_images - 1:,}, "
+            "separated by commas. Correct the option."
         )
     return positions
 
@@ -116,8 +115,8 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
     for key in CORRUPTIONS:
         path = folder / f"{key}.npy"
         if path.is_file():
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
-            corrupted[key] = rows.transpose(0, 3, 1, 2).astype(np.float32) / 255
+            arrays = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
+            corrupted[key] = arrays.transpose(0, 3, 1, 2).astype(np.float32) / 255
     save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted), out)
     console.say(f"Wrote {out}.")
 

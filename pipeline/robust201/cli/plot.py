@@ -11,19 +11,19 @@ from robust201.core.errors import ConfigError
 
 ALL = "all"
 MEAN_HELP = (
-    "How accuracies are averaged over attacks and over corruptions: over-evaluations (each key and strength counts "
-    "once) or over-keys (each key counts once)."
+    "How accuracies are averaged over attacks and over corruptions: over-evaluations (equal weight for every key and "
+    "strength) or over-keys (equal weight for every key)."
 )
 
 
 ShownKeys = Annotated[
-    str | None, typer.Option("--keys", help="Show only these keys, separated by commas, and clean accuracy.")
+    str | None, typer.Option("--keys", help="Show only clean accuracy and these keys, separated by commas.")
 ]
 ShownNetworks = Annotated[
     str | None,
     typer.Option(
         "--architectures",
-        help="Show only these networks, separated by commas: ARCHITECTURE, or ARCHITECTURE@WEIGHTS for one of its "
+        help="Show only these networks, separated by commas: ARCHITECTURE, or ARCHITECTURE@WEIGHTS if it has several "
         "weights.",
     ),
 ]
@@ -34,15 +34,15 @@ def plot(
     dataset: Annotated[Path | None, DATASET_ARGUMENT] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="File to write: .png, .svg, .pdf, or .csv for the numbers; with all, a folder."),
+        typer.Option("--out", help="File to write: .png, .svg or .pdf, or .csv for the numbers; for all, a folder."),
     ] = None,
-    data: ImageDataset = None,
+    image_dataset: ImageDataset = None,
     file_format: Annotated[str, typer.Option("--format", help="With all: png, svg, pdf or csv.")] = "png",
     width: Annotated[
         str,
         typer.Option(
             "--width",
-            help="Width of the figure: column (3.25 in), page (6.75 in) or inches; the text size does not change.",
+            help="Width of the figure: column (3.25 in), page (6.75 in) or a number of inches. The text size is fixed.",
         ),
     ] = "page",
     title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
@@ -53,8 +53,8 @@ def plot(
         typer.Option(
             "--measures",
             metavar="FOLDER",
-            help="With measure-correlations: also show the measures of this exported folder, such as one of random "
-            "weights or of the training split. Repeatable.",
+            help="With measure-correlations: also show the measures of this exported dataset, such as measures of "
+            "random weights or on the training split. Repeatable.",
         ),
     ] = None,
     shown_class: Annotated[
@@ -64,23 +64,24 @@ def plot(
     keys: ShownKeys = None,
     architectures: ShownNetworks = None,
     show_list: Annotated[
-        bool, typer.Option("--list", help="List the figures and the results that each needs.")
+        bool, typer.Option("--list", help="List the figures and the results that each figure needs.")
     ] = False,
 ) -> None:
-    """Draw a figure of a dataset, or all figures, as PNG, SVG or PDF, or write their numbers as CSV."""
+    """Draw one figure of a dataset, or all figures, as PNG, SVG or PDF, or write the plotted numbers as CSV."""
     from robust201.figures.table import FIGURES, figure_row
 
     if show_list:
-        for row in FIGURES.values():
-            source = f" ({row.source} of the paper)" if row.source else ""
-            typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.requirement}")
+        for figure in FIGURES.values():
+            source = f" ({figure.source} of the paper)" if figure.source else ""
+            typer.echo(f"{figure.name:<30}{figure.title}{source}; needs {figure.requirement}")
         return
     if name is None or dataset is None or out is None:
         required = {"NAME": name, "DATASET": dataset, "--out": out}
-        missing = " and ".join(f"no {argument}" for argument, value in required.items() if value is None)
+        missing_arguments = [argument for argument, value in required.items() if value is None]
+        are = "is" if len(missing_arguments) == 1 else "are"
         raise ConfigError(
-            f"Reading the command line failed for robust201 plot: expected NAME DATASET --out FILE, got {missing}. "
-            "`robust201 plot --list` lists the figures."
+            f"Reading the command line failed for robust201 plot: {' and '.join(missing_arguments)} {are} missing. "
+            "Write robust201 plot NAME DATASET --out FILE; robust201 plot --list lists the names of figures."
         )
     if name != ALL:
         figure_row(name)
@@ -99,7 +100,7 @@ def plot(
             reader,
             out,
             file_format=file_format,
-            data=data,
+            data=image_dataset,
             width=width,
             title=title,
             mean=mean,
@@ -111,7 +112,7 @@ def plot(
             reader,
             name,
             out,
-            data=data,
+            data=image_dataset,
             width=width,
             title=title,
             mean=mean,

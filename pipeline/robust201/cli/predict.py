@@ -1,4 +1,4 @@
-"""`robust201 predict`: accuracies of cells that were not evaluated, from those that were."""
+"""`robust201 predict`: predict the accuracies of cells that were not evaluated from those of evaluated cells."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,29 +16,31 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.search.cell_predictions import CellPredictions, Quality
 
-_SHOWN_ROWS = 20
+_MAX_PRINTED_ROWS = 20
 
 
 def predict(
     folders: Folders,
     data: Annotated[
-        str | None, typer.Option("--dataset", help="Which dataset to predict for, if DATASET has several.")
+        str | None, typer.Option("--dataset", help="Image dataset to predict accuracies for, if DATASET has several.")
     ] = None,
     keys: Annotated[
         str | None,
-        typer.Option(help="Keys, keys at a strength, and scores, such as clean,pgd:1. Default: all accuracies."),
+        typer.Option(
+            help="Accuracies to predict: keys, keys at a strength and scores, such as clean,pgd:1. Default: all."
+        ),
     ] = None,
     measures: Annotated[
         list[Path] | None,
         typer.Option(
             "--measures",
             metavar="FOLDER",
-            help="A dataset with measures of all cells, such as random networks' (docs/measures.md), to predict from "
-            "also. Repeatable.",
+            help="Dataset with measures of all cells, such as measures of random weights (docs/measures.md), that are "
+            "additional predictors. Repeatable.",
         ),
     ] = None,
     level: Annotated[float, typer.Option(min=0.5, max=0.99, help="Level of the intervals.")] = 0.9,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the division into fifths.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random division of the cells into fifths.")] = 0,
     weights: WeightsName = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write the predictions to this file: .parquet or .csv.")
@@ -47,15 +49,16 @@ def predict(
         bool,
         typer.Option(
             "--estimates",
-            help="Use estimates from samples where cells lack counts, weighted by standard errors. Default: counts "
-            "only.",
+            help="Also use accuracies estimated from a sample of the images, weighted by their standard errors. "
+            "Default: only accuracies on all images.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the accuracies of cells that were not evaluated, with intervals, and show how good predictions are.
+    """Predict the accuracies of cells that were not evaluated, with intervals, and show the quality of predictions.
 
-    Each fifth of the evaluated cells is predicted from the others. `search` takes the file of predictions.
+    To measure the quality, each fifth of the evaluated cells is predicted from the others.
+    The file of predictions is an input of `search --predictions`.
     """
     from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.analysis.measure_folders import read_measure_folders
@@ -70,25 +73,25 @@ def predict(
     if estimates:
         standard_errors = read_standard_errors(results)
         results, note = fill_in_estimates(results)
-        console.say(note or f"{folders[0]} has no estimates: predictions are from counts.")
+        console.say(note or f"{folders[0]} has no estimates: predictions use only accuracies on all images.")
     else:
         say_unused_estimates(results.reader.files, "predictions use")
     table = None
     if measures is not None:
         table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
     names = split_names(keys)
-    found = predict_cells(results, names, measures=table, standard_errors=standard_errors, level=level, seed=seed)
+    predictions = predict_cells(results, names, measures=table, standard_errors=standard_errors, level=level, seed=seed)
     if out is not None:
-        write_predictions(out, found.frame)
+        write_predictions(out, predictions.frame)
         console.say(f"Wrote {out}.")
     if as_json:
-        print_json(_payload(found))
+        print_json(_payload(predictions))
     else:
-        _show(found)
+        _show(predictions)
 
 
 def read_one(folders: list[Path], data: str | None, weights: str | None = None) -> "DatasetResults":
-    """Read the results of one dataset of a folder, which must be named if there are several."""
+    """Read the results on one image dataset; `data` must name it if the folders have several."""
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.reader.dataset import RobustnessDataset
 
@@ -96,44 +99,46 @@ def read_one(folders: list[Path], data: str | None, weights: str | None = None) 
     return choose_results(read_results(reader), data, folders[0], "Predicting")
 
 
-def _payload(found: "CellPredictions") -> dict[str, Any]:
+def _payload(predictions: "CellPredictions") -> dict[str, Any]:
     return {
-        "dataset": found.dataset,
-        "n_evaluated": found.n_evaluated,
-        "n_predicted": found.frame["architecture"].nunique(),
-        "level": found.level,
-        "is_weak": found.is_weak,
-        "quality": [_nulls(one._asdict()) for one in found.quality],
+        "dataset": predictions.dataset,
+        "n_evaluated": predictions.n_evaluated,
+        "n_predicted": predictions.frame["architecture"].nunique(),
+        "level": predictions.level,
+        "is_weak": predictions.is_weak,
+        "quality": [_replace_nan(quality._asdict()) for quality in predictions.quality],
         "constant": [
-            {"key": key, "strength": strength, "accuracy": accuracy} for key, strength, accuracy in found.constant
+            {"key": key, "strength": strength, "accuracy": accuracy} for key, strength, accuracy in predictions.constant
         ],
     }
 
 
-def _nulls(numbers: dict[str, Any]) -> dict[str, Any]:
-    """Replace NaN, which JSON lacks, by None."""
-    return {name: None if value != value else value for name, value in numbers.items()}  # noqa: PLR0124
+def _replace_nan(fields: dict[str, Any]) -> dict[str, Any]:
+    """Replace NaN by None, because JSON has no NaN."""
+    return {name: None if value != value else value for name, value in fields.items()}  # noqa: PLR0124
 
 
-def _show(found: "CellPredictions") -> None:
-    n_predicted = found.frame["architecture"].nunique()
+def _show(predictions: "CellPredictions") -> None:
+    n_predicted = predictions.frame["architecture"].nunique()
     title = (
-        f"{found.dataset}: {n_predicted:,} cells predicted from {found.n_evaluated:,}; quality from evaluated cells "
-        "that were left out, a fifth at a time"
+        f"{predictions.dataset}: {n_predicted:,} cells predicted from {predictions.n_evaluated:,}; quality measured by "
+        "cross-validation on the evaluated cells, a fifth at a time"
     )
-    percent = f"{100 * found.level:g}%"
+    percent = f"{100 * predictions.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")
-    console.show_table(title, columns, [_cells(one) for one in found.quality[:_SHOWN_ROWS]])
-    if len(found.quality) > _SHOWN_ROWS:
-        console.say(f"and {len(found.quality) - _SHOWN_ROWS:,} more; --json lists all")
-    if found.constant:
-        shown = ", ".join(f"{_name(key, strength)} {accuracy:g}" for key, strength, accuracy in found.constant)
-        console.say(f"Not predicted, since all evaluated cells have the same accuracy: {shown}")
-    if found.is_weak:
+    console.show_table(title, columns, [_cells(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
+    if len(predictions.quality) > _MAX_PRINTED_ROWS:
+        console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
+    if predictions.constant:
+        constant_accuracies = ", ".join(
+            f"{_name(key, strength)} {accuracy:g}" for key, strength, accuracy in predictions.constant
+        )
+        console.say(f"Not predicted, because all evaluated cells have the same accuracy: {constant_accuracies}")
+    if predictions.is_weak:
         console.say(
-            f"warning: predictions are weak: from {found.n_evaluated:,} evaluated cells, the order of cells left out "
-            "is hardly predicted (Kendall's tau). Do not rank cells by them; evaluate more: robust201 plan SWEEP "
-            "--like DATASET --next 200"
+            f"warning: the predictions are weak: the predicted order of held-out cells hardly agrees with their "
+            f"measured order (Kendall's tau, {predictions.n_evaluated:,} evaluated cells). Do not rank cells by these "
+            "predictions; evaluate more cells: robust201 plan SWEEP --like DATASET --next 200"
         )
 
 
@@ -143,11 +148,11 @@ def _name(key: str, strength: float) -> str:
     return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
 
 
-def _cells(one: "Quality") -> tuple[str, ...]:
+def _cells(quality: "Quality") -> tuple[str, ...]:
     return (
-        _name(one.key, one.strength),
-        f"{one.kendall:.2f}",
-        f"{one.r_squared:.2f}",
-        f"{100 * one.coverage:.0f}%",
-        f"{100 * one.half_width:.1f}",
+        _name(quality.key, quality.strength),
+        f"{quality.kendall:.2f}",
+        f"{quality.r_squared:.2f}",
+        f"{100 * quality.coverage:.0f}%",
+        f"{100 * quality.half_width:.1f}",
     )

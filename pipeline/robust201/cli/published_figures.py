@@ -1,7 +1,7 @@
 """`robust201 doctor --published-figures`: compare the official weights of architecture #0 with published accuracies.
 
-This is the strongest check of what docs/protocol.md infers. It needs the weights of NATS-Bench (#0, CIFAR-10, 200
-epochs, seed 777) and the test images of CIFAR-10, which robust201 cannot include.
+This is the strongest check of the choices that docs/protocol.md infers from the paper. It needs the weights of
+NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and the test images of CIFAR-10, which robust201 cannot include.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,14 +28,14 @@ PUBLISHED: Mapping[str, Mapping[float, float]] = {
 Jung, Lukasik and Keuper (ICLR 2023), rounded to three decimals."""
 
 RANDOM_TOLERANCE = 0.01
-"""Largest expected difference on the same images, from other random starts, batches and rounding."""
+"""Largest expected difference on the same images, due to different random starts, batches and rounding."""
 
 _WITHOUT_WEIGHTS = (
     "Import the official weights: robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
     "--out $ROBUST201_DATA/checkpoints"
 )
 
-_OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong: please report this."
+_OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong. Please report this."
 
 
 def examine_published_figures(
@@ -58,7 +58,8 @@ def examine_published_figures(
         return
     subset = images if count is None or count >= len(images) else select(images, count=count, seed=0)
     keys: list[str | Mapping[str, Any]] = [
-        "clean" if key == "clean" else {key: {"epsilons_255": list(values)}} for key, values in published.items()
+        "clean" if key == "clean" else {key: {"epsilons_255": list(accuracies)}}
+        for key, accuracies in published.items()
     ]
     yield from _compare(evaluate(model, subset.images, subset.labels, keys), subset, len(images), published)
 

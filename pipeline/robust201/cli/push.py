@@ -13,18 +13,19 @@ from robust201.core.files import show_bytes
 def push(
     dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="A folder written by export.")],
     target: Annotated[
-        str, typer.Argument(metavar="hf://USER/NAME", help="Repository on the Hugging Face Hub; created if absent.")
+        str,
+        typer.Argument(metavar="hf://USER/NAME", help="Dataset repository on the Hugging Face Hub; created if absent."),
     ],
     public: Annotated[
         bool,
-        typer.Option("--public", help="Create a public repository; without this option, a new repository is private."),
+        typer.Option("--public", help="If the repository is new, make it public. Default: private."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the files; upload nothing.")] = False,
 ) -> None:
-    """Upload a dataset and its report to the Hugging Face Hub in one commit, privately unless --public.
+    """Upload a dataset and its report to the Hugging Face Hub in one commit; private unless --public is set.
 
-    Files are checked against SHA256SUMS; files not listed there are not uploaded. Needs the extra `hub` of
-    robust201 (package huggingface_hub) and a login (`hf auth login`).
+    Files are checked against SHA256SUMS, and files that are not listed there are not uploaded. The command needs the
+    extra `hub` of robust201 (package huggingface_hub) and a login (`hf auth login`).
     """
     from robust201.export.hub import PAGE_FILE, parse_target, prepare_upload
     from robust201.export.hub import push as push_upload

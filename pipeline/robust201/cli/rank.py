@@ -22,8 +22,8 @@ Epsilon = Annotated[
     str | None,
     typer.Option(
         "--epsilon",
-        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5), or a number of values (L0). "
-        "Default: each attack's epsilon nearest to 1/255; for L2, L1 and L0 nearest to 1.",
+        help="Show attacks at this epsilon: a fraction of the pixel range (8/255, 0.5), or for L0 a number of changed "
+        "values. Default: each attack's epsilon nearest to 1/255, or for L2, L1 and L0 nearest to 1.",
     ),
 ]
 
@@ -34,7 +34,7 @@ def rank(
     keys: Annotated[
         str | None,
         typer.Option(
-            help="Columns: keys, keys at a strength, and means, such as clean,pgd:8,corruption. Default: clean, every "
+            help="Columns: keys, keys at a strength and means, such as clean,pgd:8,corruption. Default: clean, every "
             "attack at --epsilon, and the mean over corruptions."
         ),
     ] = None,
@@ -43,25 +43,25 @@ def rank(
         str | None, typer.Option(help="Column to sort by. Default: the first column other than clean.")
     ] = None,
     architectures: ShownNetworks = None,
-    n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of rows, best first.")] = 20,
+    n_rows: Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of networks, best first.")] = 20,
     weights: WeightsName = None,
     out: TableFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the networks of a dataset, and mark those tied with the best; optionally as LaTeX or CSV."""
+    """Rank the networks of a dataset, and mark networks that are tied with the best; optionally as LaTeX or CSV."""
     from robust201.analysis.chosen_epsilon import names_at_epsilon
     from robust201.analysis.leaderboard import make_leaderboard
 
     if keys is not None and epsilon is not None:
         raise ConfigError(
-            "Reading the command line failed for --epsilon: --keys names the strengths itself, such as pgd:8. Leave "
-            "one of them out."
+            "Reading the command line failed for --epsilon: --keys sets the strengths itself, such as pgd:8. Remove "
+            "one of the two options."
         )
     if out is not None:
         check_table_file(out)
     results = _read_results(dataset, data, weights, split_names(architectures))
     names = names_at_epsilon(results, epsilon) if keys is None else split_names(keys)
-    board = make_leaderboard(results, names, by=by, most=n_rows)
+    board = make_leaderboard(results, names, sort_by=by, max_networks=n_rows)
     if out is not None:
         _write(board, out)
     if as_json:
@@ -109,8 +109,8 @@ def _show(board: "Leaderboard") -> None:
         for network in board.networks
     ]
     columns = ("network", *(f"{standing.label}, %" for standing in board.standings))
-    marks = " (* best or tied with the best)" if frame["tied"].any() else ""
-    console.show_table(f"{board.results.label}{marks}", columns, rows)
+    legend = " (* best or tied with the best)" if frame["tied"].any() else ""
+    console.show_table(f"{board.results.label}{legend}", columns, rows)
 
 
 def _cell(accuracy: float, low: float, high: float, *, tied: bool, estimated: bool) -> str:

@@ -46,8 +46,8 @@ def search(
     constraint: Annotated[
         list[str] | None,
         typer.Option(
-            help="Search only cells within this limit, such as 'parameters <= 800000', 'flops <= 1.2e8', or a joined "
-            "table's column: 'edgegpu_latency <= 5'. Repeatable."
+            help="Search only cells within this limit, such as 'parameters <= 800000', 'flops <= 1.2e8', or on a "
+            "column of a joined table: 'edgegpu_latency <= 5'. Repeatable."
         ),
     ] = None,
     join: Join = None,
@@ -57,7 +57,7 @@ def search(
     report_on: Annotated[
         str | None,
         typer.Option(
-            "--report-on", help="Report accuracies on this image dataset, instead of the one that is searched."
+            "--report-on", help="Report accuracies on this image dataset, instead of the dataset of the search."
         ),
     ] = None,
     distinct: Annotated[bool, typer.Option("--distinct", help="Treat isomorphic cells as the same cell.")] = False,
@@ -68,24 +68,25 @@ def search(
     weights: WeightsName = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Also draw regret by query into this .png, .svg or .pdf file.")
+        Path | None, typer.Option("--figure", help="Also draw regret per query into this .png, .svg or .pdf file.")
     ] = None,
     blackbox: Annotated[
         Path | None,
         typer.Option(
-            "--blackbox", help="Only write DATASET to this folder as a blackbox for Syne Tune and ConfigSpace."
+            "--blackbox",
+            help="Do not search; write DATASET to this folder as a blackbox for Syne Tune and ConfigSpace.",
         ),
     ] = None,
     fidelity: Annotated[
         str | None,
-        typer.Option(help="With --blackbox: fidelity of its evaluations, images or steps. Default: none."),
+        typer.Option(help="With --blackbox: fidelity of the evaluations, images or steps. Default: none."),
     ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(
             "--predictions",
             metavar="FILE",
-            help="File written by robust201 predict; its predictions replace accuracies that DATASET lacks.",
+            help="File written by robust201 predict, for accuracies that DATASET lacks.",
         ),
     ] = None,
     estimates: Annotated[
@@ -97,32 +98,32 @@ def search(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare architecture search methods on a dataset, as means over runs with 95% intervals."""
+    """Compare architecture search methods on a dataset; prints means over runs with 95% intervals."""
     if blackbox is not None:
         _reject_search_options(explicit_options(context))
     elif fidelity is not None:
         raise ConfigError(
-            "Reading the command line failed for robust201 search: --fidelity applies only with --blackbox. Leave it "
-            "out."
+            "Reading the command line failed for robust201 search: --fidelity applies only with --blackbox. Remove "
+            "--fidelity."
         )
-    reader = _read(folders, weights, estimates=estimates)
+    reader = _open_dataset(folders, weights, estimates=estimates)
     if blackbox is not None:
         from robust201.search.blackbox import as_fidelity, write_blackbox
 
-        kind = as_fidelity(fidelity)
-        for path in write_blackbox(reader, blackbox, kind, data, predictions, estimates=estimates):
+        parsed_fidelity = as_fidelity(fidelity)
+        for path in write_blackbox(reader, blackbox, parsed_fidelity, data, predictions, estimates=estimates):
             typer.echo(path)
         return
     from robust201.search.repeated_searches import TABLE1_OBJECTIVES, compare_with_paper, repeat_searches
 
     if table1 and (objective or report):
         raise ConfigError(
-            "Reading the command line failed for robust201 search: --table1 already names objectives and reports. "
-            "Leave out --objective and --report, or --table1."
+            "Reading the command line failed for robust201 search: --table1 sets the objectives and reports itself. "
+            "Remove --objective and --report, or remove --table1."
         )
     _check_outputs(out, figure)
-    dataset = _choose(reader, data)
-    with console.counting("Searching") as progress:
+    dataset = _choose_dataset(reader, data)
+    with console.showing_progress("Searching") as progress:
         searches = repeat_searches(
             reader,
             dataset,
@@ -144,7 +145,7 @@ def search(
     paper = compare_with_paper(reader, searches)
     if as_json:
         published = None if paper is None else paper._asdict()
-        print_json({"searches": [result.to_payload() for result in searches], "published": published})
+        print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
     else:
         _show(searches, predictions)
         if paper is not None:
@@ -155,7 +156,7 @@ def search(
     if out is not None:
         import pandas as pd
 
-        write_csv(out, pd.concat([result.to_frame() for result in searches]))
+        write_csv(out, pd.concat([repeated_search.to_frame() for repeated_search in searches]))
         console.say(f"Wrote {out}.")
     if figure is not None:
         from robust201.figures.regret_curves import save_regret_curves
@@ -172,7 +173,7 @@ def _check_outputs(out: Path | None, figure: Path | None) -> None:
         check_figure_file(figure)
 
 
-def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "RobustnessDataset":
+def _open_dataset(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "RobustnessDataset":
     from robust201.reader.dataset import RobustnessDataset
 
     reader = RobustnessDataset(*folders, weights=weights)
@@ -182,27 +183,27 @@ def _read(folders: Sequence[Path], weights: str | None, *, estimates: bool) -> "
 
 
 def _reject_search_options(options: Mapping[str, str]) -> None:
-    for name, option in options.items():
-        if name not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
+    for parameter, option in options.items():
+        if parameter not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
             raise ConfigError(
                 f"Reading the command line failed for robust201 search: --blackbox and {option} exclude each "
-                "other. Leave one out: --blackbox exports all cells and does not search."
+                f"other, because --blackbox exports all cells and does not search. Remove {option}."
             )
 
 
-def _choose(reader: "RobustnessDataset", data: str | None) -> str:
+def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
     from robust201.search.objectives import cells_of, held_datasets
 
     cells_of(reader)
     searchable = held_datasets(reader)
     if data is not None:
-        return data  # the search reports an unknown name
+        return data  # the search rejects an unknown name
     if len(searchable) == 1:
         return searchable[0]
     if not searchable:
         raise ResultsError(
-            f"Searching failed for {reader.path}: expected accuracies, got none. Add a folder that has some, or export "
-            "a key such as clean."
+            f"Searching failed for {reader.path}: it has no accuracies. Add a folder with accuracies, or export a key "
+            "such as clean."
         )
     raise ConfigError(
         f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable)}. Choose one with "
@@ -214,58 +215,61 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
     from robust201.search.methods import METHODS
     from robust201.search.repeated_searches import TABLE1_COLUMNS
 
-    for result in searches:
-        report = "" if result.reported_on == result.dataset else f", reported on {result.reported_on}"
+    for repeated_search in searches:
+        dataset, reported_on = repeated_search.dataset, repeated_search.reported_on
+        report = "" if reported_on == dataset else f", reported on {reported_on}"
         title = (
-            f"Search on {result.dataset} {result.objective}{report}: {result.n_queries:,} queries, "
-            f"{console.show_count(result.n_runs, 'run')}, {result.n_members:,} cells; mean and 95% interval, "
-            "accuracies in percent"
+            f"Search on {dataset} {repeated_search.objective}{report}: {repeated_search.n_queries:,} queries, "
+            f"{console.show_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
+            "mean and 95% interval, accuracies in percent"
         )
         headings = [
-            ("~ " if result.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name) for name in result.columns
+            ("~ " if repeated_search.is_estimated(name) else "") + TABLE1_COLUMNS.get(name, name)
+            for name in repeated_search.columns
         ]
         optimum = (
             "Optimum",
-            *(_number(result.optimum[name], in_percent=result.in_percent[name]) for name in result.columns),
+            *(
+                _format_number(repeated_search.optimum[name], in_percent=repeated_search.in_percent[name])
+                for name in repeated_search.columns
+            ),
             "",
         )
         rows = [
             (
                 METHODS[runs.method].title,
                 *(
-                    _with_interval(estimate, in_percent=result.in_percent[name])
+                    _with_interval(estimate, in_percent=repeated_search.in_percent[name])
                     for name, estimate in runs.reported.items()
                 ),
                 f"{100 * runs.hits:.0f}%",
             )
-            for runs in result.results
+            for runs in repeated_search.results
         ]
         console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
     if searches and searches[0].n_predicted:
-        console.say(
-            f"Not all of these numbers are counts: the accuracies of {searches[0].n_predicted:,} cells are predictions."
-        )
+        console.say(f"The accuracies of {searches[0].n_predicted:,} cells are predictions; the others are measured.")
     elif predictions is not None:
         console.say(
-            f"No prediction was used: {predictions} does not cover all cells for the objectives and columns. Predict "
-            "them with robust201 predict --keys."
+            f"No prediction was used: {predictions} does not predict these objectives and columns for all cells. "
+            "Predict them with robust201 predict --keys."
         )
     if searches and searches[0].n_estimated:
         console.say(
             f"In columns marked ~ the accuracies of {searches[0].n_estimated:,} cells are estimates from samples of "
             "the images. The highest estimate is on average too high: evaluate the best cells on all images."
         )
-    if absent := dict.fromkeys(name for result in searches for name in result.absent):
-        cells = " of all predicted cells" if searches[0].n_predicted else ""
-        console.say(f"Not reported, since {searches[0].reported_on} has no such results{cells}: {', '.join(absent)}.")
+    if absent := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
+        cells = " for all predicted cells" if searches[0].n_predicted else ""
+        console.say(f"Not reported, because {searches[0].reported_on} lacks these results{cells}: {', '.join(absent)}.")
 
 
-def _number(value: float, *, in_percent: bool) -> str:
+def _format_number(value: float, *, in_percent: bool) -> str:
     if in_percent:
         return f"{100 * value:.2f}"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
 
 
 def _with_interval(estimated: "Estimated", *, in_percent: bool) -> str:
-    mean, low, high = (_number(value, in_percent=in_percent) for value in estimated[:3])
+    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimated[:3])
     return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

@@ -28,14 +28,15 @@ def study(
     context: typer.Context,
     file: Annotated[Path | None, typer.Argument(metavar="STUDY", help="A study YAML (docs/studies.md).")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for datasets, tables, figures and the page; created if absent.")
+        Path | None,
+        typer.Option("--out", help="Folder for datasets, tables, figures and the study's page; created if absent."),
     ] = None,
     tables_only: Annotated[
         list[Path] | None,
         typer.Option(
             "--tables-only",
             metavar="DATASET",
-            help="Only write tables, figures and the page, from this exported dataset. Repeatable.",
+            help="Only write tables, figures and the study's page, from this exported dataset. Repeatable.",
         ),
     ] = None,
     published: Annotated[
@@ -43,7 +44,7 @@ def study(
         typer.Option(
             "--published",
             metavar="NAME",
-            help="Only check the published tables of a study, without data: image-distribution.",
+            help="Only check the published tables of a study, which needs no data. NAME is image-distribution.",
         ),
     ] = None,
     allow_code: AllowCode = None,
@@ -51,7 +52,7 @@ def study(
 ) -> None:
     """Run a study: create images and weights, run and export sweeps, and compare the results with published numbers.
 
-    After an interruption, run the same command again: each step resumes where it stopped.
+    After an interruption, run the same command again; each step resumes where it stopped.
     """
     if (file is None) == (published is None) or (file is None) != (out is None):
         raise ConfigError(
@@ -65,7 +66,7 @@ def study(
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run a study (without its steps and sweeps if `exports` are named), write its page and return the exit code.
+    """Run a study, write its page and return the exit code; if there are `exports`, only write the page from them.
 
     `root` is the context of the whole command line.
     """
@@ -77,7 +78,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     sweeps: dict[Path, SweepConfig] = {}
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
-        for path, sweep in sweeps.items():  # `run` checks again, but only after the trainings
+        for path, sweep in sweeps.items():  # `run` also checks, but only after hours of training
             check_consent(files_to_consent(sweep), path, consent.allowed)
         steps = config.step_words()
         for argv in steps:
@@ -105,7 +106,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
 
 def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
-    """Check the consent to execute the Python files that a step's arguments name."""
+    """Check that the user consents to executing the Python files in a step's arguments."""
     from robust201.planning.code_consent import check_consent, files_to_consent
     from robust201.planning.loading import load_training
 
@@ -128,7 +129,7 @@ def _check_published(name: str, as_json: bool) -> None:
 
     if name not in PUBLISHED_STUDIES:
         raise ConfigError(
-            f"Checking a published study failed for {name!r}: expected {', '.join(PUBLISHED_STUDIES)}."
+            f"Checking a published study failed for {name!r}: only {', '.join(PUBLISHED_STUDIES)} can be checked."
             f"{closest(name, PUBLISHED_STUDIES)}"
         )
     check = check_published_marks()
@@ -163,8 +164,8 @@ def _show_check(check: "PublishedCheck") -> None:
     )
     uncertain = check.comparisons[~check.comparisons["certain"]]
     console.say(
-        f"{len(uncertain)} comparisons are not counted: one published table has five rows without epochs, so the "
-        "epochs of three numbers are uncertain, and one number is missing. --json lists every comparison."
+        f"{len(uncertain)} comparisons are not included: one published table has five rows without epochs, so the "
+        "epochs of three numbers are uncertain, and one number is missing. --json lists all comparisons."
     )
 
 

@@ -1,4 +1,4 @@
-"""`robust201 submit`: run a sweep or trainings on a cluster. One thin function per cluster type."""
+"""`robust201 submit`: run a sweep or training plan on a cluster. One thin function per cluster type."""
 
 import os
 import tempfile
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 submit_app = typer.Typer(
     name="submit",
-    help="Submit a sweep or trainings to a cluster: ray or slurm.",
+    help="Submit a sweep or training YAML to a cluster: ray or slurm.",
     no_args_is_help=True,
     context_settings=HELP_OPTIONS,
 )
@@ -44,7 +44,7 @@ def ray(
         Path | None,
         typer.Argument(
             metavar="SWEEP",
-            help="A sweep YAML, a results folder or a training YAML; paths in it are paths on the cluster.",
+            help="A sweep YAML, a results folder or a training YAML; paths in a YAML are paths on the cluster.",
         ),
     ] = None,
     architectures: Architectures = None,
@@ -57,15 +57,15 @@ def ray(
     ] = "http://127.0.0.1:8265",
     detach: Annotated[bool, typer.Option("--detach", help="Return as soon as the job is accepted.")] = False,
     job_id: Annotated[
-        str | None, typer.Option(help="ID of the new job. Default: the sweep's name with a suffix.")
+        str | None, typer.Option(help="ID of the new job. Default: the sweep's name and a random suffix.")
     ] = None,
-    follow: Annotated[str | None, typer.Option(help="Submit nothing; show the log of the job with this ID.")] = None,
+    follow: Annotated[str | None, typer.Option(help="Only show the log of the submitted job with this ID.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow an address on another machine without a token.")
+        bool, typer.Option("--insecure", help="Allow connecting to another machine without a token.")
     ] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Run a sweep or trainings as a job on a Ray cluster, and show its log; submit again to resume."""
+    """Run a sweep or training YAML as a job on a Ray cluster, and show its log; submit again to resume."""
     from robust201.planning.code_consent import consent_arguments
     from robust201.runtime.training_run import require_explicit_device
     from robust201.submission import ray_jobs
@@ -74,8 +74,8 @@ def ray(
 
     if (sweep is None) == (follow is None):
         raise ConfigError(
-            "Reading the command line failed for robust201 submit ray: expected a sweep YAML or --follow, got "
-            f"{'neither' if sweep is None else 'both'}. Name one of them."
+            "Reading the command line failed for robust201 submit ray: expected either SWEEP or --follow, got "
+            f"{'neither' if sweep is None else 'both'}. Use exactly one of them."
         )
     access = check_access(address, find_token(), insecure=insecure)
     if access.sends_token_in_plain_text:
@@ -84,7 +84,7 @@ def ray(
         job = _read_job(sweep, architectures, datasets, keys, recipes, limit, None, allow_code)
         if job.trainings is not None:
             require_explicit_device(job.trainings)
-        # The head checks files that are not named here, as they may lie in data folders that this machine cannot read.
+        # The head node checks all other files, because they may lie in data folders that this machine cannot read.
         consent = consent_arguments(path.absolute() for path in allow_code or ())
         shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
         with tempfile.TemporaryDirectory() as folder:
@@ -93,12 +93,12 @@ def ray(
             client = ray_jobs.connect(access)
             job_id = ray_jobs.submit_job(client, shipment, archive, job_id)
         typer.echo(job_id)
-        console.say("If the job or the cluster dies, submit again: finished work is kept.")
+        console.say("If the job or the cluster dies, submit the sweep again. Finished work is kept.")
     else:
         client, job_id = ray_jobs.connect(access), str(follow)
         ray_jobs.check_job(client, job_id)
     if detach and follow is None:
-        console.say(f"Follow it: robust201 submit ray --follow {job_id} --address {access.address}")
+        console.say(f"Follow the job: robust201 submit ray --follow {job_id} --address {access.address}")
         return
     raise typer.Exit(_follow_ray_job(client, job_id, access.address))
 
@@ -111,8 +111,8 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
         job_end = ray_jobs.follow(client, job, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
         console.say(
-            f"The job continues. Follow it: robust201 submit ray --follow {job} --address {address}. "
-            f"Stop it: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
+            f"The job continues. Follow it with: robust201 submit ray --follow {job} --address {address}. "
+            f"Stop it with: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
         )
         return EvaluationError.exit_code
     code = ray_jobs.exit_code_of(job_end)
@@ -126,7 +126,7 @@ def slurm(
         Path,
         typer.Argument(
             metavar="SWEEP",
-            help="A sweep YAML, a results folder or a training YAML; tasks read it when they start.",
+            help="A sweep YAML, a results folder or a training YAML; tasks read the file when they start.",
         ),
     ],
     architectures: Architectures = None,
@@ -135,19 +135,20 @@ def slurm(
     recipes: Recipes = None,
     limit: Limit = None,
     out: Annotated[
-        str | None, typer.Option("--out", help="Results folder, or checkpoint store of trainings; overrides the YAML.")
+        str | None, typer.Option("--out", help="Results folder or checkpoint store to write; overrides the YAML.")
     ] = None,
     tasks: Annotated[
         int | None,
-        typer.Option(help="Number of tasks. Default: as many as the sweep can be divided into, up to 256."),
+        typer.Option(help="Number of tasks. Default: the largest number that the sweep can be split into, up to 256."),
     ] = None,
     max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks that run at the same time.")] = None,
     time: Annotated[str | None, typer.Option(help="Time limit per task, in sbatch's format, such as 24:00:00.")] = None,
     gpus_per_task: Annotated[
-        str | None, typer.Option(help="GPUs per task, as NUMBER or TYPE:NUMBER. Default: 1, or 0 with device: cpu.")
+        str | None,
+        typer.Option(help="GPUs per task, as NUMBER or TYPE:NUMBER. Default: 1, or 0 if the YAML has device: cpu."),
     ] = None,
     cpus_per_task: Annotated[
-        int | None, typer.Option(help="CPUs per task. Default: what the task's workers need.")
+        int | None, typer.Option(help="CPUs per task. Default: as many as the task's workers need.")
     ] = None,
     mem: Annotated[str | None, typer.Option(help="Memory per task, such as 16G.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partitions, separated by commas.")] = None,
@@ -161,8 +162,8 @@ def slurm(
     drain_seconds: Annotated[
         int | None,
         typer.Option(
-            help="Seconds before the time limit at which a task stops starting evaluations. Default: 600, or a "
-            "quarter of a limit shorter than 40 minutes."
+            help="How many seconds before the time limit a task stops starting evaluations. Default: 600, or a quarter "
+            "of the limit if that is shorter."
         ),
     ] = None,
     dry_run: Annotated[
@@ -172,7 +173,7 @@ def slurm(
 ) -> None:
     """Submit a sweep as a Slurm job array; submit again to resume.
 
-    Each task is an independent run on one machine. A training YAML becomes one task, which uses all its GPUs.
+    Each task is an independent run on one machine. A training YAML becomes a single task with all requested GPUs.
     """
     from robust201.core.user_code import hash_file
     from robust201.planning.code_consent import consent_arguments
@@ -199,34 +200,37 @@ def slurm(
         reject_options("training YAML", tasks=tasks, max_parallel=max_parallel)
         consent = [path.absolute() for path in config.code_files().values()]
     else:
-        # Tasks execute copies, so that later edits of the files do not change what was agreed to.
+        # Tasks execute copies of the files, so that later edits are not executed without consent.
         consent = [code_copy_path(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
     job = replace(job, words=(*job.words, *consent_arguments(consent)))
     if dry_run:
         typer.echo(slurm_jobs.render_dry(job, options, say=console.say), nl=False)
         return
-    submitted = slurm_jobs.submit_array(job, options, say=console.say)
-    if submitted is not None and trainings is not None:
+    submission = slurm_jobs.submit_array(job, options, say=console.say)
+    if submission is not None and trainings is not None:
         # Until the task starts, the store has no run, so `status` must be given the YAML.
-        _show_submission(submitted, "snapshot", str(sweep if out is None else trainings.store))
-    elif submitted is not None:
-        _show_submission(submitted, "evaluation", str(config.results))
+        _show_submission(submission, "snapshot", str(sweep if out is None else trainings.store))
+    elif submission is not None:
+        _show_submission(submission, "evaluation", str(config.results))
     elif trainings is not None:
-        console.say("Nothing is missing: all snapshots are in the store.")
+        console.say("The training runs are complete: all snapshots are in the store.")
     else:
-        console.say(f"Nothing is missing. Export it with: robust201 export {quote(str(config.results))} --out DATASET")
+        console.say(
+            "The sweep is complete. Export the results with: "
+            f"robust201 export {quote(str(config.results))} --out DATASET"
+        )
 
 
-def _show_submission(submitted: "Submission", noun: str, path: str) -> None:
-    typer.echo(submitted.job)
-    finished = submitted.n_shares - submitted.n_tasks
-    what = console.show_count(submitted.n_tasks, "task") + (
-        f"; {finished} more have nothing left to do" if finished else ""
+def _show_submission(submission: "Submission", noun: str, path: str) -> None:
+    typer.echo(submission.job)
+    n_finished = submission.n_shares - submission.n_tasks
+    tasks_submitted = console.show_count(submission.n_tasks, "task") + (
+        f"; {n_finished} more are already complete" if n_finished else ""
     )
     for line in (
-        f"Submitted {console.show_count(submitted.n_missing, noun)} as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {quote(path)}; logs: {submitted.logs}",
-        f"Cancel it: scancel {submitted.job}",
+        f"Submitted {console.show_count(submission.n_missing, noun)} as array {submission.job}: {tasks_submitted}.",
+        f"Watch it:  squeue --job {submission.job}; robust201 status {quote(path)}; logs: {submission.logs}",
+        f"Cancel it: scancel {submission.job}",
         "Submit again to resume; finished work is kept.",
     ):
         console.say(line)
@@ -242,7 +246,7 @@ def _read_job(
     out: str | None,
     allow_code: Sequence[Path] | None,
 ) -> "Job":
-    """Load a sweep or training YAML with its selection, and check the consent to execute the Python files it names."""
+    """Load a sweep or training YAML with its selection, and check the consent to execute its Python files."""
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import is_training, load_training
     from robust201.submission.slurm import Job

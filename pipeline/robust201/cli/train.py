@@ -25,14 +25,14 @@ def train(
     executor: Executor = None,
     workers: Workers = None,
     recipes: Annotated[str | None, typer.Option(help="Only these recipes, separated by commas.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N trainings.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N training runs.")] = None,
     slurm_requeue: SlurmRequeue = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Train the networks of a training YAML, and save their weights in a checkpoint store.
 
-    After an interruption, run the same command again: each training resumes from its last saved state, with the same
-    result.
+    After an interruption, run the same command again: each training run resumes from its last saved state. The weights
+    are the same as without an interruption.
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_training
@@ -50,7 +50,7 @@ def train(
     task = ArrayTask.of(os.environ) if slurm_requeue else None
     if task is not None:
         config = for_single_machine(config)
-    before = saved_states(config)
+    states_before = saved_states(config)
     for warning in find_default_normalisations(config):
         console.say(f"warning: {warning}")
     check_device(config)
@@ -62,7 +62,7 @@ def train(
         trained.extend(planned.training for planned in plan.trainings)
         console.say(
             f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
-            f"{console.show_count(len(plan.trainings), 'training')}: {plan.n_done:,} done, "
+            f"{console.show_count(len(plan.trainings), 'training run')}: {plan.n_done:,} done, "
             f"{plan.n_evaluations - plan.n_done:,} missing."
         )
 
@@ -79,7 +79,7 @@ def train(
     complete = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", complete)
     if task is not None:
-        task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - before))
+        task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
     raise typer.Exit(code)
 
 
@@ -102,7 +102,7 @@ def _training_of(record: CheckpointRecord) -> Training:
 
 
 def plan_trainings(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
-    """Print the number of trainings and snapshots and the estimated hours; `check` also reads images and weights."""
+    """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training
     from robust201.planning.sweep_warnings import find_default_normalisations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepConsent:
-    """Consent to execute the FILE:FUNCTION of a study's steps, which the YAML names, not the user.
+    """Consent to execute the Python files of a study's steps, which come from the YAML and not from the user.
 
     Attributes:
         study: study YAML.
@@ -31,7 +31,7 @@ class StepConsent:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Make `parse_function` check this consent within a block."""
+        """Make `parse_function` check this consent inside a `with` block."""
         token = _step_consent.set(self)
         try:
             yield
@@ -47,8 +47,8 @@ def parse_function(text: str) -> UserFunction:
     file, colon, name = text.rpartition(":")
     if not colon or not file or not name.isidentifier():
         raise ConfigError(
-            f"Reading the command line failed for {text!r}: not of the form FILE:FUNCTION, such as "
-            "my_model.py:build. Name the file and its function."
+            f"Reading the command line failed for {text!r}: it is not of the form FILE:FUNCTION, such as "
+            "my_model.py:build. Write a Python file and the name of its function."
         )
     if consent := _step_consent.get():
         from robust201.planning.code_consent import check_consent
@@ -60,7 +60,7 @@ def parse_function(text: str) -> UserFunction:
 
 
 def parse_space(text: str) -> "Space":
-    """Return the space of this name, or the custom space of FILE:FUNCTION."""
+    """Return the search space with this name, or the custom space that FILE:FUNCTION defines."""
     if text in SPACES:
         return SPACES[text]
     if ":" not in text:

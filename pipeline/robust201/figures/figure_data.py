@@ -1,7 +1,7 @@
-"""The numbers behind the figures, as DataFrames. Drawing code only draws them.
+"""The numbers behind the figures, as DataFrames; `specifications` only draws them.
 
-Each function takes the results of one dataset (which link to the folder's other datasets), and returns an empty frame
-if these do not suffice.
+Each function takes the results of one dataset, which also refer to the folder's other datasets. It returns an empty
+frame if the results do not suffice.
 """
 
 import math
@@ -34,25 +34,26 @@ from robust201.statistics.steps import accuracies_after, falling_steps
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
 
-SHOWN_OUTLIERS = 15
-"""Maximum number of outliers shown at either end of a box."""
+MAX_SHOWN_OUTLIERS = 15
+"""Maximum number of outliers that are shown at either end of a box."""
 
-FAR_FENCE = 3.0
-"""A point is far from the others beyond this many interquartile ranges from the quartiles (Tukey)."""
+FAR_POINT_FENCE = 3.0
+"""A point is far from the others if it lies more than this many interquartile ranges from the quartiles (Tukey)."""
 
-MAX_FAR_SHARE = 0.1
-"""Maximum fraction of far points that an axis may leave out; if more points are far, the axis shows all."""
+MAX_FAR_FRACTION = 0.1
+"""Maximum fraction of far points that an axis may leave out; if more points are far, the axis shows all points."""
 
-MIN_GAIN = 1.25
+MIN_SHORTENING = 1.25
 """Minimum factor by which leaving out far points must shorten an axis."""
 
 AXIS_STEP = 0.05
-"""Axes of boxes end at multiples of this accuracy."""
+"""Axes of box plots begin and end at multiples of this accuracy."""
 
 TOP_CELLS = 20
+"""Maximum number of cells that `top_cells` returns for a score."""
 
 FAR_STRENGTH = 4.0
-"""Minimum factor between a strength and the previous one that makes it far from the others."""
+"""Minimum ratio of the largest strength to the one before it for the largest to count as far from the others."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -63,10 +64,10 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
     Returns:
-        One row per box: `key`, `strength` (0 is clean: it precedes every key that was not itself evaluated at 0, if
-        there is a clean accuracy), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`,
-        `outliers` (a tuple of distinct accuracies beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`,
-        `n_below` and `n_above` (architectures outside `box_range`).
+        One row per box: `key`, `strength` (0 means clean images; a clean box precedes the boxes of every key that was
+        not itself evaluated at 0), `low` and `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`,
+        `outliers` (a tuple of distinct accuracies beyond the whiskers, at most `MAX_SHOWN_OUTLIERS` at either end),
+        `n`, `n_below` and `n_above` (numbers of architectures outside `box_range`).
     """
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups: dict[tuple[object, ...], pd.Series] = {
@@ -82,9 +83,9 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Return the accuracies of a few networks over the strengths of each key.
 
     Returns:
-        One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 is clean: it precedes
-        every key that was not itself evaluated at 0, if there is a clean accuracy), `accuracy`, and the ends `low` and
-        `high` of its 95% interval (see `accuracy_intervals`), NaN if the number of images is unknown.
+        One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 means clean images; a
+        clean point precedes the points of every key that was not itself evaluated at 0), `accuracy`, and the ends
+        `low` and `high` of its 95% interval (see `accuracy_intervals`), NaN if the number of images is unknown.
     """
     has_clean = bool(results.keys("clean"))
     columns = [
@@ -96,13 +97,13 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         )
     ]
     names = [results.network_label(architecture) for architecture in results.architectures]
-    parts = [
+    frames = [
         pd.DataFrame({"network": names, "key": key, "strength": strength, "accuracy": accuracies.to_numpy()})
         for key, strength, accuracies in columns
     ]
-    if not parts:
+    if not frames:
         return pd.DataFrame(columns=["network", "key", "strength", "accuracy", "low", "high"])
-    frame = pd.concat(parts, ignore_index=True).dropna()
+    frame = pd.concat(frames, ignore_index=True).dropna()
     if results.n_images is None:
         return frame.assign(low=np.nan, high=np.nan)
     low, high = accuracy_intervals(frame["accuracy"], results.n_images)
@@ -110,39 +111,39 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of a few networks over the steps, or queries, of each attack that records them.
+    """Return the accuracies of a few networks over the steps (or queries) of each attack that records its steps.
 
-    Every attack is shown at one strength, the nearest to 1/255 (for norms other than Linf, to 1). All points of an
-    attack come from one run with all steps.
+    Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
+    points of an attack come from a single run with all steps.
 
     Returns:
-        One row per point: `network`, `key`, `strength`, `step` (0 is clean), `accuracy`, and the ends `low` and `high`
-        of its 95% interval.
+        One row per point: `network`, `key`, `strength`, `step` (0 means clean images), `accuracy`, and the ends `low`
+        and `high` of its 95% interval.
     """
     files = results.reader.files
-    parts = []
+    frames = []
     for key in results.keys("attack"):
         if not has_steps(files, results.name, key):
             continue
         strength = nearest_strength(key, results.strengths(key))
-        by_network = read_steps(files, results.name, key, strength)
-        budgets = falling_steps(np.concatenate(list(by_network.values())))
-        for architecture, steps in by_network.items():
+        steps_by_network = read_steps(files, results.name, key, strength)
+        budgets = falling_steps(np.concatenate(list(steps_by_network.values())))
+        for architecture, steps in steps_by_network.items():
             accuracies = accuracies_after(steps, budgets)
             low, high = accuracy_intervals(accuracies, len(steps))
             columns = {"step": budgets, "accuracy": accuracies, "low": low, "high": high}
-            named = {"network": results.network_label(architecture), "key": key, "strength": strength}
-            parts.append(pd.DataFrame(named | columns))
+            identification = {"network": results.network_label(architecture), "key": key, "strength": strength}
+            frames.append(pd.DataFrame(identification | columns))
     names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     """Summarise mean adversarial accuracies by the cell's number of kernel parameters, for box plots.
 
     Returns:
-        One row per box as in `accuracy_boxes`, with `kernel_parameters` (ascending) instead of key and strength, and
-        the mean over the cells with the ends of its 95% interval by Student's t: `mean`, `mean_low`, `mean_high`.
+        One row per box as in `accuracy_boxes`, with `kernel_parameters` (ascending) instead of key and strength. The
+        columns `mean`, `mean_low` and `mean_high` are the mean over the cells and its 95% interval (Student's t).
     """
     names = ["kernel_parameters"]
     if results.space is None or ADVERSARIAL not in results.scores:
@@ -157,24 +158,24 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
 
 
 def effects_by_score(results: DatasetResults) -> pd.DataFrame:
-    """Compute the effect of each operation on each edge on the scores, over all cells of the space.
+    """Compute how each operation on each edge affects the scores, over all cells of the space.
 
     Returns:
-        One row per edge, operation and score that all isomorphism classes have: `score` (of `SCORES`), `edge`,
-        `operation`, `mean`, `effect`, `low` and `high` (see `design.Effects`).
+        One row per edge, operation and score: `score` (of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low` and
+        `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
     """
-    names = ["score", "edge", "operation", "mean", "effect", "low", "high"]
+    columns = ["score", "edge", "operation", "mean", "effect", "low", "high"]
     scores = results.scores if results.space is not None else pd.DataFrame()
-    parts = [
-        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[names]
+    frames = [
+        design.operation_effects(results, scores[score]).operations.assign(score=str(score))[columns]
         for score in scores
         if not len(design.classes_without_accuracy(results, scores[score]))
     ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
-    """Return the axis limits of boxes (see `accuracy_boxes`), which include all whiskers and, if near, the outliers.
+    """Return axis limits that include all whiskers of `boxes` (see `accuracy_boxes`), and outliers that are near.
 
     Returns:
         (low, high) in [0, 1], multiples of `AXIS_STEP`.
@@ -182,9 +183,9 @@ def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
     low, high = float(boxes["low"].min()), float(boxes["high"].max())
     outliers = [value for box_outliers in boxes["outliers"] for value in box_outliers]
     lowest, highest = min([low, *outliers]), max([high, *outliers])
-    if highest - lowest < MIN_GAIN * (high - low):
+    if highest - lowest < MIN_SHORTENING * (high - low):
         low, high = lowest, highest
-    # A limit's rounding error must not add a step.
+    # The tolerance prevents a rounding error from adding a step.
     step_limits = math.floor(low / AXIS_STEP + 1e-9), math.ceil(high / AXIS_STEP - 1e-9)
     if step_limits[0] == step_limits[1]:
         step_limits = step_limits[0] - 1, step_limits[1] + 1
@@ -192,7 +193,7 @@ def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
 
 
 def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
-    """Return the axis limits of curves (see `accuracy_curves`): the multiples of `AXIS_STEP` around all points."""
+    """Return axis limits that include all points of `curves` (see `accuracy_curves`), as multiples of `AXIS_STEP`."""
     low, high = float(curves["low"].min()), float(curves["high"].max())
     return max(0.0, round(math.floor(low / AXIS_STEP) * AXIS_STEP, 6)), min(
         1.0, round(math.ceil(high / AXIS_STEP) * AXIS_STEP, 6)
@@ -200,31 +201,31 @@ def curve_range(curves: pd.DataFrame) -> tuple[float, float]:
 
 
 def has_far_strength(strengths: Sequence[float]) -> bool:
-    """Return whether the largest strength is so far from the others that a linear axis would crowd these together."""
+    """Return whether the largest strength is so large that the others would be crowded together on a linear axis."""
     return len(strengths) > 2 and strengths[-1] > FAR_STRENGTH * strengths[-2]
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
-    """Return the axis limits of points: the range of all, or without a few that are far from the others."""
-    numbers = np.asarray(values, np.float64)
-    scaled = np.log(numbers) if logarithmic else numbers
+    """Return the axis limits of points: the range of all points, or the range without a few far points."""
+    points = np.asarray(values, np.float64)
+    scaled = np.log(points) if logarithmic else points
     q1, _, q3 = quartiles(scaled)
-    if q1 == q3:  # few distinct numbers
+    if q1 == q3:  # more than half of the numbers are equal
         q1, q3 = np.quantile(scaled, (0.1, 0.9))
-    is_near = (scaled >= q1 - FAR_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_FENCE * (q3 - q1))
+    is_near = (scaled >= q1 - FAR_POINT_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_POINT_FENCE * (q3 - q1))
     near_values = scaled[is_near]
-    leaves_out = (~is_near).mean() <= MAX_FAR_SHARE and np.ptp(scaled) > MIN_GAIN * np.ptp(near_values) > 0
-    shown = numbers[is_near] if leaves_out else numbers
-    return float(shown.min()), float(shown.max())
+    leaves_out = (~is_near).mean() <= MAX_FAR_FRACTION and np.ptp(scaled) > MIN_SHORTENING * np.ptp(near_values) > 0
+    points_in_range = points[is_near] if leaves_out else points
+    return float(points_in_range.min()), float(points_in_range.max())
 
 
-def pareto_front(first: pd.Series, second: pd.Series) -> NDArray[np.bool_]:
-    """Mark the architectures on the Pareto front of two numbers; those that lack a number are not marked.
+def pareto_front(first_numbers: pd.Series, second_numbers: pd.Series) -> NDArray[np.bool_]:
+    """Return which architectures are on the Pareto front of two numbers that are to be maximised.
 
     Returns:
-        (N) bool; architectures that are equal in both numbers are marked alike.
+        (N) bool; equal for architectures that are equal in both numbers, False for those that lack a number.
     """
-    return on_front(np.stack([first.to_numpy(np.float64), second.to_numpy(np.float64)], axis=1))
+    return on_front(np.stack([first_numbers.to_numpy(np.float64), second_numbers.to_numpy(np.float64)], axis=1))
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -238,11 +239,11 @@ def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
 
 
 def key_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the rankings under all keys, each at the strength nearest to 1/255, or to severity 3.
+    """Correlate the rankings of networks under all keys, each at one strength (see `reference_columns`).
 
     Returns:
-        Square frame (see `rank_correlations`), with rows and columns labelled by key and strength; `view` in the index
-        is always the empty string.
+        Square frame (see `rank_correlations`) with rows and columns labelled by key and strength. The index level
+        `view` is always the empty string.
     """
     return _correlate(results, [("", reference_columns(results.columns))])
 
@@ -254,20 +255,20 @@ def attack_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the rankings on clean images and under every attack at every epsilon, on all datasets of the folder.
+    """Correlate the rankings on clean images and under every attack at every epsilon, across the folder's datasets.
 
     Returns:
         Square frame (see `rank_correlations`), with rows and columns labelled by dataset, key and strength.
     """
-    parts = {}
+    accuracies_by_dataset = {}
     for other_results in results.folder:
         kinds = {key: other_results.reader.files.kind_of(key) for key, _ in other_results.columns}
         columns = [column for column in other_results.columns if kinds[column[0]] in ("clean", "attack")]
         if columns:
-            parts[other_results.name] = other_results.accuracies[columns]
-    if len(parts) < 2:
+            accuracies_by_dataset[other_results.name] = other_results.accuracies[columns]
+    if len(accuracies_by_dataset) < 2:
         return pd.DataFrame()
-    tau = rank_correlations(pd.concat(parts, axis=1, names=["dataset"]))
+    tau = rank_correlations(pd.concat(accuracies_by_dataset, axis=1, names=["dataset"]))
     return pd.DataFrame() if tau.isna().to_numpy().all() else tau
 
 
@@ -299,10 +300,10 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the rankings by clean accuracy, by the mean accuracy under each attack, and by its robustness R.
+    """Correlate the rankings by clean accuracy, by mean accuracy under each attack, and by robustness R under it.
 
     R is the area under the accuracy curve relative to the clean accuracy (see `statistics.robustness.robustness_r`).
-    Attacks at fewer than two strengths and architectures that lack a strength are left out.
+    Attacks with fewer than two strengths and architectures that lack a strength are left out.
 
     Returns:
         Frame as from `key_correlations`.
@@ -325,7 +326,7 @@ def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def correlation_view(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
-    """Return one view's square heat map from a frame with several (see `corruption_correlations`)."""
+    """Return the square matrix of one view from a frame with several views (see `corruption_correlations`)."""
     rows = correlations[correlations.index.get_level_values("view") == view].droplevel("view")
     return rows[[column for column in correlations.columns if column in rows.index]]
 
@@ -335,14 +336,14 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per point: `key`, `strength`, `confidence` (of `CONFIDENCES`; for the true class, the mean over classes
-        of the confidence that a class's images get in it), `q1`, `median`, `q3`, `n` (architectures with such images).
+        of the confidence in a class on its own images), `q1`, `median`, `q3`, `n` (architectures with such images).
     """
     rows = results.confidences
     return rows[rows["confidence"].isin(CONFIDENCES)].drop(columns="class").reset_index(drop=True)
 
 
 def class_confidences(results: DatasetResults) -> pd.DataFrame:
-    """Summarise the confidences of every class over the architectures, at one strength per key.
+    """Summarise the confidences in every class over the architectures, at one strength per key.
 
     Returns:
         One row per point: `key`, `strength` (see `reference_columns`), `confidence` (of `CLASS_CONFIDENCES`), `class`
@@ -355,7 +356,7 @@ def class_confidences(results: DatasetResults) -> pd.DataFrame:
 
 
 def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
-    """Summarise the confidences of one class (`DatasetResults.shown_class`) over the architectures.
+    """Summarise the confidences in one class (`DatasetResults.shown_class`) over the architectures.
 
     Returns:
         Rows as in `class_confidences`, at all strengths.
@@ -365,7 +366,7 @@ def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
 
 
 def curves_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Return a key's rows of a frame of confidences, after those of clean images if these are its strength 0."""
+    """Return a key's rows of a frame of confidences; rows of clean images come first if they are its strength 0."""
     clean_keys = [CLEAN] if results.begins_clean(key) else []
     return frame[frame["key"].isin([*clean_keys, key])].sort_values("strength", kind="stable")
 
@@ -389,13 +390,13 @@ def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
 
 
 def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
-    """Choose one strength per key: the nearest to ε = 1/255 (for norms other than Linf, to 1), or to severity 3."""
+    """Choose one strength per key: the nearest to ε = 1/255, to 1 for norms other than Linf, or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
     return [(key, nearest_strength(key, [strength for name, strength in columns if name == key])) for key in keys]
 
 
-def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
-    """Return a summed matrix with each row divided by its sum; rows without a count are 0."""
+def confusion_fractions(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
+    """Return a summed confusion matrix with each row divided by its sum; rows without images are 0."""
     is_evaluation = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
     matrix = sums[is_evaluation].droplevel(["key", "strength"])
     totals = matrix.sum(axis=1)
@@ -403,38 +404,40 @@ def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFr
 
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Pair clean accuracies with the mean accuracy over a kind of keys, and with the accuracy under each of them.
+    """Pair clean accuracies with the mean accuracy over a kind of keys, and with the accuracy under each key.
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` and,
-        if architectures are cells, `kernel_parameters` (see `CellSpace`). The mean comes first, with its label of
-        `SCORES` as the key and strength 0; only its rows can have a true `front`: whether the architecture is on the
-        Pareto front of the mean and the clean accuracy. Rows that lack a number are left out.
+        if architectures are cells, `kernel_parameters` (see `CellSpace`). Rows of the mean come first; their key is the
+        mean's label in `SCORES`, and their strength is 0. `front` is whether the architecture is on the Pareto front of
+        the mean and the clean accuracy; it is False in all other rows. Rows that lack a number are left out.
     """
     names = ["architecture", "clean", "key", "strength", "accuracy", "front"]
-    parts = []
+    frames = []
     if results.keys("clean"):
         shared_columns: dict[str, object] = {"architecture": results.architectures}
         if results.space is not None:
-            size = results.space.kernel_parameters
-            shared_columns["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
+            kernel_parameters_of = results.space.kernel_parameters
+            shared_columns["kernel_parameters"] = [
+                kernel_parameters_of(results.spec(index)) for index in results.architectures
+            ]
         shared_columns["clean"] = results.column(CLEAN).to_numpy()
         columns: list[tuple[str, float, pd.Series, Any]] = [
             (key, strength, results.column(key, strength), False)
             for key in results.keys(kind)
             for strength in results.strengths(key)
         ]
-        score = next(score for score, averaged in SCORE_KINDS.items() if averaged == kind)
+        score = next(score for score, averaged_kind in SCORE_KINDS.items() if averaged_kind == kind)
         if score in results.scores:
             front = pareto_front(results.column(CLEAN), results.scores[score])
             columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], front))
-        parts = [
+        frames = [
             pd.DataFrame(
                 shared_columns | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": on_front}
             )
             for key, strength, values, on_front in columns
         ]
-    return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
+    return pd.concat(frames, ignore_index=True).dropna() if frames else pd.DataFrame(columns=names)
 
 
 def measures_against(results: DatasetResults) -> pd.DataFrame:
@@ -442,12 +445,12 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per architecture, measure and key: `architecture`, `measure` (see `labels.measure_label`), `value`,
-        `key`, `strength` (the reference strength), `accuracy`, and the measure's rank correlations with the key,
-        `spearman` and `kendall` (tau-b), NaN if a side is constant.
+        `key`, `strength` (see `nearest_strength`), `accuracy`, and the measure's rank correlations with the accuracy,
+        `spearman` and `kendall` (tau-b), NaN if the measure or the accuracy is constant.
     """
-    names = ["architecture", "measure", "value", "key", "strength", "accuracy", "spearman", "kendall"]
+    columns = ["architecture", "measure", "value", "key", "strength", "accuracy", "spearman", "kendall"]
     keys = [key for kind in ("clean", "attack") for key in results.keys(kind)]
-    parts = []
+    frames = []
     for measure, values in results.measures.items():
         for key in keys:
             strength = nearest_strength(key, results.strengths(key))
@@ -456,14 +459,14 @@ def measures_against(results: DatasetResults) -> pd.DataFrame:
                 continue
             tau = rho = np.nan
             if (pairs.min() < pairs.max()).all():
-                from scipy.stats import spearmanr  # a slow import, and most folders have no measures
+                from scipy.stats import spearmanr  # the import is slow, and most folders have no measures
 
                 tau = kendall_taus(pairs)[0, 1]
                 rho = spearmanr(pairs["value"], pairs["accuracy"]).statistic
             pairs = pairs.rename_axis("architecture").reset_index()
             label = measure_label(*measure)  # type: ignore[misc]
-            parts.append(pairs.assign(measure=label, key=key, strength=strength, spearman=rho, kendall=tau)[names])
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+            frames.append(pairs.assign(measure=label, key=key, strength=strength, spearman=rho, kendall=tau)[columns])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 def measure_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -484,10 +487,10 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:
-    """Arrange Kendall's tau of `correlate_measures`: one row per measure, one column per key and strength, in order."""
-    labels = [column_label(key, at) for key, at in zip(rows["key"], rows["strength"], strict=True)]
-    wide = rows.assign(column=labels).set_index(["measure", "column"])["kendall"].unstack()
-    return wide.loc[list(dict.fromkeys(rows["measure"])), list(dict.fromkeys(labels))]
+    """Arrange Kendall's tau of `correlate_measures` with one row per measure and one column per key and strength."""
+    labels = [column_label(key, strength) for key, strength in zip(rows["key"], rows["strength"], strict=True)]
+    matrix = rows.assign(column=labels).set_index(["measure", "column"])["kendall"].unstack()
+    return matrix.loc[list(dict.fromkeys(rows["measure"])), list(dict.fromkeys(labels))]
 
 
 def top_cells(results: DatasetResults) -> pd.DataFrame:
@@ -495,8 +498,8 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
-        `CellSpace.reference_kernel_parameters`), `rank` among these (ties share a rank), `tied` (number of cells
-        that share it, see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
+        `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
+        cells with this rank, see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
         `accuracy_ends`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
@@ -507,12 +510,12 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     reference_cells = [index for index in results.architectures if space.kernel_parameters(results.spec(index)) == size]
     rows: list[tuple[object, ...]] = []
     for score in results.scores:
-        values = results.scores[score]
-        for among, members in (
-            (ALL_CELLS, values),
-            (f"cells with {size} kernel parameters", values[values.index.isin(reference_cells)]),
+        scores_of_cells = results.scores[score]
+        for among, scores_of_group in (
+            (ALL_CELLS, scores_of_cells),
+            (f"cells with {size} kernel parameters", scores_of_cells[scores_of_cells.index.isin(reference_cells)]),
         ):
-            for top in results.ranked(members)[:TOP_CELLS]:
+            for top in results.ranked(scores_of_group)[:TOP_CELLS]:
                 interval = accuracy_ends(results, top.accuracy)
                 cell_columns = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *interval)
                 rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
@@ -520,12 +523,12 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
 
 def best_cells(results: DatasetResults) -> pd.DataFrame:
-    """Find the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
+    """Return the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
         One row per criterion (the index): `architecture` (the first by `DatasetResults.ranked`), `spec`, `accuracy`
         with `low` and `high` (see `accuracy_ends`), `tied` (number of equally accurate architectures), and one column
-        per criterion with the edit distance to its best architecture.
+        per criterion with the edit distance to the best architecture by that criterion.
     """
     space = results.space
     if space is None:
@@ -538,27 +541,27 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
             *accuracy_ends(results, top.accuracy),
             top.tied,
         )
-        for label, values in criteria.items()
-        for top in results.ranked(values)[:1]
+        for label, scores_of_cells in criteria.items()
+        for top in results.ranked(scores_of_cells)[:1]
     }
     frame = pd.DataFrame.from_dict(
         rows, orient="index", columns=["architecture", "spec", "accuracy", "low", "high", "tied"]
     )
     for label, (_, spec, *_) in rows.items():
-        frame[label] = [space.edit_distance(spec, other) for other in frame["spec"]]
+        frame[label] = [space.edit_distance(spec, other_spec) for other_spec in frame["spec"]]
     return frame
 
 
 def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
-    """Compute the gain or loss from changing one edge of the best architectures.
+    """Compute the change of accuracy from changing one edge of the best architectures.
 
     Returns:
-        One row per evaluated neighbour and score: `best` (the score that the architecture is best by), `tied` (number
-        of architectures that are equally accurate by it, see `DatasetResults.ranked`), `architecture`, `edge`,
-        `operation`, `neighbour` (the representative of its class), `score` and `change` (the neighbour's accuracy minus
-        the architecture's). The ends `low` and `high` of its 95% interval assume that both were evaluated on
-        independent images, so it is wider than necessary if they fail on the same ones; NaN if the number of images is
-        unknown.
+        One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
+        (number of architectures that are equally accurate by this score, see `DatasetResults.ranked`), `architecture`,
+        `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and `change` (the
+        neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95% interval,
+        which assumes that the two cells were evaluated on independent images. It is therefore wider than necessary if
+        both cells fail on the same images. The ends are NaN if the number of images is unknown.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change", "low", "high"]
     space = results.space
@@ -584,33 +587,33 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
 
 def accuracy_ends(results: DatasetResults, accuracy: float) -> tuple[float, float]:
-    """Return the ends of an accuracy's 95% interval for the sampling of images; NaN if their number is unknown.
+    """Return the ends of an accuracy's 95% interval over samples of images; NaN if the number of images is unknown.
 
     For a mean over evaluations of the same images, the interval is wider than necessary: the fraction of evaluations
-    that an image withstands varies less between images than a single outcome.
+    in which an image is classified correctly varies less between images than a single outcome.
     """
     low, high = accuracy_intervals(accuracy, math.nan if results.n_images is None else results.n_images)
     return float(low), float(high)
 
 
 def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange rows of `top_cells` as indices of operations: one row per edge, one column per cell, the best first."""
+    """Arrange rows of `top_cells` as indices of operations: one row per edge and one column per cell, best first."""
     codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
-    wide = codes.set_index(["edge", "architecture"])["code"].unstack()
-    return wide[list(dict.fromkeys(rows["architecture"]))]
+    matrix = codes.set_index(["edge", "architecture"])["code"].unstack()
+    return matrix[list(dict.fromkeys(rows["architecture"]))]
 
 
-def n_unseen_ties(rows: pd.DataFrame) -> int:
-    """Return the number of architectures that are not in these rows of `top_cells`, but tied with the last of them."""
-    last = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
-    return int(last.sum()) - 1 - rows["architecture"].nunique()
+def n_omitted_ties(rows: pd.DataFrame) -> int:
+    """Return the number of architectures that are tied with the last one in `rows` of `top_cells` but left out."""
+    last_cell = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
+    return int(last_cell.sum()) - 1 - rows["architecture"].nunique()
 
 
 def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
-    """Arrange an architecture's changes of a score in percentage points: one row per edge, one column per operation."""
-    wide = rows.set_index(["edge", "operation"])["change"].unstack()
-    wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
-    return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
+    """Arrange an architecture's changes, in percentage points, with one row per edge and one column per operation."""
+    matrix = rows.set_index(["edge", "operation"])["change"].unstack()
+    matrix = matrix.reindex(index=range(len(space.edges)), columns=list(space.operations))
+    return 100 * matrix.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
 
 
 def operation_names(space: CellSpace) -> list[str]:
@@ -619,7 +622,7 @@ def operation_names(space: CellSpace) -> list[str]:
 
 
 def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
-    """Return a changed architecture's id, the indices of its operations, and the number of equally accurate ones."""
+    """Return an architecture's id, the indices of its operations, and the number of equally accurate architectures."""
     index = int(rows["architecture"].iloc[0])
     operations = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
     return index, operations, int(rows["tied"].iloc[0])
@@ -647,21 +650,21 @@ def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str])
 
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
-    return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
+    return (*below[:MAX_SHOWN_OUTLIERS].tolist(), *above[-MAX_SHOWN_OUTLIERS:].tolist())
 
 
 def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[KeyStrength]]]) -> pd.DataFrame:
-    parts = {}
+    tau_by_view = {}
     for view, columns in groups:
         if len(columns) > 1 and len(results.accuracies) > 1:
             accuracies = results.accuracies[list(columns)]
             accuracies.columns = [
-                # Omit the severity if all columns have the same.
+                # Omit the severity if all columns have the same severity.
                 column_label(key, strength, results.strengths(key)) if view == "" else key_label(key)
                 for key, strength in columns
             ]
             tau = rank_correlations(accuracies)
-            # If every column is constant there is nothing to draw, and Plotly raises an error.
+            # If every column is constant, there is nothing to draw.
             if not tau.isna().to_numpy().all():
-                parts[view] = tau
-    return pd.concat(parts, names=["view", "key"]) if parts else pd.DataFrame()
+                tau_by_view[view] = tau
+    return pd.concat(tau_by_view, names=["view", "key"]) if tau_by_view else pd.DataFrame()

@@ -1,4 +1,4 @@
-"""The report's gallery of single images: those broken most and least often, and the evaluations that break them."""
+"""The report's gallery of single images: the images that are broken most and least often, and what breaks them."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from robust201.core.records import ImageSet
 
 MIN_THUMBNAIL_SIZE = 96
-"""Minimum length of a thumbnail's longer side, in pixels of the page."""
+"""Minimum length of a thumbnail's longer side, in pixels on the page."""
 
 
 def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
@@ -29,74 +29,78 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
 
     Args:
         results: results of a dataset.
-        images: the dataset's test images, for thumbnails; None shows rows and labels only.
+        images: the dataset's test images, for thumbnails; if None, only rows and labels are shown.
 
     Raises:
-        DatasetError: the images are not the evaluated ones.
+        DatasetError: the images differ from the evaluated images.
     """
     broken = find_broken_images(results)
     if broken is None or broken.images.empty:
         return ""
     intro = (
-        f"Images that at least half of {broken.n_networks:,} networks classify correctly, by the share of evaluations "
-        "under attacks and corruptions that break them (right on the clean image, wrong on the other). "
-        "Below each, the weakest strengths that break it for half of these networks."
+        f"Images that at least half of {broken.n_networks:,} networks classify correctly, by the fraction of "
+        "evaluations under attacks and corruptions that break them (correct on the clean image, wrong on the perturbed "
+        "one). Each image is listed with the weakest strengths that break it for half of these networks."
     )
     if images is None:
-        intro += " Exports hold no pixels; `robust201 report --images DATA` adds thumbnails."
-    intro += " `robust201 show FILE:FUNCTION --data DATA --images ROW` draws one before and after an attack."
+        intro += " Exports contain no pixels; `robust201 report --images DATA` adds thumbnails."
+    intro += " `robust201 show FILE:FUNCTION --data DATA --images ROW` draws an image before and after an attack."
     groups = [
         ("Most often broken", broken.most_broken),
         ("Least often broken", broken.least_broken),
     ]
-    parts = "".join(
-        f'<h4>{title}</h4><ul class="cards images">{"".join(_cards(rows, broken, results, images))}</ul>'
+    group_sections = "".join(
+        f'<h4>{title}</h4><ul class="cards images">{"".join(_image_cards(rows, broken, results, images))}</ul>'
         for title, rows in groups
         if len(rows)
     )
-    return f'<h3>Single images</h3><p class="muted">{html.escape(intro)}</p>{parts}'
+    return f'<h3>Single images</h3><p class="muted">{html.escape(intro)}</p>{group_sections}'
 
 
-def _cards(
+def _image_cards(
     rows: "pd.DataFrame", broken: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
 ) -> list[str]:
-    names = results.class_names(results.n_classes or int(broken.images["label"].max()) + 1)
+    class_names = results.class_names(results.n_classes or int(broken.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        counts = broken.counts_of(int(str(position)))
-        label = html.escape(names[int(row["label"])])
+        networks_by_evaluation = broken.n_broken_networks(int(str(position)))
+        label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
-            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["share"]:.0%}, right '
-            f"in {row['n_right']:,} of {broken.n_networks:,}</p>{_breaking(counts, int(row['n_right']), results)}</li>"
+            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["share"]:.0%} of '
+            f"evaluations, classified correctly by {row['n_right']:,} of {broken.n_networks:,}</p>"
+            f"{_breaking_evaluations(networks_by_evaluation, int(row['n_right']), results)}</li>"
         )
     return cards
 
 
-def _breaking(counts: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults") -> str:
-    """List the weakest evaluations that break an image for half of the networks, and the counts in a foldable table."""
-    weakest = weakest_breaking(counts, n_right)
+def _breaking_evaluations(
+    networks_by_evaluation: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults"
+) -> str:
+    """Return the weakest evaluations that break an image for half of the networks, and a foldable table of counts."""
+    weakest = weakest_breaking(networks_by_evaluation, n_right)
     attacks = [key for key in results.keys("attack") if key in weakest]
     descriptions = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
     corruptions = results.keys("corruption")
-    by_severity = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
-    if by_severity:
-        severity, first = by_severity[0]
+    breaking_corruptions = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
+    if breaking_corruptions:
+        severity, first_corruption = breaking_corruptions[0]
         descriptions.append(
-            f"{len(by_severity)} of {len(corruptions)} corruptions, first {first} (severity {severity:g})"
+            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions, first {first_corruption} "
+            f"(severity {severity:g})"
         )
-    summary = html.escape("; ".join(descriptions) or "nothing that was evaluated")
+    summary = html.escape("; ".join(descriptions) or "not broken by any evaluation")
     counts_by_key: dict[str, list[str]] = {}
-    for (key, strength), count in counts.items():
+    for (key, strength), count in networks_by_evaluation.items():
         counts_by_key.setdefault(key, []).append(f"{strength:g}: {count}")
-    lines = [
-        f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(numbers)}</td></tr>"
-        for key, numbers in counts_by_key.items()
+    table_rows = [
+        f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(cells)}</td></tr>"
+        for key, cells in counts_by_key.items()
     ]
     return (
-        f'<p class="muted">{summary}</p><details><summary>Networks by strength</summary>'
-        '<div class="scroll" tabindex="0" role="region" aria-label="Networks by strength">'
-        f'<table class="numbers"><tbody>{"".join(lines)}</tbody></table></div></details>'
+        f'<p class="muted">{summary}</p><details><summary>Numbers of networks by strength</summary>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Numbers of networks by strength">'
+        f'<table class="numbers"><tbody>{"".join(table_rows)}</tbody></table></div></details>'
     )
 
 
@@ -108,8 +112,8 @@ def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
     pixels = images.images[matches[0]] if len(matches) else None
     if pixels is None or hashlib.sha256(np.ascontiguousarray(pixels).tobytes()).hexdigest() != sha256:
         raise DatasetError(
-            f"Showing images failed for row {row:,}: its pixels are not the evaluated ones ({sha256[:16]}…). Name the "
-            "images of the dataset's test split."
+            f"Showing images failed for row {row:,}: its pixels differ from the evaluated image ({sha256[:16]}…). "
+            "Use the images of the dataset's test split."
         )
     factor = -(-MIN_THUMBNAIL_SIZE // max(pixels.shape[1:]))
     array = (
@@ -119,5 +123,5 @@ def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)
-    data = base64.b64encode(stream.getvalue()).decode()
-    return f'<img alt="image {row}, {label}" src="data:image/png;base64,{data}" height="{picture.height}">'
+    encoded = base64.b64encode(stream.getvalue()).decode()
+    return f'<img alt="image {row}, {label}" src="data:image/png;base64,{encoded}" height="{picture.height}">'

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from robust201.figures import matplotlib_parts as parts
-from robust201.figures.panels import SMALL
+from robust201.figures.panels import SMALL_SIZE
 from robust201.spaces.cell_space import INK
 
-_LINE = 0.16
+_LINE_HEIGHT = 0.16
 """Height of a line of text, in inches."""
 
 
@@ -35,13 +35,13 @@ def draw_image_grid(
     Args:
         rows: rows of equal length.
         columns: text above each column.
-        row_labels: text left of each row; empty if a row belongs to the one above.
+        row_labels: text to the left of each row; empty if a row belongs to the row above.
         width: width of the figure, in inches.
     """
     n_columns = len(columns)
     has_captions = any(tile.caption for row in rows for tile in row)
-    side = width / (n_columns + 1)
-    height = len(rows) * (side + (2 * _LINE if has_captions else 0)) + 2 * _LINE
+    tile_size = width / (n_columns + 1)
+    height = len(rows) * (tile_size + (2 * _LINE_HEIGHT if has_captions else 0)) + 2 * _LINE_HEIGHT
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = iter(parts.make_panels(figure, len(rows) * n_columns, n_columns))
     for row_number, (row, label) in enumerate(zip(rows, row_labels, strict=True)):
@@ -51,11 +51,11 @@ def draw_image_grid(
             axes.set_xticks([])
             axes.set_yticks([])
             parts.style(axes)
-            axes.set_xlabel(tile.caption, fontsize=SMALL, color=INK)
+            axes.set_xlabel(tile.caption, fontsize=SMALL_SIZE, color=INK)
             if row_number == 0:
-                axes.set_title(columns[column_number], fontsize=SMALL, color=INK)
+                axes.set_title(columns[column_number], fontsize=SMALL_SIZE, color=INK)
             if column_number == 0:
-                axes.set_ylabel(label, fontsize=SMALL, color=INK)
+                axes.set_ylabel(label, fontsize=SMALL_SIZE, color=INK)
     return figure
 
 
@@ -64,6 +64,6 @@ def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def show_change(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
-    """Return a pixel difference as an image around grey, scaled to the largest difference."""
+    """Return a pixel difference as an image in which grey means no change, scaled to the largest difference."""
     scaled: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
     return scaled

@@ -1,6 +1,6 @@
-"""The basic Vega-Lite elements of panels: boxes, bands, points, heat maps, the chance line.
+"""The basic Vega-Lite elements of panels: boxes, bands, points, heat maps and the line of chance accuracy.
 
-Sizes are in points. Nothing is computed here: expressions only place and colour the frames' values.
+Sizes are in points. Nothing is computed here; expressions only place and colour the values of frames.
 """
 
 import json
@@ -11,30 +11,30 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures import palette
-from robust201.figures.panels import MIN_NUMBER, NUMBER, SMALL, PanelLayout, Spec, text_width
+from robust201.figures.panels import MIN_NUMBER_SIZE, NUMBER_SIZE, SMALL_SIZE, PanelLayout, Spec, text_width
 from robust201.spaces.cell_space import INK
 
 
 def spec_rows(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
     """Return a frame as rows of a specification; numbers are rounded, and NaN becomes None."""
-    numbers = frame.select_dtypes("float")
-    rounded = frame.assign(**numbers.round(digits)).astype(object)
+    float_columns = frame.select_dtypes("float")
+    rounded = frame.assign(**float_columns.round(digits)).astype(object)
     rows: list[Spec] = rounded.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return rows
 
 
 def fraction_axis(layout: PanelLayout, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
     """Return a vertical axis of fractions between limits; only panels on the left have labels."""
-    # A blank label has the height of a real one, so that the titles of panels are aligned.
+    # A blank label is as high as a real one, so that the titles of panels are aligned.
     labels = {"title": label} if layout.left else {"title": None, "labelExpr": "' '"}
     axis = {"format": ".0%", "tickCount": 5, "grid": True, **labels}
     return {"type": "quantitative", "scale": {"domain": list(limits), "nice": False, "zero": False}, "axis": axis}
 
 
 def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, **scale: Any) -> Spec:
-    """Return a horizontal axis of names in order; they are rotated if they do not fit."""
+    """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
     name_width = layout.width / max(1, len(names))
-    rotated = max(text_width(len(name), SMALL) for name in names) > name_width
+    rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > name_width
     angle: Spec = {"labelAngle": -90 if rotated else 0}
     if rotated:
         angle |= {"labelAlign": "right", "labelBaseline": "middle"}
@@ -42,7 +42,7 @@ def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, 
 
 
 def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str | None) -> Spec:
-    """Return a horizontal axis of strengths to scale, with as many of their names as fit."""
+    """Return a linear horizontal axis of strengths, labelled with as many of their names as fit."""
     names_by_strength = dict(zip(map(float, strengths), names, strict=True))
     labels_json = json.dumps(
         {f"{strength:g}": name for strength, name in names_by_strength.items()}, ensure_ascii=False
@@ -53,40 +53,40 @@ def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str |
 
 
 def chance_layers(chance: float | None, limits: tuple[float, float], *, right: bool = False) -> list[Spec]:
-    """Return the labelled line of chance accuracy; empty if the chance is unknown or outside the limits."""
+    """Return the labelled line of chance accuracy; empty if that accuracy is unknown or outside the limits."""
     low, high = limits
     if chance is None or not low <= chance <= high:
         return []
-    # Put the label below the line if that is in the upper half of the panel, where it covers nothing.
-    above = chance < (low + high) / 2
+    # Put the label on the side of the line that has more space.
+    is_above = chance < (low + high) / 2
     position: Spec = {"y": {"datum": chance}}
     text_position = {"x": {"value": "width" if right else 0}, **position}
-    text: Spec = {
+    label_mark: Spec = {
         "type": "text",
         "text": "chance",
         "color": palette.CHANCE_COLOUR,
         "align": "right" if right else "left",
     }
-    text |= {"baseline": "bottom" if above else "top", "dx": -2 if right else 2, "dy": -1 if above else 1}
-    line = {"type": "rule", "color": palette.CHANCE_COLOUR, "strokeDash": [3, 2], "strokeWidth": 0.9}
+    label_mark |= {"baseline": "bottom" if is_above else "top", "dx": -2 if right else 2, "dy": -1 if is_above else 1}
+    rule_mark = {"type": "rule", "color": palette.CHANCE_COLOUR, "strokeDash": [3, 2], "strokeWidth": 0.9}
     single_row: Spec = {"values": [{}]}
     return [
-        {"data": single_row, "mark": line, "encoding": position},
-        {"data": single_row, "mark": text, "encoding": text_position},
+        {"data": single_row, "mark": rule_mark, "encoding": position},
+        {"data": single_row, "mark": label_mark, "encoding": text_position},
     ]
 
 
 def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, float]) -> list[Spec]:
-    """Return box plots at the names of an axis (see `figure_data.accuracy_boxes`); a column `group` sets the colour."""
+    """Return box plots at the names of an axis (see `figure_data.accuracy_boxes`); column `group` sets the colour."""
     low, high = limits
-    numbers = boxes.drop(columns="outliers").assign(place=list(names))
+    box_columns = boxes.drop(columns="outliers").assign(place=list(names))
     outliers = boxes.assign(place=list(names))[["place", "outliers"]].explode("outliers").dropna()
-    inside = outliers[outliers["outliers"].between(low, high)].astype({"outliers": float})
+    outliers_in_range = outliers[outliers["outliers"].between(low, high)].astype({"outliers": float})
     position = {"field": "place"}
     statistics = [("high", "upper whisker"), ("q3", "upper quartile"), ("median", "median"), ("q1", "lower quartile")]
     tooltip = [{"field": "place", "title": "at"}]
     tooltip += [
-        {"field": name, "title": text, "format": ".2%"} for name, text in [*statistics, ("low", "lower whisker")]
+        {"field": name, "title": title, "format": ".2%"} for name, title in [*statistics, ("low", "lower whisker")]
     ]
     tooltip += [{"field": "n", "title": "architectures", "format": ","}]
 
@@ -107,20 +107,20 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
         {"mark": bar, "encoding": box},
         horizontal_line("median", 0.62, 1.1),
     ]
-    layers = [{"data": {"values": spec_rows(numbers)}, "layer": layers}]
-    if len(inside):
+    layers = [{"data": {"values": spec_rows(box_columns)}, "layer": layers}]
+    if len(outliers_in_range):
         hover = {"tooltip": {"field": "outliers", "format": ".2%", "title": "accuracy"}}
         dot: Spec = {
             "mark": {"type": "point", "color": INK, "size": 3},
             "encoding": {"x": position, "y": {"field": "outliers"}},
         }
-        layers.append({"data": {"values": spec_rows(inside)}} | dot | {"encoding": dot["encoding"] | hover})
+        layers.append({"data": {"values": spec_rows(outliers_in_range)}} | dot | {"encoding": dot["encoding"] | hover})
     for column, arrow, y, baseline in (("n_below", "▼", "height", "bottom"), ("n_above", "▲", 0, "top")):
-        beyond = numbers[numbers[column] > 0]
-        if len(beyond):
+        boxes_beyond = box_columns[box_columns[column] > 0]
+        if len(boxes_beyond):
             labels = [
                 {"place": name, "text": f"{arrow}{n:,}"}
-                for name, n in zip(beyond["place"], beyond[column], strict=True)
+                for name, n in zip(boxes_beyond["place"], boxes_beyond[column], strict=True)
             ]
             label_encoding = {"x": position, "y": {"value": y}, "text": {"field": "text"}}
             mark = {"type": "text", "baseline": baseline}
@@ -131,7 +131,7 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
 def band_layers(
     rows: pd.DataFrame, x: Spec, columns: tuple[str, str, str], colour: Spec, tooltip: Sequence[Spec] = ()
 ) -> list[Spec]:
-    """Return lines of a middle column with a band between a lower and an upper column."""
+    """Return lines of a middle column, with a band between a lower and an upper column."""
     low, middle, high = columns
     band = {"x": x, "y": {"field": low}, "y2": {"field": high}, "color": colour}
     line = {"x": x, "y": {"field": middle}, "color": colour}
@@ -157,7 +157,7 @@ _SIDES = {
     "▼": ("datum.{y} < {low}", "triangle-down", "width/2", "height", "center", "bottom", "'▼ ' + {n}"),
     "▲": ("datum.{y} > {high}", "triangle-up", "width/2", 0, "center", "top", "'▲ ' + {n}"),
 }
-"""By side of a panel: a test for points beyond it, their symbol, and the position and text of their count."""
+"""For each side of a panel: the test for points beyond it, their symbol, and the position and text of their number."""
 
 
 def point_layers(
@@ -168,11 +168,11 @@ def point_layers(
     size: float,
     sizes: tuple[float, float],
 ) -> list[Spec]:
-    """Return points inside the limits of both axes; points outside become arrows at the border, with their count.
+    """Return the points inside the limits of both axes; points outside become arrows at the border, with their number.
 
     Args:
         data: the points.
-        fields: fields of the horizontal and the vertical axis, whose scales must clamp.
+        fields: fields of the horizontal and the vertical axis; the scales of both axes must clamp.
         limits: limits of the axes, as numbers or names of parameters.
         encoding: additional channels.
         size: area of a point.
@@ -214,57 +214,57 @@ def point_layers(
 
 def heat_map(
     matrix: pd.DataFrame,
-    texts: Sequence[Sequence[str]] | None,
+    labels: Sequence[Sequence[str]] | None,
     layout: PanelLayout,
     *,
     colour: Spec,
-    words: Mapping[str, str],
-    field: float,
+    titles: Mapping[str, str],
+    field_width: float,
     height: float | None = None,
     digits: int = 3,
     number: str = ".3f",
     hovers: Sequence[Sequence[str]] | None = None,
-    more: Sequence[Spec] = (),
+    extra_layers: Sequence[Spec] = (),
 ) -> Spec:
     """Draw a frame as a heat map, with its first row on top; NaN stays empty.
 
     Args:
         matrix: the numbers.
-        texts: labels of the fields, drawn if they fit; None draws none.
+        labels: labels of the fields, which are drawn if they fit; None for no labels.
         layout: layout of the panel.
         colour: channel of `value`.
-        words: titles of `row`, `column` and `value` in tooltips.
-        field: width of a field, in points.
-        height: height of a field; by default its width.
-        digits: digits that the numbers are rounded to.
+        titles: titles of `row`, `column` and `value` in tooltips.
+        field_width: width of a field, in points.
+        height: height of a field; equal to its width by default.
+        digits: number of decimals that the numbers are rounded to.
         number: format of the numbers in tooltips.
-        hovers: texts of tooltips instead of the numbers.
-        more: additional layers.
+        hovers: texts in tooltips, which replace the numbers.
+        extra_layers: additional layers.
     """
     shape = matrix.shape
     names = {"row": [str(name) for name in matrix.index], "column": [str(name) for name in matrix.columns]}
-    height = field if height is None else height
-    longest = max((len(text) for row in texts or () for text in row), default=0)
-    size = min(NUMBER, 0.95 * field / text_width(max(1, longest), 1))
-    has_texts = texts is not None and size >= MIN_NUMBER
+    height = field_width if height is None else height
+    longest_text = max((len(label) for row in labels or () for label in row), default=0)
+    size = min(NUMBER_SIZE, 0.95 * field_width / text_width(max(1, longest_text), 1))
+    has_texts = labels is not None and size >= MIN_NUMBER_SIZE
     rows, columns = np.indices(shape)
     table = {"r": rows.ravel(), "c": columns.ravel(), "value": np.round(matrix.to_numpy(np.float64).ravel(), digits)}
     if has_texts:
-        table["text"] = np.array([text for row in texts or () for text in row], object)
+        table["text"] = np.array([text for row in labels or () for text in row], object)
     if hovers is not None:
         table["hover"] = np.array([text for row in hovers for text in row], object)
-    # CSV takes a third of the space of rows with names.
+    # CSV takes a third of the space of JSON records.
     csv = pd.DataFrame(table).to_csv(index=False, lineterminator="\n")
     parse = {"r": "number", "c": "number", "value": "number", "text": "string", "hover": "string"}
     data = {"values": csv, "format": {"type": "csv", "parse": {name: parse[name] for name in table}}}
     name_transforms = [
         {"calculate": f"{json.dumps(names[name], ensure_ascii=False)}[datum.{name[0]}]", "as": name} for name in names
     ]
-    tooltip: list[Spec] = [{"field": name, "title": words[name]} for name in ("row", "column")]
+    tooltip: list[Spec] = [{"field": name, "title": titles[name]} for name in ("row", "column")]
     if hovers is None:
-        tooltip.append({"field": "value", "type": "quantitative", "title": words["value"], "format": number})
+        tooltip.append({"field": "value", "type": "quantitative", "title": titles["value"], "format": number})
     else:
-        tooltip.append({"field": "hover", "type": "nominal", "title": words["value"]})
+        tooltip.append({"field": "hover", "type": "nominal", "title": titles["value"]})
     valid = [{"filter": "isValid(datum.value)"}]
     edge = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
     layers: list[Spec] = [
@@ -272,35 +272,35 @@ def heat_map(
     ]
     if has_texts:
         # Use the text colour with the larger contrast (WCAG 2.2).
-        light = "isValid(datum.value) && luminance(scale('color', datum.value)) < 0.179"
-        ink = {"condition": {"test": light, "value": "#fefefe"}, "value": "#1c2128"}
+        is_dark = "isValid(datum.value) && luminance(scale('color', datum.value)) < 0.179"
+        ink = {"condition": {"test": is_dark, "value": "#fefefe"}, "value": "#1c2128"}
         mark = {"type": "text", "fontSize": size}
         has_text = [{"filter": "isValid(datum.text)"}]
         layers.append({"transform": has_text, "mark": mark, "encoding": {"text": {"field": "text"}, "color": ink}})
     x: Spec = {"field": "column"} | category_axis(layout, names["column"], None)
-    widest = max(text_width(len(name), SMALL) for name in names["column"])
-    if widest > field:
-        is_vertical = field < 2 * SMALL
+    widest_name = max(text_width(len(name), SMALL_SIZE) for name in names["column"])
+    if widest_name > field_width:
+        is_vertical = field_width < 2 * SMALL_SIZE
         x["axis"] |= {"labelAngle": -90 if is_vertical else -45, "labelAlign": "right"}
         x["axis"] |= {"labelBaseline": "middle" if is_vertical else "top"}
     y: Spec = {"field": "row", "type": "nominal", "scale": {"domain": names["row"]}, "axis": {"title": None}}
     for axis in (x, y):
-        axis["axis"] |= {"ticks": False, "labelFontSize": min(SMALL, field), "labelOverlap": False}
+        axis["axis"] |= {"ticks": False, "labelFontSize": min(SMALL_SIZE, field_width), "labelOverlap": False}
     return {
-        "width": field * shape[1],
+        "width": field_width * shape[1],
         "height": height * shape[0],
         "data": data,
         "transform": name_transforms,
         "encoding": {"x": x, "y": y},
-        "layer": [*layers, *more],
+        "layer": [*layers, *extra_layers],
     }
 
 
-def share_axes(drawn: Spec, layout: PanelLayout) -> Spec:
-    """Label rows and columns only at the left and bottom panels, since all panels share them."""
-    drawn["encoding"]["x"]["axis"]["labels"] = layout.bottom
-    drawn["encoding"]["y"]["axis"]["labels"] = layout.left
-    return drawn
+def label_outer_axes(chart: Spec, layout: PanelLayout) -> Spec:
+    """Label rows and columns only at the left and bottom panels, because the labels of all panels are the same."""
+    chart["encoding"]["x"]["axis"]["labels"] = layout.bottom
+    chart["encoding"]["y"]["axis"]["labels"] = layout.left
+    return chart
 
 
 def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title: str, **more: Any) -> Spec:
@@ -313,7 +313,7 @@ def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title:
 
 
 def named_colours(colours: Mapping[str, str], *, title: Sequence[str] = (), legend: bool = True, **more: Any) -> Spec:
-    """Return the colour channel of a field's names, with its legend above all panels."""
+    """Return the colour channel of a field of names, with its legend above all panels."""
     scale = {"domain": list(colours), "range": list(colours.values())}
     legend_spec = {"orient": "top", "direction": "horizontal", "title": list(title) or None, **more}
     return {"type": "nominal", "scale": scale, "legend": legend_spec if legend else None}
@@ -331,7 +331,7 @@ def interval_layers(rows: Iterable[dict[str, Any]], x: Spec, columns: tuple[str,
                     "mark": {"type": "rule", "strokeWidth": 0.9, "clip": True},
                     "encoding": x | {"y": {"field": low}, "y2": {"field": high}},
                 },
-                *({"mark": tick, "encoding": x | {"y": {"field": end}}} for end in (low, high)),
+                *({"mark": tick, "encoding": x | {"y": {"field": limit}}} for limit in (low, high)),
             ],
         }
     ]

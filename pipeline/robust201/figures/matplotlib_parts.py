@@ -1,7 +1,7 @@
 """The basic Matplotlib elements of figures of studies and searches: panels and their legend.
 
-Widths are in inches and text sizes in points, independent of the figure's width: a file is meant to be printed at its
-original size.
+Widths are in inches. Text sizes are in points and do not depend on the figure's width, because files are meant to be
+printed at their original size.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import PercentFormatter
 
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL, TEXT, count_columns, inches
+from robust201.figures.panels import SMALL_SIZE, TEXT, count_columns, inches
 from robust201.spaces.cell_space import INK
 
 METADATA: dict[str, dict[str, None]] = {
@@ -20,13 +20,13 @@ METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Metadata fields per file format that would make files of equal results differ; None removes them."""
+"""Metadata fields, by file format, that would make the files of equal results differ; None removes a field."""
 
 
 def make_axes_grid(
     n: int,
     width: float,
-    least: float,
+    min_panel_width: float,
     height: float,
     *,
     label: str = "accuracy",
@@ -38,13 +38,13 @@ def make_axes_grid(
     Args:
         n: number of panels.
         width: width of the figure, in inches.
-        least: minimum width of a panel, in inches, which limits the number of columns.
+        min_panel_width: minimum width of a panel, in inches; it limits the number of columns.
         height: height of a panel, in inches.
         label: label of the axis.
         limits: limits of the axis.
-        below: height of the elements below or above the panels, in inches.
+        below: total height of the elements below and above the panels, in inches.
     """
-    n_columns = count_columns(n, width, least)
+    n_columns = count_columns(n, width, min_panel_width)
     figure = Figure(figsize=(width, height * -(-n // n_columns) + below), layout="constrained")
     panels = make_panels(figure, n, n_columns, sharey=True)
     for position, axes in enumerate(panels):
@@ -59,7 +59,7 @@ def make_axes_grid(
 
 
 def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = False) -> list[Axes]:
-    """Divide a figure into panels in rows of `n_columns`, and hide the unused ones of the last row."""
+    """Divide a figure into panels in rows of `n_columns`, and hide the unused panels of the last row."""
     grid: list[Axes] = list(figure.subplots(-(-n // n_columns), n_columns, sharey=sharey, squeeze=False).flat)
     for axes in grid[n:]:
         axes.set_visible(False)
@@ -69,20 +69,20 @@ def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = Fa
 def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
     """Draw a legend above all panels, in as many columns as fit."""
     widest = max(len(handle.get_label()) for handle in handles)
-    n_columns = count_columns(len(handles), figure.get_figwidth(), inches(widest, SMALL) + 0.55)
+    n_columns = count_columns(len(handles), figure.get_figwidth(), inches(widest, SMALL_SIZE) + 0.55)
     return figure.legend(
         handles=list(handles),
         loc="outside upper center",
         ncols=n_columns,
         frameon=False,
         labelcolor=INK,
-        fontsize=SMALL,
+        fontsize=SMALL_SIZE,
     )
 
 
 def style(axes: Axes) -> None:
     """Set the text's colour and size, and remove the frame."""
     axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelcolor=INK, labelsize=SMALL, length=2, width=0.6, pad=2)
+    axes.tick_params(colors=INK, labelcolor=INK, labelsize=SMALL_SIZE, length=2, width=0.6, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)

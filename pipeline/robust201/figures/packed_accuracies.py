@@ -1,4 +1,4 @@
-"""Data of the page's explorer and scatter plots: the accuracies of all architectures in a compact encoding."""
+"""Data of the report's explorer and scatter plots: the accuracies of all architectures in a compact encoding."""
 
 import base64
 from typing import Any
@@ -15,7 +15,7 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import FEW_IMAGES, accuracy_intervals
 
 RESOLUTION = 10_000
-"""Accuracies are stored in units of 1/10,000: exact for 10,000 images, and distinct for distinct counts of fewer."""
+"""Accuracies are stored in units of 1/10,000: exact for 10,000 images, and one-to-one for fewer images."""
 
 MISSING = 65_535
 """Code of an accuracy that was not evaluated."""
@@ -25,16 +25,20 @@ def pack_space(space: CellSpace) -> dict[str, Any]:
     """Encode a space of N cells with O operations on E edges.
 
     Returns:
-        `operations` and their `labels`; `edges` as pairs of nodes, and their `edgeLabels`; `ids` (base64 of N uint16,
-        little-endian), where position Σ operation_e · O^(E−1−e) over the edges e holds the architecture with these
-        operations; and `isomorphs`, in the same encoding: the representative of each architecture's class.
+        A dict with these fields:
+
+        - `operations` and their `labels`.
+        - `edges` as pairs of nodes, and their `edgeLabels`.
+        - `ids`: base64 of N little-endian uint16. The architecture with operation o_e on every edge e is at position
+          Σ o_e · O^(E−1−e).
+        - `isomorphs`: the representative of each architecture's isomorphism class, in the same encoding.
     """
     codes = {name: code for code, name in enumerate(space.operations)}
     n_operations, n_edges = len(codes), len(space.edges)
-    weights = n_operations ** np.arange(n_edges - 1, -1, -1)
+    place_values = n_operations ** np.arange(n_edges - 1, -1, -1)
     operations = np.array([[codes[name] for name in space.parse(spec)] for spec in space.specs()])
     ids = np.empty(len(operations), dtype="<u2")
-    ids[operations @ weights] = np.arange(len(operations))
+    ids[operations @ place_values] = np.arange(len(operations))
     return {
         "operations": list(space.operations),
         "labels": [space.operation_labels[name] for name in space.operations],
@@ -49,14 +53,20 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
     """Encode the accuracies of a dataset.
 
     Returns:
-        `name`; `architectures` (N) uint16 and their `kernelParameters` (N) uint8, or, if they are not cells, the list
-        of their ids and null; `columns`, each with `key`, its label `name`, `strength`, the title of its `axis` and
-        `label`; `accuracies` (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`; `scores`, each with `label` and
-        `values` (N) float32, NaN if missing; `front` (N) uint8, 1 on the Pareto front of clean and mean adversarial
-        accuracy, or null without both; `images`, the number of images per accuracy, or null if unknown; `fewCorrect`,
-        the intervals of 0, 1, … correct images as long as these are few (see `accuracy_intervals`; those of few wrong
-        images mirror them); `best`, the architecture that the explorer opens at. Arrays are base64 of little-endian
-        bytes.
+        A dict with these fields (arrays are base64 of little-endian bytes):
+
+        - `name`: name of the dataset.
+        - `architectures`, `kernelParameters`: (N) uint16 and (N) uint8; if architectures are not cells, a list of ids
+          and null.
+        - `columns`: for each evaluation, its `key`, the key's label `name`, `strength`, the title of its `axis` and
+          its `label`.
+        - `accuracies`: (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`.
+        - `scores`: for each score, its `name`, `label` and `values` (N) float32, NaN if missing.
+        - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if one is missing.
+        - `images`: number of images per accuracy, or null if unknown.
+        - `fewCorrect`: intervals for 0, 1, … correct images, while `accuracy_intervals` treats the number as few. The
+          intervals for few wrong images are their mirror images.
+        - `best`: the architecture that the explorer shows first.
     """
     space, architectures = results.space, results.architectures
     cells: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
@@ -67,7 +77,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             "kernelParameters": _base64(np.array(sizes, dtype="u1")),
         }
     scores = results.scores
-    has_both = {CLEAN, ADVERSARIAL} <= set(scores)
+    has_front_scores = {CLEAN, ADVERSARIAL} <= set(scores)
     return {
         "name": results.name,
         **cells,
@@ -87,7 +97,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             for score, label in SCORES.items()
             if score in scores
         ],
-        "front": _base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if has_both else None,
+        "front": _base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if has_front_scores else None,
         "images": results.n_images,
         "fewCorrect": [] if results.n_images is None else _few_correct(results.n_images),
         "best": results.best_architecture,
@@ -106,8 +116,8 @@ def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.ui
     Returns:
         (K, N) little-endian uint16.
     """
-    numbers = np.round(accuracies.to_numpy(np.float64).T * RESOLUTION)
-    return np.where(np.isnan(numbers), MISSING, numbers).astype("<u2")
+    scaled_accuracies = np.round(accuracies.to_numpy(np.float64).T * RESOLUTION)
+    return np.where(np.isnan(scaled_accuracies), MISSING, scaled_accuracies).astype("<u2")
 
 
 def _base64(array: "np.ndarray[Any, Any]") -> str:

@@ -1,7 +1,7 @@
-"""Figures on the page: their views as specifications, which the page completes and draws.
+"""Figures on the report's page: specifications of their views, which the page's script completes and draws.
 
-A view's specification may contain the placeholders `LABEL` and so on for values of the view, so that views that differ
-in nothing else share a specification.
+A specification may contain placeholders such as ``@label`` for values of a view. Views that differ only in these values
+share a specification.
 """
 
 import json
@@ -18,12 +18,12 @@ from robust201.spaces.cell_space import CellSpace
 PAGE_WIDTH = 690.0
 """Width of figures that are as wide as the page, in points."""
 
-SPARE = 60.0
-"""Approximate width of the axes, in points."""
+AXES_WIDTH = 60.0
+"""Approximate total width of the axes' labels, in points."""
 
 
 def page_config() -> Spec:
-    """Return text and line sizes of the page's figures; the page replaces their colours."""
+    """Return the text and line sizes of the page's figures; the page's style replaces the colours."""
     return configure(None) | {"font": "system-ui, sans-serif"}
 
 
@@ -31,31 +31,31 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
     """Return the page's specifications of a figure.
 
     Returns:
-        `figures`, specifications without a configuration, and `views`. Each view has its `label`, the index of its
-        `figure` and, if the page holds the points, their `column` (an index into `DatasetResults.columns`, or the name
-        of a score) and the `limits` of the vertical axis.
+        `figures` (specifications without a configuration) and `views`. Each view has its `label` and the index of its
+        `figure`. If the explorer's numbers provide the points, it also has their `column` (an index into
+        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis.
     """
     groups = [[panel] for panel in figure.panels] if figure.menu else [list(figure.panels)]
     columns = {column: index for index, column in enumerate(results.columns)}
-    figures: dict[str, int] = {}
+    figure_indices: dict[str, int] = {}
     views = []
     for panels in groups:
-        text = json.dumps(_specify(figure, panels), ensure_ascii=False)
+        spec_json = json.dumps(_specify(figure, panels), ensure_ascii=False)
         (panel, *_) = panels
         column = panel.column
         views.append(
             {
                 "label": panel.label if figure.menu else "",
-                "figure": figures.setdefault(text, len(figures)),
+                "figure": figure_indices.setdefault(spec_json, len(figure_indices)),
                 "column": column if column is None or isinstance(column, str) else columns[column],
                 "limits": panel.limits,
             }
         )
-    return {"figures": [json.loads(text) for text in figures], "views": views}
+    return {"figures": [json.loads(spec_json) for spec_json in figure_indices], "views": views}
 
 
 def _specify(figure: Figure, panels: list[Panel]) -> Spec:
-    body = arrange(figure, panels, figure.page_width or PAGE_WIDTH, SPARE, page=True)
+    body = arrange(figure, panels, figure.page_width or PAGE_WIDTH, AXES_WIDTH, page=True)
     spec: Spec = {"$schema": VEGA_LITE, **(body["concat"][0] if len(panels) == 1 else body)}
     if figure.label and not figure.menu:
         spec["title"] = {"text": figure.label, "orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
@@ -66,7 +66,7 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
 
 
 def empty_changes(space: CellSpace) -> Spec:
-    """Return the map of changes that the explorer fills, with the dataset ``changes`` and placeholder colour limits."""
+    """Return an empty map of changes for the explorer, with the dataset ``changes`` and placeholder colour limits."""
     blank = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
     hovers = [[""] * blank.shape[1]] * len(blank)
     spec = change_map(PanelLayout(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)

@@ -1,6 +1,6 @@
 """Colours and short labels of figures, in files and on the page.
 
-All colours except `spaces.cell_space.INK` and `GRID` are legible on light and dark backgrounds.
+All colours except `spaces.cell_space.INK` and `GRID` are visible on light and dark backgrounds.
 """
 
 import json
@@ -44,8 +44,8 @@ CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 CLASS_CONFIDENCE_COLOURS = ("#1f83c4", "#b9770e")
 """Colours in the order of `class_summaries.CLASS_CONFIDENCES`."""
 
-FEW_NETWORKS = 11
-"""Up to this many networks, figures show each one by name; more are summarised by boxes and rank correlations."""
+MAX_NAMED_NETWORKS = 11
+"""Maximum number of networks that figures show by name; more are summarised by boxes and rank correlations."""
 
 NETWORK_COLOURS = (
     *("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#56a8e0"),
@@ -54,28 +54,28 @@ NETWORK_COLOURS = (
 """Colours in the order of a figure's networks, starting with those of Okabe and Ito without black and yellow."""
 
 NETWORK_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
-"""Symbols that networks cycle through, so that neighbours in the legend differ without colour too."""
+"""Symbols of networks, in a cycle, so that neighbours in the legend differ not only in colour."""
 
 CORRELATION = "redblue"
-"""RdBu of ColorBrewer (Brewer, 2003), reversed: red above zero, blue below."""
+"""Colour scheme of correlations: RdBu of ColorBrewer (Brewer, 2003), reversed, with red above zero."""
 
 CHANGE = "redblue"
-"""Scheme of changes: gains are blue, losses red."""
+"""Colour scheme of changes: gains are blue, losses are red."""
 
 BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
-"""Blues of ColorBrewer; the built-in scheme of that name starts darker."""
+"""The colours Blues of ColorBrewer; Vega's scheme of this name starts with a darker colour."""
 
 SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
-"""Colours from small cells to large ones, chosen to be visible on both backgrounds."""
+"""Colours from small cells to large cells."""
 
 SEQUENTIAL = "viridis"
 
 
 CURRENT_OPERATION = "•"
-"""Symbol for a cell's current operation in a figure of changes."""
+"""Symbol for a cell's own operation in a figure of changes."""
 
 MAX_WRITTEN_CLASSES = 12
-"""Maximum number of classes of a confusion matrix whose fields show numbers."""
+"""Maximum number of classes for which the fields of a confusion matrix show numbers."""
 
 
 def key_colour(key: str) -> str:
@@ -85,66 +85,72 @@ def key_colour(key: str) -> str:
 
 
 def key_group(key: str) -> str:
-    """Return the name of a corruption's group; other keys form groups of their own."""
+    """Return the name of a corruption's group; any other key is a group of its own."""
     return {member: name for name, (_, members) in CORRUPTION_GROUPS.items() for member in members}.get(key, key)
 
 
 def sort_by_group(keys: list[str]) -> list[str]:
     """Sort keys so that corruptions of a group are adjacent; other keys come first, in their order."""
-    order = [key for _, members in CORRUPTION_GROUPS.values() for key in members]
-    return sorted(keys, key=lambda key: order.index(key) if key in order else -1)
+    corruption_order = [key for _, members in CORRUPTION_GROUPS.values() for key in members]
+    return sorted(keys, key=lambda key: corruption_order.index(key) if key in corruption_order else -1)
 
 
 def tick_labels(strengths: Iterable[float], *, begins_clean: bool) -> list[str]:
-    """Return labels of strengths below boxes; 0 is labelled as clean unless it is an ordinary strength."""
+    """Return the axis labels of strengths; strength 0 is labelled "clean" if `begins_clean`."""
     return ["clean" if begins_clean and strength == CLEAN_STRENGTH else f"{strength:g}" for strength in strengths]
 
 
 def strength_axis_title(key: str) -> str:
-    """Return the axis title of a key's strengths, with the unit of its constraint; empty for clean images."""
-    row = task_of(key)
-    if row is not None and row.constraint is not None:
-        return row.constraint.axis.replace("epsilon", "ε")
+    """Return the title of a key's axis of strengths, with the unit of its constraint; empty for clean images."""
+    task = task_of(key)
+    if task is not None and task.constraint is not None:
+        return task.constraint.axis.replace("epsilon", "ε")
     return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
 
 
 def agreement_text(rows: "pd.DataFrame") -> str:
-    """Return the rank correlations of a measure and key (rows of `measures_against`); empty for a few networks."""
-    if len(rows) <= FEW_NETWORKS:
+    """Return the rank correlations of a measure and key as text (`rows` are from `measures_against`).
+
+    The text is empty for up to `MAX_NAMED_NETWORKS` networks.
+    """
+    if len(rows) <= MAX_NAMED_NETWORKS:
         return ""
     return f"Spearman {short_number(rows['spearman'].iloc[0])}, Kendall {short_number(rows['kendall'].iloc[0])}"
 
 
 def spans_magnitudes(values: "pd.Series") -> bool:
-    """Return whether numbers are positive and span two orders of magnitude, so that a logarithmic axis suits them."""
+    """Return whether a logarithmic axis suits `values`: they are positive and span two orders of magnitude."""
     return bool(values.min() > 0 and values.max() > 100 * values.min())
 
 
-def share_texts(shares: NDArray[np.float64]) -> list[list[str]] | None:
-    """Return a confusion matrix's fractions in percent, blank below half a percent; None if there are many classes."""
-    if len(shares) > MAX_WRITTEN_CLASSES:
+def fraction_texts(fractions: NDArray[np.float64]) -> list[list[str]] | None:
+    """Return fractions in percent as texts, blank below half a percent; None for more than `MAX_WRITTEN_CLASSES`."""
+    if len(fractions) > MAX_WRITTEN_CLASSES:
         return None
-    return [[f"{100 * share:.0f}" if share >= 0.005 else "" for share in row] for row in shares]
+    return [[f"{100 * fraction:.0f}" if fraction >= 0.005 else "" for fraction in row] for row in fractions]
 
 
 def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
     """Return the labels of a heat map of correlations (see `short_number`)."""
-    return [[short_number(value) for value in row] for row in tau]
+    return [[short_number(correlation) for correlation in row] for row in tau]
 
 
 def change_texts(changes: NDArray[np.float64], operations: list[int], digits: int) -> list[list[str]]:
-    """Return changes with their sign, zero without a sign, and a dot at each row's current operation."""
-    # Python's option z turns -0.00 into 0.00; only gains have a plus sign.
+    """Return changes as texts: signed unless they round to zero, with a dot at each row's current operation."""
+    # The format option z turns -0.00 into +0.00; the plus sign of a zero is removed below.
     zero = f"{0:+.{digits}f}"
-    signed = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]
-    texts = [[text.removeprefix("+") if text == zero else text for text in row] for row in signed]
+    signed_texts = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]
+    texts = [
+        [signed_text.removeprefix("+") if signed_text == zero else signed_text for signed_text in row]
+        for row in signed_texts
+    ]
     for row, column in zip(texts, operations, strict=True):
         row[column] = CURRENT_OPERATION
     return texts
 
 
 def tie_note(tied: int) -> str:
-    """Return the note on equally accurate architectures, such as ``, one of 9``; empty for a unique one."""
+    """Return a note on equally accurate architectures, such as ``, one of 9``; empty if there are none."""
     return "" if tied == 1 else f", one of {tied:,}"
 
 
@@ -153,9 +159,9 @@ def rank_texts(cells: "pd.DataFrame") -> list[str]:
     return [f"{'' if tied == 1 else '='}{rank}" for rank, tied in zip(cells["rank"], cells["tied"], strict=True)]
 
 
-def unseen_note(count: int) -> str:
-    """Return the note on cells that do not fit in a figure and are as accurate as the last one in it."""
-    return f"{count:,} more {'is' if count == 1 else 'are'} as accurate as the last"
+def omitted_note(n_omitted: int) -> str:
+    """Return a note on cells that a figure omits although they are as accurate as its last cell."""
+    return f"{n_omitted:,} more {'is' if n_omitted == 1 else 'are'} as accurate as the last"
 
 
 def json_text(value: object) -> str:
@@ -163,6 +169,6 @@ def json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def short_number(value: float) -> str:
-    """Return a correlation in four characters: ``.87``, ``-.03``, ``1.00``, or ``–`` for NaN."""
-    return "–" if math.isnan(value) else f"{value:.2f}".replace("0.", ".", 1)
+def short_number(correlation: float) -> str:
+    """Return a correlation in at most five characters: ``.87``, ``-.03``, ``1.00``, or ``–`` for NaN."""
+    return "–" if math.isnan(correlation) else f"{correlation:.2f}".replace("0.", ".", 1)

@@ -19,15 +19,15 @@ VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 FONT = "DejaVu Sans"
 TITLE = 8.0
 TEXT = 7.5
-SMALL = 6.5
-NUMBER = 6.0
-MIN_NUMBER = 5.0
-"""Text sizes in points: titles of panels, axes, ticks, numbers in fields, and the minimum of these."""
+SMALL_SIZE = 6.5
+NUMBER_SIZE = 6.0
+MIN_NUMBER_SIZE = 5.0
+"""Text sizes in points: titles of panels, titles of axes, tick labels, numbers in fields, and their minimum size."""
 
 POINTS = 72.0
 """Points per inch."""
 
-_LETTER = 0.58
+_LETTER_WIDTH = 0.58
 """Approximate width of a letter, relative to its height."""
 
 _GAP = 7.0
@@ -39,9 +39,9 @@ class PanelLayout(NamedTuple):
 
     Attributes:
         width: width inside the axes, in points.
-        left: whether it is the leftmost panel of its row, which labels the vertical axis.
+        left: whether the panel is the leftmost of its row; only such panels label the vertical axis.
         bottom: whether no panel is below it.
-        page: whether it is drawn on the page, which has tooltips and holds the points' numbers.
+        page: whether the panel is drawn on the report's page, which has tooltips and contains the points' numbers.
     """
 
     width: float
@@ -58,10 +58,10 @@ class Panel:
         label: the panel's entry in the page's menu, and its title if `title` is None.
         draw: function that returns the specification for a layout, in points.
         title: lines above the panel.
-        in_file: whether files show it; the page shows all panels.
-        first: whether the page's menu opens with it.
+        in_file: whether files show the panel; the page shows all panels.
+        is_initial: whether the page's menu initially selects the panel.
         column: the accuracies on the vertical axis, as (key, strength) or a name of `SCORES`, if the page takes them
-            from the explorer's numbers; None if the panel holds its own numbers.
+            from the explorer's numbers; None if the panel contains its own numbers.
         limits: limits of the vertical axis, if `column` is set.
     """
 
@@ -69,7 +69,7 @@ class Panel:
     draw: Callable[[PanelLayout], Spec]
     title: tuple[str, ...] | None = None
     in_file: bool = True
-    first: bool = False
+    is_initial: bool = False
     column: tuple[str, float] | str | None = None
     limits: tuple[float, float] | None = None
 
@@ -80,16 +80,16 @@ class Figure:
 
     Attributes:
         panels: the panels, at least one.
-        least: minimum width of a panel in points, which limits the number of columns.
-        menu: whether the page shows one panel at a time.
-        page_width: width of a panel on the page, in points; None is as wide as the page.
+        min_panel_width: minimum width of a panel in points; it limits the number of columns.
+        menu: whether the page shows one panel at a time, with a menu.
+        page_width: width of a panel on the page, in points; None for the width of the page.
         label: text below all panels.
         notes: text below the label, in files.
         above: a figure of cells drawn above these panels in files; the page draws cells itself.
     """
 
     panels: Sequence[Panel]
-    least: float
+    min_panel_width: float
     menu: bool = False
     page_width: float | None = None
     label: str = ""
@@ -98,70 +98,74 @@ class Figure:
 
 
 def inches(n_letters: int, size: float) -> float:
-    """Estimate the width of a text in inches, from its font size in points."""
+    """Estimate the width of a text in inches; `size` is the font size in points."""
     return text_width(n_letters, size) / POINTS
 
 
 def text_width(n_letters: int, size: float) -> float:
-    """Estimate the width of a text in points, from its font size in points."""
-    return n_letters * _LETTER * size
+    """Estimate the width of a text in points; `size` is the font size in points."""
+    return n_letters * _LETTER_WIDTH * size
 
 
-def count_columns(n: int, width: float, least: float) -> int:
-    """Return the number of columns: as many as are at least `least` wide, in rows of about equal length."""
-    most = max(1, min(n, int(width / least)))
-    n_rows = -(-n // most)
+def count_columns(n: int, width: float, min_width: float) -> int:
+    """Return the number of columns: as many as fit with a width of `min_width`, in rows of about equal length."""
+    max_columns = max(1, min(n, int(width / min_width)))
+    n_rows = -(-n // max_columns)
     return -(-n // n_rows)
 
 
-def arrange(figure: Figure, panels: Sequence[Panel], width: float, spare: float, *, page: bool = False) -> Spec:
+def arrange(figure: Figure, panels: Sequence[Panel], width: float, axes_width: float, *, page: bool = False) -> Spec:
     """Arrange panels of a figure in rows.
 
     Args:
         figure: the figure.
         panels: the panels to show.
         width: total width, in points.
-        spare: width of axes and gaps, in points.
+        axes_width: width of axes and gaps, in points.
         page: see `PanelLayout`.
     """
-    n_columns = count_columns(len(panels), width, figure.least)
-    inner = (width - spare) / n_columns
-    drawn = []
+    n_columns = count_columns(len(panels), width, figure.min_panel_width)
+    panel_width = (width - axes_width) / n_columns
+    panel_specs = []
     for index, panel in enumerate(panels):
-        layout = PanelLayout(inner, index % n_columns == 0, index + n_columns >= len(panels), page)
+        layout = PanelLayout(panel_width, index % n_columns == 0, index + n_columns >= len(panels), page)
         lines = panel.title if panel.title is not None else (panel.label,)
-        size = max(MIN_NUMBER, min(TITLE, inner / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
+        size = (
+            max(MIN_NUMBER_SIZE, min(TITLE, panel_width / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
+        )
         has_title = any(lines) and not (page and figure.menu)
         title = {"title": {"text": list(lines), "fontSize": size}} if has_title else {}
-        drawn.append(title | panel.draw(layout))
-    _fold_legends(drawn, width)
-    return {"concat": drawn, "columns": n_columns, "spacing": {"row": 6, "column": _GAP}}
+        panel_specs.append(title | panel.draw(layout))
+    _fold_legends(panel_specs, width)
+    return {"concat": panel_specs, "columns": n_columns, "spacing": {"row": 6, "column": _GAP}}
 
 
-def _fold_legends(part: object, width: float) -> None:
-    """Limit the columns of legends above panels, and the length of lines in their titles, to the available width."""
-    if isinstance(part, dict):
-        legend = part.get("legend")
+def _fold_legends(spec_part: object, width: float) -> None:
+    """Limit the number of columns in legends above panels, and wrap the legends' titles, to fit the available width."""
+    if isinstance(spec_part, dict):
+        legend = spec_part.get("legend")
         if isinstance(legend, dict) and legend.get("orient") == "top":
-            names = legend.get("values", part["scale"]["domain"])
-            widest = text_width(max(map(len, names)), SMALL) + 25
+            names = legend.get("values", spec_part["scale"]["domain"])
+            widest = text_width(max(map(len, names)), SMALL_SIZE) + 25
             legend["columns"] = count_columns(len(names), width, widest)
-            legend["title"] = [line for text in legend["title"] or () for line in wrap(text, width)] or None
-        part = list(part.values())
-    if isinstance(part, list):
-        for child in part:
+            legend["title"] = [
+                wrapped_line for title_line in legend["title"] or () for wrapped_line in wrap(title_line, width)
+            ] or None
+        spec_part = list(spec_part.values())
+    if isinstance(spec_part, list):
+        for child in spec_part:
             _fold_legends(child, width)
 
 
 def write_spec(
     bodies: Sequence[Spec], config: Spec, *, label: str = "", notes: Sequence[str] = (), title: str = ""
 ) -> Spec:
-    """Return the complete specification of arranged panels, with text above and below and the configured style."""
+    """Return the complete specification of arranged panels, with the title above and the label and notes below."""
     spec: Spec = {"$schema": VEGA_LITE, "config": config, "vconcat": list(bodies), "spacing": 10, "center": True}
     if label or notes:
-        below: Spec = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
-        words = {"text": label, "fontSize": TEXT, "subtitle": list(notes)}
-        spec["title"] = below | (words if label else {"text": list(notes), "fontSize": NUMBER})
+        position: Spec = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
+        label_and_notes = {"text": label, "fontSize": TEXT, "subtitle": list(notes)}
+        spec["title"] = position | (label_and_notes if label else {"text": list(notes), "fontSize": NUMBER_SIZE})
     if title:
         head = {"text": title.split("\n"), "fontWeight": "bold", "anchor": "middle", "frame": "bounds", "offset": 6}
         spec["vconcat"][0] = bodies[0] | {"title": head}
@@ -170,12 +174,12 @@ def write_spec(
 
 def wrap(text: str, width: float) -> list[str]:
     """Break a note into lines that are at most `width` points wide."""
-    return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER))))
+    return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER_SIZE))))
 
 
 def configure(background: str | None) -> Spec:
-    """Return the colours and sizes of text and lines, in points."""
-    plain = {"fontWeight": "normal", "color": INK}
+    """Return Vega-Lite's configuration: colours, and sizes of text and lines in points."""
+    normal_text = {"fontWeight": "normal", "color": INK}
     return {
         "font": FONT,
         "background": background,
@@ -184,7 +188,7 @@ def configure(background: str | None) -> Spec:
         "axis": {
             "domain": False,
             "labelColor": INK,
-            "labelFontSize": SMALL,
+            "labelFontSize": SMALL_SIZE,
             "labelLimit": 0,
             "labelPadding": 2,
             "tickColor": INK,
@@ -202,10 +206,10 @@ def configure(background: str | None) -> Spec:
         "axisY": {"ticks": False},
         "legend": {
             "labelColor": INK,
-            "labelFontSize": SMALL,
+            "labelFontSize": SMALL_SIZE,
             "labelLimit": 0,
             "titleColor": INK,
-            "titleFontSize": SMALL,
+            "titleFontSize": SMALL_SIZE,
             "titleFontWeight": "normal",
             "titleLimit": 0,
             "titlePadding": 3,
@@ -218,10 +222,10 @@ def configure(background: str | None) -> Spec:
             "offset": 6,
             "layout": {"top": {"anchor": "middle"}, "bottom": {"anchor": "middle"}},
         },
-        "title": plain
+        "title": normal_text
         | {"fontSize": TITLE, "offset": 3, "limit": 0, "subtitleColor": INK}
-        | {"subtitleFontSize": NUMBER, "subtitlePadding": 2},
-        "text": {"color": INK, "fontSize": NUMBER},
+        | {"subtitleFontSize": NUMBER_SIZE, "subtitlePadding": 2},
+        "text": {"color": INK, "fontSize": NUMBER_SIZE},
         "rule": {"color": INK, "strokeWidth": 0.6},
         "point": {"filled": True, "opacity": 1, "size": 5, "strokeWidth": 0.6},
         "line": {"strokeWidth": 1.1},

@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG and PDF files, or their numbers as CSV; equal results give equal bytes."""
+"""Figures as PNG, SVG and PDF files, or the plotted numbers as CSV; equal results give equal bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +15,10 @@ from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
-"""Widths in inches: a column and the text block of a page in two-column templates such as ICML's and CVPR's."""
+"""Widths in inches of a column and of a page's text in two-column templates such as those of ICML and CVPR."""
 
 MIN_WIDTH, MAX_WIDTH = 2.5, 40.0
+"""Limits of a figure's width, in inches."""
 
 DRAWN_FORMATS = ("png", "svg", "pdf")
 
@@ -31,7 +32,7 @@ FIGURE_FORMATS = (*DRAWN_FORMATS, CSV)
 
 
 def parse_width(text: str | float) -> float:
-    """Return a width in inches from ``column``, ``page``, or a number of inches."""
+    """Parse a width: ``column``, ``page`` or a number of inches; return it in inches."""
     if text in FIGURE_WIDTHS:
         return FIGURE_WIDTHS[str(text)]
     try:
@@ -41,7 +42,7 @@ def parse_width(text: str | float) -> float:
     if not MIN_WIDTH <= width <= MAX_WIDTH:
         raise ConfigError(
             f"Drawing failed for the width: expected column ({FIGURE_WIDTHS['column']} in), page "
-            f"({FIGURE_WIDTHS['page']} in) or inches from {MIN_WIDTH:g} to {MAX_WIDTH:g}, got {str(text)[:40]!r}."
+            f"({FIGURE_WIDTHS['page']} in) or {MIN_WIDTH:g} to {MAX_WIDTH:g} inches, got {str(text)[:40]!r}."
             f"{closest(str(text), FIGURE_WIDTHS)}"
         )
     return width
@@ -59,24 +60,24 @@ def save_plots(
     mean: str = OVER_EVALUATIONS,
     shown_class: int = 0,
 ) -> list[Path]:
-    """Save the figures that the results suffice for.
+    """Save all figures for which the results suffice.
 
     Args:
         dataset: the results.
         out: folder for the files.
         figures: names of `FIGURES`; all if None.
-        data: name of the dataset to draw; None draws all, and figures across them.
+        data: name of the dataset to draw; None draws all datasets, and the figures across datasets.
         file_format: one of `FIGURE_FORMATS`.
         width: see `parse_width`.
         title: whether to draw a title above each figure.
         mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
         shown_class: number of the class that `one-class-confidence` shows.
 
-    If the folder has several training runs per architecture and none was selected, each one is a network of its own
-    (see `RobustnessDataset.select`, which also selects networks and keys).
+    If the folder has several weights per architecture and none was selected, figures show all of them as separate
+    networks (see `RobustnessDataset.select`, which also selects networks and keys).
 
     Returns:
-        The files ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.
+        The paths ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.
     """
     if file_format not in FIGURE_FORMATS:
         raise ConfigError(
@@ -95,10 +96,10 @@ def save_plots(
         check_output_file(path)
     paths = [path for results, row, path in jobs if _save(results, row, path, inches, title)]
     if not paths:
-        needs = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
+        requirements = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
         raise ResultsError(
-            f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({needs}). Export more "
-            "keys or measurements."
+            f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({requirements}). Export "
+            "more keys or measurements."
         )
     return paths
 
@@ -117,59 +118,62 @@ def save_plot(
 ) -> Path:
     """Save one figure; see `save_plots`.
 
-    With `measures`, the figure `measure-correlations` has a row for each measure of the dataset and of these folders,
-    which may be of other splits or weights.
+    With `measures`, the figure `measure-correlations` has one row for each measure of the dataset and of these folders,
+    whose measures may come from other splits or weights.
     """
     row = figure_row(name)
     if measures and name != _MEASURES_FIGURE:
         raise ConfigError(
-            f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows several. "
-            "Leave out --measures."
+            f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows measures of "
+            "several folders. Remove --measures."
         )
     if shown_class is not None and name != _CLASS_FIGURE:
         raise ConfigError(
-            f"Drawing {name} failed for class {shown_class}: only {_CLASS_FIGURE} shows one class. Leave out --class."
+            f"Drawing {name} failed for class {shown_class}: only {_CLASS_FIGURE} shows a single class. Remove --class."
         )
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Name another "
+            f"Drawing {name} failed for {out}: the file name must end in .{', .'.join(FIGURE_FORMATS)}. Rename the "
             "file."
         )
     inches = parse_width(width)
     check_output_file(out)
     all_results = read_results(dataset.select(), mean=mean)
-    if row.across and data is not None:
+    if row.is_across_datasets and data is not None:
         raise ConfigError(
-            f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Leave out --dataset."
+            f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Remove --dataset."
         )
-    results = all_results[0] if row.across and all_results else choose_results(all_results, data, dataset.path)
+    results = (
+        all_results[0] if row.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
+    )
     results = _with_shown_class(replace(results, measure_folders=measures), shown_class or 0)
     if not _save(results, row, out, inches, title):
-        subject_prefix = "" if row.across else f"{results.name} of "
+        subject_prefix = "" if row.is_across_datasets else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {subject_prefix}{dataset.path}: it needs {row.requirement}, and the results "
-            f"are of {_describe(results)}. {_advise(row, results)}"
+            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {row.requirement}, and the "
+            f"dataset has results of {_describe(results)}. {_advise(row, results)}"
         )
     return out
 
 
-def _with_shown_class(results: DatasetResults, number: int) -> DatasetResults:
+def _with_shown_class(results: DatasetResults, class_number: int) -> DatasetResults:
     n_classes = results.n_classes
-    if number < 0 or (n_classes is not None and number >= n_classes):
-        numbers = "a number from 0 on" if n_classes is None else f"a number from 0 to {n_classes - 1}"
+    if class_number < 0 or (n_classes is not None and class_number >= n_classes):
+        valid_numbers = "a number of at least 0" if n_classes is None else f"a number from 0 to {n_classes - 1}"
         raise ConfigError(
-            f"Drawing {_CLASS_FIGURE} failed for class {number} of {results.name}: expected {numbers}. Correct --class."
+            f"Drawing {_CLASS_FIGURE} failed for class {class_number} of {results.name}: expected {valid_numbers}. "
+            "Correct --class."
         )
-    return replace(results, shown_class=number)
+    return replace(results, shown_class=class_number)
 
 
 def _advise(row: FigureRow, results: DatasetResults) -> str:
     n_networks = len(results.accuracies)
-    if row.most is not None and n_networks > row.most:
-        return f"Choose up to {row.most} by --architectures, or another figure."
-    if n_networks < row.least:
+    if row.max_networks is not None and n_networks > row.max_networks:
+        return f"Select up to {row.max_networks} networks with --architectures, or choose another figure."
+    if n_networks < row.min_networks:
         return "For few networks, draw attack-curves or corruption-curves."
-    return "Choose another figure, or export more."
+    return "Choose another figure, or export more results."
 
 
 def _list_jobs(
@@ -177,17 +181,17 @@ def _list_jobs(
 ) -> Iterator[tuple[DatasetResults, FigureRow, str]]:
     for results in selected:
         for row in rows:
-            if not row.across:
+            if not row.is_across_datasets:
                 yield results, row, f"{results.name}-{row.name}"
     for row in rows:
-        if row.across and all_datasets and selected:
+        if row.is_across_datasets and all_datasets and selected:
             yield selected[0], row, row.name
 
 
 def _describe(results: DatasetResults) -> str:
     keys = dict.fromkeys(map(str, results.accuracies.columns.get_level_values("key")))
-    count = len(results.accuracies)
-    return f"{count:,} architecture{'' if count == 1 else 's'} under {', '.join(keys)}"
+    n_architectures = len(results.accuracies)
+    return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
 def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, with_title: bool) -> bool:
@@ -199,7 +203,7 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, wit
         return False
     format_name = path.suffix.lstrip(".")
     if format_name == CSV:
-        # Frames of heat maps have named rows; tables have a RangeIndex.
+        # Heat maps have named rows, which are written; a RangeIndex has no meaning and is not.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
     notes = (MEANS[results.mean],) if row.averages else ()
@@ -213,7 +217,7 @@ def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, wit
 def _title(row: FigureRow, results: DatasetResults, width: float) -> str:
     subject = (
         ", ".join(other_results.label for other_results in results.folder)
-        if row.across
+        if row.is_across_datasets
         else f"{results.label}, {results.extent}"
     )
     title = f"{row.title}: {subject}"

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL, TEXT, TITLE, count_columns
+from robust201.figures.panels import SMALL_SIZE, TEXT, TITLE, count_columns
 from robust201.figures.plots import parse_width
 from robust201.figures.vega_files import PNG_DPI
 from robust201.search.methods import METHODS
@@ -25,16 +25,16 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
 
 
 def check_figure_file(out: Path) -> None:
-    """Reject a file that no figure can be written to, before anything is computed."""
+    """Check that a figure can be written to a file, before anything is computed."""
     if out.suffix.lstrip(".") not in METADATA:
         raise ConfigError(
-            f"Drawing regret failed for {out}: the file name must end in .{', .'.join(METADATA)}. Name another file."
+            f"Drawing regret failed for {out}: the file name must end in .{', .'.join(METADATA)}. Rename the file."
         )
     check_output_file(out)
 
 
 def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: str | float = "page") -> Path:
-    """Draw one panel per objective: mean regret over runs with its 95% interval by query, on a logarithmic axis."""
+    """Draw one panel per objective: mean regret over runs, with its 95% interval, by query on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     check_figure_file(out)
@@ -51,22 +51,24 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             in_percentage_points = not search.is_front and search.in_percent[search.objective]
             scale = 100 if in_percentage_points else 1
             lowest = min((float(np.nanmin(run.regret[run.regret > 0], initial=1)) for run in search.results), default=1)
-            floor = scale * lowest / 2
-            for result in search.results:
-                colour = COLOURS.get(result.method, INK)
-                # A logarithmic axis has no zero: a line ends once all runs have found the optimum.
-                mean = np.where(result.regret > 0, scale * result.regret, np.nan)
+            lowest_shown = scale * lowest / 2
+            for method_result in search.results:
+                colour = COLOURS.get(method_result.method, INK)
+                # A logarithmic axis has no zero, so a line ends once all runs have found the optimum.
+                mean = np.where(method_result.regret > 0, scale * method_result.regret, np.nan)
                 low, high = (
-                    np.where(result.regret > 0, np.maximum(scale * end, floor), np.nan)
-                    for end in (result.low, result.high)
+                    np.where(method_result.regret > 0, np.maximum(scale * bound, lowest_shown), np.nan)
+                    for bound in (method_result.low, method_result.high)
                 )
-                (handles[result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
+                (handles[method_result.method],) = axes.plot(queries, mean, color=colour, linewidth=1.1)
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
-            if any((result.regret > 0).any() for result in search.results):  # otherwise there is nothing to draw
+            if any(
+                (method_result.regret > 0).any() for method_result in search.results
+            ):  # otherwise there is nothing to draw
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
-            axes.tick_params(labelsize=SMALL)
+            axes.tick_params(labelsize=SMALL_SIZE)
             axes.set_title(_title(search), fontsize=TITLE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT, color=INK)
             regret = "regret (percentage points)" if in_percentage_points else "regret"
@@ -76,13 +78,13 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
             line.set_label(METHODS[name].title)
         draw_legend(figure, list(handles.values()))
         with atomic_write(out) as stream:
-            kind = out.suffix.lstrip(".")
-            figure.savefig(stream, format=kind, dpi=PNG_DPI, metadata=METADATA[kind])
+            file_format = out.suffix.lstrip(".")
+            figure.savefig(stream, format=file_format, dpi=PNG_DPI, metadata=METADATA[file_format])
     return out
 
 
 def _title(search: RepeatedSearch) -> str:
-    """Return the objective's name, marked if some of its values are estimates or predictions."""
-    found = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
-    words = " and ".join(word for is_used, word in found if is_used)
-    return f"{search.objective} (partly {words})" if words else search.objective
+    """Return the objective's name, with a note if some of its values are estimates or predictions."""
+    sources = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
+    suffix = " and ".join(source for is_used, source in sources if is_used)
+    return f"{search.objective} (partly {suffix})" if suffix else search.objective

@@ -1,4 +1,4 @@
-// Behaviour of the page. Vega draws the charts; cells are copies of the drawing in #cell-drawing.
+// Behaviour of the report's page. Vega draws the charts; cells are copies of the drawing in #cell-drawing.
 "use strict";
 
 const page = JSON.parse(document.getElementById("page-data").textContent);
@@ -10,7 +10,7 @@ function unpack(text, Kind) {
   return new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
 
-// Without a space of cells there is no explorer, and architectures have names instead of indices.
+// If architectures are not cells, there is no explorer, and architectures have names instead of indices.
 const space = page.space;
 const nOperations = space ? space.operations.length : 0;
 const idByCode = space ? unpack(space.ids, Uint16Array) : [];
@@ -59,8 +59,8 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: total };
 }
 
-// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` does: Wilson's, or, for
-// few right or few wrong images, the exact one, whose ends are in the page's data.
+// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` does: Wilson's interval.
+// If few images are correct or few are wrong, return the exact interval, whose ends are in the page's data.
 function interval(value, { images, fewCorrect }) {
   const nCorrect = Math.round(value * images), nWrong = images - nCorrect;
   const format = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
@@ -74,7 +74,7 @@ function interval(value, { images, fewCorrect }) {
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
 const count = (value) => value.toLocaleString("en");
 
-// Format a change like `change_texts` in figures: gains have a plus sign, and zero has no sign.
+// Format a change as `change_texts` does in figures: gains have a plus sign, and zero has no sign.
 function signed(value) {
   const text = value.toFixed(2);
   return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text;
@@ -94,7 +94,7 @@ function setTheme(choice) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
-// Use the light theme on paper, and draw all visible figures.
+// Switch to the light theme for printing, and draw all visible figures.
 function prepareForPrint() {
   document.documentElement.dataset.theme = "light";
   document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach((block) => { if (block.dataset.drawn !== "true") drawFigure(block); });
@@ -105,7 +105,7 @@ function prepareForPrint() {
 const PIXELS = 1.6;  // per point
 const views = new Map();  // promises of views, by chart element
 
-// Draw a specification, replacing placeholders such as "@low" by values.
+// Draw a specification after replacing placeholders such as "@low" with values.
 function draw(chart, spec, values = {}, datasets = {}) {
   const placeholders = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
   const filled = JSON.parse(JSON.stringify(spec), (_, value) => (placeholders.has(value) ? placeholders.get(value) : value));
@@ -140,7 +140,7 @@ function drawFigure(block) {
   });
 }
 
-// Return points from the explorer's numbers, with texts for tooltips.
+// Return the points of a scatter plot from the explorer's numbers, with texts for tooltips.
 function pointsOf(figureDataset, column) {
   const clean = fractions(figureDataset.columns.find((other) => other.key === "clean")), single = typeof column === "number";
   const y = single ? fractions(figureDataset.columns[column]) :
@@ -287,7 +287,7 @@ function showNumbers(container, row, base) {
   container.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
 }
 
-// Show the second cell next to the first, with the differences from it.
+// Show the second cell next to the first cell, with the differences between them.
 function showOther() {
   $("other").hidden = $("other-end").hidden = other === null;
   $("explorers").classList.toggle("two", other !== null);
@@ -331,7 +331,7 @@ function table(axis, row, base) {
   const keys = [...new Set(columns.map((column) => column.key))];
   const tableElement = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
   tableElement.append(element("caption", `Accuracy in %, ${
-    dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= where others share it)${
+    dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= marks ties)${
     base === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
@@ -400,7 +400,7 @@ function allRanks(score) {
   return score.ranks;
 }
 
-// Columns of the table and of its file: name, a row's value (null if missing), and the format of values in the table.
+// Return the columns of the table and of its CSV file: name, value of a row (null if missing), and format in the table.
 function tableColumns() {
   const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const plain = (value) => String(value);
@@ -426,7 +426,7 @@ function listRows() {
     if (front && !(dataset.front && dataset.front[row])) return false;
     if (least !== null && dataset.kernelParameters[row] < least) return false;
     if (most !== null && dataset.kernelParameters[row] > most) return false;
-    // Accept an accuracy that equals the bound up to the rounding of 32 bits.
+    // The tolerance accepts an accuracy that equals the bound before rounding to 32 bits.
     if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
     if (search === "") return true;
     const id = String(dataset.ids[row]).toLowerCase();
@@ -484,7 +484,7 @@ function showTable() {
   $("page-on").disabled = listing.page + 1 >= n;
 }
 
-// Put an apostrophe before text that a spreadsheet would evaluate as a formula, like core/csv_files.py.
+// Put an apostrophe before text that a spreadsheet would evaluate as a formula, as core/csv_files.py does.
 function withoutFormulas(value) {
   return Number.isNaN(Number(value)) ? String(value).replace(/(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠][^])/g, "$1'") : String(value);
 }
@@ -506,7 +506,7 @@ function downloadTable() {
 function startTable() {
   $("filters").addEventListener("input", listRows);
   $("filters").addEventListener("submit", (event) => event.preventDefault());
-  // The fields are cleared only after the event.
+  // The browser clears the fields only after the event.
   $("filters").addEventListener("reset", () => setTimeout(listRows));
   $("download").addEventListener("click", downloadTable);
   $("page-back").addEventListener("click", () => { listing.page -= 1; showTable(); });

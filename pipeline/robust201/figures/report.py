@@ -1,4 +1,4 @@
-"""The report: a self-contained HTML page with a dataset's numbers, figures and cell explorer."""
+"""The report: a self-contained HTML page with the numbers, figures and cell explorer of a dataset folder."""
 
 import functools
 import html
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
     from robust201.figures.table import FigureRow
 
 
-PAGE_NEEDS = "window.vegaEmbed = vegaEmbed;"
-"""Script for the bundler: the page uses Vega-Embed, which includes Vega and Vega-Lite."""
+VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
+"""Script that the bundler resolves: the page uses Vega-Embed, which includes Vega and Vega-Lite."""
 
 _MAX_NAMED = 20
 """Maximum number of networks that a warning on the page names."""
 
-_MAX_ROWS = 20
+_MAX_LEADERBOARD_ROWS = 20
 """Maximum number of networks on a leaderboard."""
 
 _MAX_CARD_BYTES = 4 << 20
+"""Maximum size of a dataset card."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """Accuracies (fractions) over all architectures under one key and strength, with a label such as ``ε = 8/255``."""
+    """Accuracies (fractions) of all architectures under one key and strength; its label is such as ``ε = 8/255``."""
 
     dataset: str
     key: str
@@ -70,17 +71,17 @@ def write_report(
     epsilon: str | None = None,
     images: "ImageSet | None" = None,
 ) -> Path:
-    """Write an HTML page with the figures of every dataset and an explorer, which needs no other file and no network.
+    """Write an HTML page with the figures of every dataset and an explorer; the page works offline and alone.
 
     Args:
         dataset: the results.
         out: file to write.
         mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
-        epsilon: epsilon of the attacks in the answer and the leaderboard (see `names_at_epsilon`).
+        epsilon: epsilon of the attacks in the summary and the leaderboard (see `names_at_epsilon`).
         images: test images of the folder's only dataset, for thumbnails in the gallery of single images.
 
     Raises:
-        DatasetError: the images are not the evaluated ones, or the folder has several datasets.
+        DatasetError: the images differ from the evaluated images, or the folder has several datasets.
     """
     check_output_file(out)
     import vl_convert
@@ -93,7 +94,8 @@ def write_report(
     all_results = read_results(dataset, mean=mean)
     if not all_results:
         raise ResultsError(
-            f"Writing a report failed for {dataset.path}: it has no accuracies. Export some, or download them."
+            f"Writing a report failed for {dataset.path}: it has no accuracies. Export a key such as clean, "
+            "or download the published dataset."
         )
     space = dataset.files.space
     kind_of_networks = "networks" if space is None else space.title
@@ -101,9 +103,12 @@ def write_report(
     if images is not None and len(all_results) > 1:
         raise DatasetError(
             f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, and the folder "
-            f"has {', '.join(results.name for results in all_results)}. Leave the images out."
+            f"has {', '.join(results.name for results in all_results)}. Remove --images."
         )
-    boards = [make_leaderboard(results, names_at_epsilon(results, epsilon), most=_MAX_ROWS) for results in all_results]
+    boards = [
+        make_leaderboard(results, names_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
+        for results in all_results
+    ]
     sections = [_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
     write_text(
         out,
@@ -112,7 +117,7 @@ def write_report(
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-            answer=_answer(boards),
+            answer=_answer_section(boards),
             overview=_overview(dataset, all_results),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
@@ -123,7 +128,7 @@ def write_report(
             card=_card(dataset),
             protocol=_protocol(dataset),
             page_data=_embedded_figures(_page_data(all_results, space)),
-            vega=vl_convert.javascript_bundle(PAGE_NEEDS),
+            vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
             script=_resource("report.js"),
         ),
     )
@@ -135,14 +140,14 @@ def _resource(name: str) -> str:
 
 
 def _page_template(space: CellSpace | None) -> str:
-    """Return the page's template; without the parts about cells if architectures are not cells."""
+    """Return the page's template, without the parts about cells if `space` is None."""
     template = _resource("report_page.html")
     replacement = "" if space is None else r"\1"
     return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", replacement, template, flags=re.DOTALL)
 
 
 def _cell_parts(space: CellSpace | None) -> dict[str, str]:
-    """Return the page's parts about cells, by name in the template."""
+    """Return the page's parts about cells, by their names in the template."""
     if space is None:
         return {}
     return {
@@ -155,17 +160,17 @@ def _cell_parts(space: CellSpace | None) -> dict[str, str]:
 
 
 def _fill(template: str, **parts: str) -> str:
-    """Replace names in braces by their parts, in one pass: braces inside a part are kept."""
+    """Replace names in braces with their parts; braces inside a part are not replaced."""
     return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
 
 
 def _embedded_json(value: Any) -> str:
-    """Serialise a JSON value in which no text can close the surrounding script element."""
+    """Serialise a value as JSON in which no text can close the surrounding script element."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 def _embedded_figures(value: Any) -> str:
-    """Serialise specifications like `_embedded_json`, with colours of the surrounding page."""
+    """Serialise specifications as in `_embedded_json`, with the colours of the surrounding page."""
     return _embedded_json(value).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
 
 
@@ -190,10 +195,10 @@ def _summarise(results: "DatasetResults") -> list[SummaryRow]:
     rows = []
     for key in (key for keys in results.reader.files.keys_by_kind().values() for key in keys):
         for strength in results.strengths(paper_key(key)):
-            values = results.column(paper_key(key), strength)
+            accuracies = results.column(paper_key(key), strength)
             label = strength_label(key, strength, results.reader.strengths(results.name, key))
-            low, median, high = float(values.min()), float(values.median()), float(values.max())
-            rows.append(SummaryRow(results.name, key, strength, label, low, median, high, int(values.count())))
+            low, median, high = float(accuracies.min()), float(accuracies.median()), float(accuracies.max())
+            rows.append(SummaryRow(results.name, key, strength, label, low, median, high, int(accuracies.count())))
     return rows
 
 
@@ -201,7 +206,7 @@ def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]
     n_datasets, keys = len(all_results), {key for results in all_results for key, _ in results.columns}
     architectures = {architecture for results in all_results for architecture in results.architectures}
     kind_of_networks = "networks" if dataset.files.space is None else "non-isomorphic architectures"
-    details = [
+    summary_items = [
         f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {kind_of_networks}",
         f"{len(keys)} keys",
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
@@ -212,41 +217,45 @@ def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]
         )  # imported results do not record it
         if images is not None:
             count = images.get("count")
-            details.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
-        details.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
-    text = f"<p>{html.escape('; '.join(details))}. Accuracy is the share of images classified correctly.</p>"
-    text += _weights_check(dataset)
+            summary_items.append(
+                "all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})"
+            )
+        summary_items.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
+    summary = html.escape("; ".join(summary_items))
+    overview = f"<p>{summary}. Accuracy is the fraction of images that are classified correctly.</p>"
+    overview += _weights_check(dataset)
     if dataset.missing:
         n_missing = sum(
             len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
         )
-        text += (
-            f'<p class="warning">A partial export: {n_missing:,} evaluations are missing (missing.json names them).</p>'
+        overview += (
+            f'<p class="warning">This export is incomplete: {n_missing:,} evaluations are missing (see '
+            "missing.json).</p>"
         )
-    return text
+    return overview
 
 
 def _weights_check(dataset: RobustnessDataset) -> str:
-    """Return the result of comparing clean accuracies with those recorded with the weights; empty if none were."""
+    """Return a comparison of clean accuracies with accuracies recorded with the weights; empty if none are recorded."""
     check = check_recorded(dataset)
     n_expected = check.n_checked - len(check.unexpected)
     if not check.unexpected:
         return (
-            f"<p>Clean accuracy is as recorded with the weights, for all {n_expected:,} networks.</p>"
+            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_expected:,} networks.</p>"
             if n_expected
             else ""
         )
-    lines = "".join(f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_NAMED])
-    more = len(check.unexpected) - _MAX_NAMED
-    lines += f"<li>and {more:,} more</li>" if more > 0 else ""
+    list_items = "".join(f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_NAMED])
+    n_more = len(check.unexpected) - _MAX_NAMED
+    list_items += f"<li>and {n_more:,} more</li>" if n_more > 0 else ""
     return (
-        f'<div class="warning">Clean accuracy differs from what was recorded with the weights, for '
-        f"{len(check.unexpected):,} of {check.n_checked:,} networks: <ul>{lines}</ul></div>"
+        f'<div class="warning">Clean accuracy differs from the accuracy recorded with the weights for '
+        f"{len(check.unexpected):,} of {check.n_checked:,} networks: <ul>{list_items}</ul></div>"
     )
 
 
 def _attack_flags(results: "DatasetResults") -> str:
-    """Return the warning signs of weak attacks; empty without the number of images or classes, which they need."""
+    """Return the warning signs of weak attacks; empty if the number of images or classes is unknown."""
     from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, transfers_of
 
     n_classes = results.reader.files.count_classes(results.name)
@@ -255,7 +264,7 @@ def _attack_flags(results: "DatasetResults") -> str:
     accuracies: dict[Any, Any] = {
         (key, strength): results.column(key, strength).dropna().to_dict()
         for key, strength in results.columns
-        if results.reader.files.kind_of(key) != "corruption"  # these have no warning signs
+        if results.reader.files.kind_of(key) != "corruption"  # corruptions have no warning signs
     }
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:
@@ -264,19 +273,19 @@ def _attack_flags(results: "DatasetResults") -> str:
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:
         return ""
-    lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_NAMED])
-    return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
+    list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_NAMED])
+    return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
 
 
-def _answer(boards: "Sequence[Leaderboard]") -> str:
-    """Return the answer, which names the best networks; empty without attacks and corruptions."""
+def _answer_section(boards: "Sequence[Leaderboard]") -> str:
+    """Return the section that names the best networks; empty without attacks and corruptions."""
     answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
     basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 
 def _leaderboard(board: "Leaderboard") -> str:
-    """Return the leaderboard as a table; the best and those tied with it are bold."""
+    """Return the leaderboard as a table; the best network and networks tied with it are bold."""
     if not board.standings:
         return ""
     frame = board.to_frame()
@@ -286,21 +295,24 @@ def _leaderboard(board: "Leaderboard") -> str:
         )
         for row in frame.to_dict("records")
     }
-    lines = []
+    table_rows = []
     for network in board.networks:
         name = html.escape(board.results.network_label(network))
         if board.results.space is not None:
             name = f'<a href="#cell={network}" data-cell="{network}">{name}</a>'
         columns = "".join(f"<td>{cells.get((network, standing.name), '–')}</td>" for standing in board.standings)
-        lines.append(f"<tr><th>{name}</th>{columns}</tr>")
+        table_rows.append(f"<tr><th>{name}</th>{columns}</tr>")
     head = "".join(f"<th>{html.escape(standing.label)}</th>" for standing in board.standings)
     n_all = len(board.results.accuracies)
-    extent = "" if len(lines) == n_all else f"The first {len(lines)} of {n_all:,} networks, by the first attack. "
+    extent = (
+        "" if len(table_rows) == n_all else f"The first {len(table_rows)} of {n_all:,} networks, by the first attack. "
+    )
     label = f"Leaderboard of {html.escape(board.results.name)}"
     return (
-        f'<h3>Leaderboard</h3><p class="muted">{extent}Accuracy in % with its 95% interval; bold is best or tied with '
-        f'the best.</p><div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
-        f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        f'<h3>Leaderboard</h3><p class="muted">{extent}Accuracy in % with its 95% interval; bold marks the best and '
+        "networks tied with the best.</p>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table class="leaderboard">'
+        f"<thead><tr><th>network</th>{head}</tr></thead><tbody>{''.join(table_rows)}</tbody></table></div>"
     )
 
 
@@ -315,27 +327,27 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
     from robust201.figures.table import FIGURES
 
     blocks, links, left_out_figures = [], [], []
-    for row in FIGURES.values():
-        if row.across:
+    for figure in FIGURES.values():
+        if figure.is_across_datasets:
             continue
-        frame = row.numbers(results)
-        if frame.empty and row.most is None:
-            left_out_figures.append(f"{row.title} (needs {row.requirement.replace('`', '')})")
-        elif frame.empty:  # other figures show this number of networks
+        frame = figure.numbers(results)
+        if frame.empty and figure.max_networks is None:
+            left_out_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
+        elif frame.empty:  # there are too many networks, which other figures summarise
             continue
         else:
-            identifier = html.escape(f"{results.name}-{row.name}")
-            blocks.append(_figure_block(row, frame, results, identifier))
-            links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
+            identifier = html.escape(f"{results.name}-{figure.name}")
+            blocks.append(_figure_block(figure, frame, results, identifier))
+            links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
     name = html.escape(results.name)
-    count = f"<p>{results.extent}.</p>"
+    networks_count = f"<p>{results.extent}.</p>"
     left_out = (
-        html.escape(f"Left out, because the results are not enough: {'; '.join(left_out_figures)}.")
+        html.escape(f"Figures left out because the results do not suffice: {'; '.join(left_out_figures)}.")
         if left_out_figures
         else ""
     )
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}{_leaderboard(board)}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
         f"{_table(_summarise(results))}{_measure_table(results)}"
@@ -347,10 +359,10 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
     """Return the figures across datasets; empty if there are none."""
     from robust201.figures.table import FIGURES
 
-    frames = {row: row.numbers(all_results[0]) for row in FIGURES.values() if row.across}
+    frames = {figure: figure.numbers(all_results[0]) for figure in FIGURES.values() if figure.is_across_datasets}
     blocks = [
-        _figure_block(row, frame, all_results[0], f"across-{row.name}")
-        for row, frame in frames.items()
+        _figure_block(figure, frame, all_results[0], f"across-{figure.name}")
+        for figure, frame in frames.items()
         if not frame.empty
     ]
     if not blocks:
@@ -368,23 +380,24 @@ def _score_filters(all_results: "Sequence[DatasetResults]") -> str:
     )
 
 
-def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
+def _figure_block(figure: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     from robust201.figures.page_figures import page_views
 
-    figure = row.specify(frame, results)
-    content = page_views(figure, results)
-    title = html.escape(row.title)
+    drawing = figure.specify(frame, results)
+    content = page_views(drawing, results)
+    title = html.escape(figure.title)
     options = "".join(
-        f"<option{' selected' if panel.first else ''}>{html.escape(panel.label)}</option>" for panel in figure.panels
+        f"<option{' selected' if panel.is_initial else ''}>{html.escape(panel.label)}</option>"
+        for panel in drawing.panels
     )
     menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
     return (
-        f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(row.describe(results))}</figcaption>'
-        f"{menu if len(figure.panels) > 1 and figure.menu else ''}"
+        f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
+        f'<figcaption id="{identifier}-caption">{html.escape(figure.describe(results))}</figcaption>'
+        f"{menu if len(drawing.panels) > 1 and drawing.menu else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div></div>'
-        f"{_cards(frame, results.n_images) if row.shows_cells else ''}"
+        f"{_cards(frame, results.n_images) if figure.shows_cells else ''}"
         f'<script type="application/json">{_embedded_figures(content)}</script></figure>'
     )
 
@@ -415,35 +428,35 @@ def _edge_menus(space: CellSpace) -> str:
     )
 
 
-@functools.cache  # slower than the rest of a small page, and depends only on the space
+@functools.cache  # drawing takes longer than the rest of a small page and depends only on the space
 def _cell_drawing(space: CellSpace) -> str:
-    """Return an SVG of a cell with all operations on every edge, in the colours of the surrounding page."""
-    parts = space.every_edge()
-    left, right, bottom, top = parts.bounds
-    lines = []
-    for edge in parts.edges:
+    """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
+    drawing = space.every_edge()
+    left, right, bottom, top = drawing.bounds
+    groups = []
+    for edge in drawing.edges:
         path = " ".join(f"{x:.3f},{-y:.3f}" for x, y in edge.curve)
         dashes = ' stroke-dasharray=".04 .05"' if edge.operation == "none" else ""
-        (x, y), (at_x, at_y) = edge.curve[-1], edge.label
-        lines.append(
+        (x, y), (label_x, label_y) = edge.curve[-1], edge.label
+        groups.append(
             f'<g data-edge="{edge.edge}" data-operation="{edge.operation}">'
             f'<polyline points="{path}" fill="none" stroke="{edge.colour}" stroke-width=".03"{dashes}/>'
             f'<path d="M0 0L-.16 .07V-.07Z" fill="{edge.colour}" transform="translate({x:.3f},{-y:.3f}) '
-            f'rotate({-edge.angle:.1f})"/><text x="{at_x:.3f}" y="{-at_y:.3f}" fill="{edge.colour}" '
+            f'rotate({-edge.angle:.1f})"/><text x="{label_x:.3f}" y="{-label_y:.3f}" fill="{edge.colour}" '
             f'stroke="var(--card)" stroke-width=".08" paint-order="stroke">{html.escape(edge.text)}</text></g>'
         )
-    for name, (x, y) in parts.nodes.items():
-        lines.append(
-            f'<circle cx="{x}" cy="{-y}" r="{parts.radius}" fill="var(--card)" stroke="currentColor" '
+    for name, (x, y) in drawing.nodes.items():
+        groups.append(
+            f'<circle cx="{x}" cy="{-y}" r="{drawing.radius}" fill="var(--card)" stroke="currentColor" '
             f'stroke-width=".03"/><text x="{x}" y="{-y}" fill="currentColor">{name}</text>'
         )
     style = "font-size: .17px; text-anchor: middle; dominant-baseline: central"
     box = f"{left} {-top} {right - left} {top - bottom}"
-    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(lines)}</svg>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(groups)}</svg>'
 
 
 def _card(dataset: RobustnessDataset) -> str:
-    """Return the dataset's card as HTML without its metadata, with HTML in it escaped; empty if there is none."""
+    """Return the dataset card as HTML, without metadata and with HTML tags escaped; empty if there is no card."""
     from markdown_it import MarkdownIt
 
     path = dataset.path / "README.md"
@@ -466,7 +479,7 @@ def _protocol(dataset: RobustnessDataset) -> str:
 def _table(rows: Iterable[SummaryRow]) -> str:
     from robust201.analysis.labels import key_label
 
-    lines = []
+    table_rows = []
     previous = ""
     for row in rows:
         key = key_label(row.key) if row.key != previous else ""
@@ -474,31 +487,35 @@ def _table(rows: Iterable[SummaryRow]) -> str:
         cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
         cells += f"<td>{row.n_architectures:,}</td>"
         start = ' class="start"' if key else ""
-        lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
-    return _folded_table("Accuracy by key and strength", ("key", "strength"), lines)
+        table_rows.append(
+            f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>"
+        )
+    return _folded_table("Accuracy by key and strength", ("key", "strength"), table_rows)
 
 
 def _measure_table(results: "DatasetResults") -> str:
-    """Return a summary of the measures, and of values under unknown keys."""
+    """Return a table that summarises the measures, including values under unknown keys."""
     from robust201.analysis.labels import measure_label
 
-    lines = []
+    table_rows = []
     for measure, values in results.measures.items():
-        all_results = values.dropna()
+        finite_values = values.dropna()
         cells = "".join(
-            f"<td>{number:.4g}</td>" for number in (all_results.min(), all_results.median(), all_results.max())
+            f"<td>{number:.4g}</td>" for number in (finite_values.min(), finite_values.median(), finite_values.max())
         )
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
-        lines.append(f"<tr><th>{label}</th>{cells}<td>{len(all_results):,}</td></tr>")
-    return _folded_table("Measures", ("measure",), lines) if lines else ""
+        table_rows.append(f"<tr><th>{label}</th>{cells}<td>{len(finite_values):,}</td></tr>")
+    return _folded_table("Measures", ("measure",), table_rows) if table_rows else ""
 
 
-_SPREAD = ("lowest", "median", "highest", "architectures")
+_STATISTICS_HEADINGS = ("lowest", "median", "highest", "architectures")
 
 
-def _folded_table(title: str, names: Sequence[str], lines: Sequence[str], columns: Sequence[str] = _SPREAD) -> str:
-    head = "".join(f"<th>{name}</th>" for name in (*names, *columns))
+def _folded_table(
+    title: str, row_headings: Sequence[str], rows: Sequence[str], columns: Sequence[str] = _STATISTICS_HEADINGS
+) -> str:
+    head = "".join(f"<th>{name}</th>" for name in (*row_headings, *columns))
     return (
         f'<details><summary>{title}</summary><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
     )

@@ -1,4 +1,4 @@
-"""Security curves: accuracy at every epsilon, from the smallest perturbation per image, as a table and a figure."""
+"""Security curves: accuracy at every epsilon, computed from each image's smallest perturbation; table and figure."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.optimality import global_optimality, local_optimalities
 from robust201.tasks.constraints import Constraint
 
-_POINTS = 400
-"""Number of epsilons of a drawn curve."""
+_N_CURVE_POINTS = 400
+"""Number of points of a drawn curve."""
 
 _SHOWN_FRACTION = 0.99
-"""Fraction of the most robust network's fooled images whose distances fit on the horizontal axis."""
+"""Fraction of a network's fooled images whose distances must fit on the horizontal axis, for every network."""
 
 _PANEL_HEIGHT = 120.0
 _PANEL_WIDTH = 150.0
@@ -40,18 +40,18 @@ class SecurityCurves(pd.DataFrame):
 
     @classmethod
     def of(
-        cls, by_attack: Mapping[str, pd.DataFrame], constraint: Constraint, further: Mapping[str, Sequence[Any]]
+        cls, by_attack: Mapping[str, pd.DataFrame], constraint: Constraint, further_columns: Mapping[str, Sequence[Any]]
     ) -> "SecurityCurves":
         """Build the table.
 
         Args:
             by_attack: distances by network, in units of strengths: one column per attack, one row per image.
             constraint: norm of the distances.
-            further: additional columns, placed after those that follow from the distances.
+            further_columns: additional columns, placed after the columns that are computed from the distances.
         """
         distances = pd.DataFrame({name: frame.min(axis=1) for name, frame in by_attack.items()})
-        table = cls([_row(str(name), distances[name].to_numpy(np.float64)) for name in distances])
-        for column, values in further.items():
+        table = cls([_summarise_network(str(name), distances[name].to_numpy(np.float64)) for name in distances])
+        for column, values in further_columns.items():
             table[column] = list(values)
         table._distances, table._constraint, table._by_attack = distances, constraint, dict(by_attack)
         return table
@@ -62,23 +62,25 @@ class SecurityCurves(pd.DataFrame):
 
     @property
     def distances(self) -> pd.DataFrame:
-        """The smallest perturbation of each image, in units of strengths: one row per image, one column per network.
+        """Each image's smallest perturbation, in units of strengths, with one row per image and one column per network.
 
-        0 for misclassified clean images, infinity for images that no attack fooled.
+        It is 0 for misclassified clean images, and infinity for images that no attack fooled.
         """
         return self._distances
 
     @property
     def optimality(self) -> pd.DataFrame:
-        """How close each attack comes to the smallest distance of every image over all attacks.
+        """Optimality of each attack: how close it comes to the smallest distances over all attacks.
 
-        One row per attack: its local optimality on each network, and their mean, `global` (Cinà et al., "AttackBench",
-        AAAI 2025; see `robust201.statistics.optimality`). A single attack has optimality 1.
+        One row per attack, with its local optimality on each network and the mean, `global` (Cinà et al.,
+        "AttackBench", AAAI 2025; see `robust201.statistics.optimality`). A single attack has optimality 1.
         """
         frame = pd.DataFrame(
             {
-                name: local_optimalities({str(attack): by_image[attack].to_numpy(np.float64) for attack in by_image})
-                for name, by_image in self._by_attack.items()
+                name: local_optimalities(
+                    {str(attack): distances_by_attack[attack].to_numpy(np.float64) for attack in distances_by_attack}
+                )
+                for name, distances_by_attack in self._by_attack.items()
             }
         )
         means = [global_optimality(row) for row in frame.to_numpy().tolist()]
@@ -98,34 +100,36 @@ class SecurityCurves(pd.DataFrame):
             One row per network and epsilon: `network`, `epsilon`, `accuracy`, `low` and `high` (its 95% interval).
         """
         constraint, epsilon_values = self._constraint, np.asarray(epsilons, np.float64)
-        tolerated = np.array(
+        tolerated_distances = np.array(
             [constraint.reach(epsilon) * constraint.divisor for epsilon in epsilon_values.tolist()], np.float64
         )
-        # Epsilon 0 means the clean images, without a tolerance.
-        tolerated[epsilon_values <= 0] = epsilon_values[epsilon_values <= 0]
+        # Epsilon 0 means clean images, which have no rounding tolerance.
+        tolerated_distances[epsilon_values <= 0] = epsilon_values[epsilon_values <= 0]
         frames = []
         for name in self._distances:
-            curve = accuracy_curve(self._distances[name], tolerated)
+            curve = accuracy_curve(self._distances[name], tolerated_distances)
             columns = {"epsilon": epsilon_values, "accuracy": curve.accuracy, "low": curve.low, "high": curve.high}
             frames.append(pd.DataFrame({"network": name, **columns}))
         return pd.concat(frames, ignore_index=True)
 
     @property
     def summary(self) -> str:
-        """A sentence about each network."""
+        """Summary with one sentence per network."""
         unit = "/255" if self._constraint.divisor == 255 else ""
         lines = []
         for row in self.to_dict("records"):
             if row["clean_accuracy"] == 0:
-                half_text = "it classifies no image correctly, so that there is none to fool"
+                half_text = "it classifies no image correctly, so there is no image to fool"
             elif np.isfinite(row["half_distance"]):
                 half_text = (
                     f"half of the images that it classifies correctly are fooled at {row['half_distance']:.4g}{unit}"
                 )
             else:
                 half_text = "fewer than half of the images that it classifies correctly were fooled"
-            count = round(row["never_fooled"] * row["n_images"])
-            failures = f" The attacks failed on {count:,} of {row['n_images']:,} images." if count else ""
+            n_never_fooled = round(row["never_fooled"] * row["n_images"])
+            failures = (
+                f" The attacks failed on {n_never_fooled:,} of {row['n_images']:,} images." if n_never_fooled else ""
+            )
             lines.append(
                 f"{row['network']}: accuracy {row['clean_accuracy']:.1%} ({row['low']:.1%} to {row['high']:.1%}); "
                 f"{half_text} "
@@ -137,10 +141,10 @@ class SecurityCurves(pd.DataFrame):
         """Return the figure: one line per network, with a band of pointwise 95% intervals.
 
         Args:
-            largest: end of the horizontal axis; by default it shows 99% of the fooled images.
+            largest: end of the horizontal axis; by default, the axis shows 99% of the fooled images.
         """
         end = self._default_end() if largest is None else largest
-        rows = self.accuracy(np.linspace(0, end, _POINTS))
+        rows = self.accuracy(np.linspace(0, end, _N_CURVE_POINTS))
         names = [str(name) for name in self._distances]
         colours = {name: NETWORK_COLOURS[index % len(NETWORK_COLOURS)] for index, name in enumerate(names)}
 
@@ -167,7 +171,7 @@ class SecurityCurves(pd.DataFrame):
             largest: see `figure`.
 
         Raises:
-            ConfigError: the name has a different ending, or the width is invalid.
+            ConfigError: the file name has another ending, or the width is invalid.
         """
         path = Path(out)
         check_figure_name(path)
@@ -187,16 +191,15 @@ class SecurityCurves(pd.DataFrame):
 
 
 def check_figure_name(out: Path) -> None:
-    """Reject a file that curves cannot be drawn into, before anything is computed."""
+    """Check that curves can be drawn into a file, before anything is computed."""
     if out.suffix.removeprefix(".") not in DRAWN_FORMATS:
         raise ConfigError(
-            f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. Name another "
-            "file."
+            f"Drawing curves failed for {out}: the file name must end in .{', .'.join(DRAWN_FORMATS)}. Rename the file."
         )
     check_output_file(out)
 
 
-def _row(network: str, distances: NDArray[np.float64]) -> dict[str, Any]:
+def _summarise_network(network: str, distances: NDArray[np.float64]) -> dict[str, Any]:
     accuracy = float((distances > 0).mean())
     low, high = map(float, accuracy_intervals(accuracy, len(distances)))
     median = median_distance(distances)

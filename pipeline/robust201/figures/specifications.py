@@ -1,6 +1,6 @@
-"""The Vega-Lite specification of each figure, for files and for the page.
+"""The Vega-Lite specification of each figure, for files and for the report's page.
 
-Every function draws the frame of `figures.figure_data` that the table of figures pairs it with.
+Every function draws a frame from `figures.figure_data`; `figures.table` lists the pairs of functions.
 """
 
 import itertools
@@ -26,13 +26,13 @@ from robust201.figures.marks import (
     fraction_axis,
     heat_map,
     interval_layers,
+    label_outer_axes,
     named_colours,
     point_layers,
-    share_axes,
     spec_rows,
     strength_axis,
 )
-from robust201.figures.panels import MIN_NUMBER, SMALL, Figure, Panel, PanelLayout, Spec
+from robust201.figures.panels import MIN_NUMBER_SIZE, SMALL_SIZE, Figure, Panel, PanelLayout, Spec
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
@@ -45,16 +45,16 @@ FEW_NOTE = "where wrong, an architecture may have but a few images"
 
 NEIGHBOURS_NOTE = "•: the cell's own operation; empty: its class was not evaluated"
 
-ALL_STRENGTHS_UP_TO_CLASSES = 50
-"""With more classes, the page has confusion matrices at only one strength per key, to limit its size."""
+MAX_CLASSES_WITH_ALL_STRENGTHS = 50
+"""Maximum number of classes for which the page has confusion matrices at all strengths; this limits the page's size."""
 
-MANY_POINTS = 500
-"""Number of points above which points are small."""
+MAX_LARGE_POINTS = 500
+"""Maximum number of networks for which points are large."""
 
-_MANY_STEPS = 200
-"""Number of steps above which the axis shows their square roots."""
+_MAX_LINEAR_STEPS = 200
+"""Maximum number of steps for a linear axis; with more steps, the axis is a square-root scale."""
 
-PAGE_MAP = 560.0
+PAGE_MAP_WIDTH = 560.0
 """Width of large heat maps on the page, in points."""
 
 CLASS_WIDTH = 11.0
@@ -69,7 +69,7 @@ _TAU = {"row": "of", "column": "and", "value": "τ"}
 
 
 def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw box plots of accuracies: one panel per key, one box per strength, and chance (see `accuracy_boxes`)."""
+    """Draw box plots of accuracies (see `accuracy_boxes`), with one panel per key and one box per strength."""
     keys = palette.sort_by_group(list(frame["key"].unique()))
     are_corruptions = kind_of(keys[0]) == "corruption"
     limits = figure_data.box_range(frame)
@@ -99,9 +99,9 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies with their 95% intervals over strengths: one panel per key, one curve per network.
+    """Draw accuracies with 95% intervals over strengths, with one panel per key and one curve per network.
 
-    If one strength is far beyond the others, such as ε = 255/255, strengths are spaced evenly.
+    If one strength is much larger than the others, such as ε = 255/255, strengths are spaced evenly.
     """
     keys = palette.sort_by_group(list(frame["key"].unique()))
     networks = list(frame["network"].unique())
@@ -121,7 +121,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         rows = rows.assign(place=palette.tick_labels(rows["strength"], begins_clean=begins_clean)).drop(columns="key")
         axis_title = None if shared_title else palette.strength_axis_title(key)
         is_named = len(strengths) == 1 or figure_data.has_far_strength(strengths)
-        field = "place" if is_named else "strength"
+        position_field = "place" if is_named else "strength"
         if is_named:
             x = category_axis(layout, names, axis_title, type="point", padding=0.3)
         else:
@@ -129,7 +129,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         tooltip = [{"field": "network"}, {"field": "place", "title": "at"}, {"field": "accuracy", "format": ".2%"}]
         tooltip += [{"field": name, "format": ".2%"} for name in ("low", "high") if has_intervals]
         colour = {"field": "network"}
-        layers = band_layers(rows, {"field": field}, ("low", "accuracy", "high"), colour, tooltip)
+        layers = band_layers(rows, {"field": position_field}, ("low", "accuracy", "high"), colour, tooltip)
         *_, points = layers[0]["layer"]
         points["mark"] |= {"size": 14}
         points["encoding"] |= {
@@ -143,14 +143,14 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         layers += chance_layers(results.chance, limits, right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
-    least = 90 if kind_of(keys[0]) == "corruption" else 150
-    return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], least, label=shared_title)
+    min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
+    return Figure([Panel(key_label(key), partial(draw, key=key)) for key in keys], min_panel_width, label=shared_title)
 
 
 def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies over steps (see `step_curves`): one panel per attack, one curve per network.
+    """Draw accuracies over steps (see `step_curves`), with one panel per attack and one curve per network.
 
-    With many steps, the axis shows their square roots, because most images fall early.
+    With many steps, the axis is a square-root scale, because most images are fooled in the first steps.
     """
     keys = palette.sort_by_group(list(frame["key"].unique()))
     colours = dict(zip(frame["network"].unique(), palette.NETWORK_COLOURS, strict=False))
@@ -158,9 +158,9 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     def draw(layout: PanelLayout, key: str) -> Spec:
         rows = frame[frame["key"] == key].drop(columns=["key", "strength"])
-        last = int(rows["step"].max())
-        scale: Spec = {"domain": [0, last], "nice": False}
-        if last > _MANY_STEPS:
+        n_steps = int(rows["step"].max())
+        scale: Spec = {"domain": [0, n_steps], "nice": False}
+        if n_steps > _MAX_LINEAR_STEPS:
             scale |= {"type": "sqrt"}
         axis_title = "queries" if "square" in key else "steps"
         encoding = {
@@ -174,7 +174,7 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         }
         layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
         for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
-            layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image falls between two points
+            layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
         layers += chance_layers(results.chance, limits, right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
@@ -189,21 +189,21 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
     limits = figure_data.box_range(frame)
     names = [str(size) for size in frame["kernel_parameters"]]
-    # Only the layers may set the coloured field.
-    colour = {name: part for name, part in _size_colours(results.cells, legend=False).items() if name != "field"}
+    # The layers set the field, so it is removed here.
+    colour = {name: value for name, value in _size_colours(results.cells, legend=False).items() if name != "field"}
     means = frame.assign(place=names)[["place", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
         position: Spec = {"x": {"field": "place"}}
         boxes = frame.drop(columns=["mean", "mean_low", "mean_high"]).assign(group=frame["kernel_parameters"])
-        mark = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
+        diamond = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
         columns = {"mean": "mean", "mean_low": "low", "mean_high": "high"}
-        tooltip = [{"field": name, "title": word, "format": ".2%"} for name, word in columns.items()]
-        mean = {"mark": mark, "encoding": position | {"y": {"field": "mean"}, "tooltip": tooltip}}
-        known_rows = spec_rows(means.dropna())
+        tooltip = [{"field": name, "title": title, "format": ".2%"} for name, title in columns.items()]
+        mean = {"mark": diamond, "encoding": position | {"y": {"field": "mean"}, "tooltip": tooltip}}
+        complete_rows = spec_rows(means.dropna())
         layers = [
             *box_layers(boxes, names, limits),
-            *interval_layers(known_rows, position, ("mean_low", "mean_high"), 3),
+            *interval_layers(complete_rows, position, ("mean_low", "mean_high"), 3),
             {"data": {"values": spec_rows(means)}} | mean,
             *chance_layers(results.chance, limits),
         ]
@@ -229,24 +229,24 @@ def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
 
 
 def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between every two columns as heat maps, one per view (see `key_correlations`)."""
+    """Draw Kendall's tau between every two columns as one heat map per view (see `key_correlations`)."""
     del results
     panels = []
-    names = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
-    have_same_labels = all(labels == names[0] for labels in names)
+    labels_by_view = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
+    have_same_labels = all(labels == labels_by_view[0] for labels in labels_by_view)
     for view in map(str, frame.index.get_level_values("view").unique()):
         tau = figure_data.correlation_view(frame, view)
         texts = palette.correlation_texts(tau.to_numpy())
 
         def draw(layout: PanelLayout, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
-            # Larger fields would not be more legible.
-            field = min(34, layout.width / len(tau))
-            drawn = heat_map(tau, texts, layout, colour=_tau_colours(), words=_TAU, field=field)
-            return share_axes(drawn, layout) if have_same_labels else drawn
+            # Fields that are larger than this would not be more legible.
+            field_width = min(34, layout.width / len(tau))
+            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width)
+            return label_outer_axes(chart, layout) if have_same_labels else chart
 
-        first = view == strength_label("fog", REFERENCE_SEVERITY)
-        panels.append(Panel(str(view), draw, first=first))
-    return Figure(panels, 216, menu=True, page_width=PAGE_MAP)
+        is_initial = view == strength_label("fog", REFERENCE_SEVERITY)
+        panels.append(Panel(str(view), draw, is_initial=is_initial))
+    return Figure(panels, 216, menu=True, page_width=PAGE_MAP_WIDTH)
 
 
 def _tau_colours() -> Spec:
@@ -263,44 +263,48 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
     tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
     texts = palette.correlation_texts(tau.to_numpy())
     groups = [f"{dataset_label(name)}: {key_label(key)}" for name, key, _ in columns]
-    starts = [index for index in range(len(groups)) if index == 0 or groups[index] != groups[index - 1]]
-    sizes = np.diff([*starts, len(groups)])
+    group_starts = [index for index in range(len(groups)) if index == 0 or groups[index] != groups[index - 1]]
+    group_sizes = np.diff([*group_starts, len(groups)])
     boundaries = [index for index in range(1, len(columns)) if columns[index][0] != columns[index - 1][0]]
 
     def draw(layout: PanelLayout) -> Spec:
-        field = min(34, layout.width / len(tau))
-        lines = [
+        field_width = min(34, layout.width / len(tau))
+        boundary_lines = [
             {"data": {"values": [{}]}, "mark": {"type": "rule", "strokeWidth": 1}}
             | {
                 "encoding": {
-                    axis: {"value": field * boundary},
-                    other: {"value": 0},
-                    f"{other}2": {"value": field * len(tau)},
+                    axis: {"value": field_width * boundary},
+                    other_axis: {"value": 0},
+                    f"{other_axis}2": {"value": field_width * len(tau)},
                 }
             }
             for boundary in boundaries
-            for axis, other in ("xy", "yx")
+            for axis, other_axis in ("xy", "yx")
         ]
-        chart = heat_map(tau, texts, layout, colour=_tau_colours(), words=_TAU, field=field, more=lines)
-        if field < SMALL:
-            # There is no room for a label per field, so each dataset and key has one, at its middle, with ascending
-            # strengths. Groups of one column have no room either.
+        chart = heat_map(
+            tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width, extra_layers=boundary_lines
+        )
+        if field_width < SMALL_SIZE:
+            # There is no room for a label on every field, so each dataset and key has one label in the middle of its
+            # fields, whose strengths ascend. Groups that are too narrow for a label have none.
             starts_by_middle = {
-                start + (size - 1) // 2: start for start, size in zip(starts, sizes, strict=True) if size * field >= 4.5
+                start + (size - 1) // 2: start
+                for start, size in zip(group_starts, group_sizes, strict=True)
+                if size * field_width >= 4.5
             }
-            labels = {names[middle]: groups[start] for middle, start in starts_by_middle.items()}
+            labels = {names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
             for axis in ("x", "y"):
                 axis_options = chart["encoding"][axis]["axis"]
                 axis_options |= {"values": list(labels), "labelExpr": f"{palette.json_text(labels)}[datum.value]"}
-                axis_options["labelFontSize"] = MIN_NUMBER
+                axis_options["labelFontSize"] = MIN_NUMBER_SIZE
         return chart
 
-    note = "epsilons of an attack ascend" if len(tau) > 60 else ""
-    return Figure([Panel("", draw)], 1e9, page_width=PAGE_MAP, label=note)
+    note = "the epsilons of each attack are in ascending order" if len(tau) > 60 else ""
+    return Figure([Panel("", draw)], 1e9, page_width=PAGE_MAP_WIDTH, label=note)
 
 
 def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
+    """Draw median confidences with their quartiles (see `confidence_curves`), with one panel per key."""
     keys = _confidence_keys(frame)
     notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_KEYS) for key in keys) else []
     colours = dict(zip(CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
@@ -310,13 +314,17 @@ def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 def specify_one_class_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences in one class with their quartiles (see `one_class_confidence`)."""
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
-    return _confidence_curves(frame, results, colours, [f"confidence in {_class_words(results)}, over the"])
+    return _confidence_curves(frame, results, colours, [f"confidence in {_describe_class(results)}, over the"])
 
 
-def _class_words(results: DatasetResults) -> str:
-    number = results.shown_class
-    name = results.class_names(results.n_classes or 0)[number : number + 1]
-    return f"class {number} ({name[0]})" if name and name[0] != str(number) else f"class {number}"
+def _describe_class(results: DatasetResults) -> str:
+    class_number = results.shown_class
+    class_name = results.class_names(results.n_classes or 0)[class_number : class_number + 1]
+    return (
+        f"class {class_number} ({class_name[0]})"
+        if class_name and class_name[0] != str(class_number)
+        else f"class {class_number}"
+    )
 
 
 def _confidence_keys(frame: pd.DataFrame) -> list[str]:
@@ -352,7 +360,7 @@ def _confidence_curves(
 
 
 def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw median confidences with their quartiles by class, one panel per key (see `class_confidences`)."""
+    """Draw median confidences with their quartiles by class (see `class_confidences`), with one panel per key."""
     n_classes = int(frame["class"].max()) + 1
     names = results.class_names(n_classes)
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
@@ -390,25 +398,34 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
 
 
 def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw summed confusion matrices with normalised rows; files show ε = 1/255 and severity 3 (`confusion_sums`)."""
+    """Draw summed confusion matrices with normalised rows (see `confusion_sums`).
+
+    Files show one strength per key (see `reference_columns`).
+    """
     n_classes = frame.shape[1]
     columns = figure_data.confusion_columns(frame)
     reference = figure_data.reference_columns(columns)
-    if n_classes > ALL_STRENGTHS_UP_TO_CLASSES:
+    if n_classes > MAX_CLASSES_WITH_ALL_STRENGTHS:
         columns = reference
     names = results.class_names(n_classes)
-    numbers = [str(number) for number in range(n_classes)]
-    words = {"row": "true", "column": "predicted", "value": "share of the true class"}
+    class_numbers = [str(number) for number in range(n_classes)]
+    titles = {"row": "true", "column": "predicted", "value": "fraction of the true class"}
     colour = colour_bar((0, 1), palette.SEQUENTIAL, "% of the images of the true class", format=".0%", tickCount=5)
 
     def draw(layout: PanelLayout, key: str, strength: float) -> Spec:
-        shares = figure_data.confusion_shares(frame, key, strength)
-        class_labels = names if layout.page else numbers
-        shares = shares.set_axis(class_labels, axis=0).set_axis(class_labels, axis=1)
-        texts = palette.share_texts(shares.to_numpy())
-        side = min(175 if not layout.page else 300, layout.width)
-        options: Spec = {"colour": colour, "words": words, "digits": 4, "number": ".2%", "field": side / n_classes}
-        chart = heat_map(shares, texts, layout, **options)
+        fractions = figure_data.confusion_fractions(frame, key, strength)
+        class_labels = names if layout.page else class_numbers
+        fractions = fractions.set_axis(class_labels, axis=0).set_axis(class_labels, axis=1)
+        texts = palette.fraction_texts(fractions.to_numpy())
+        map_size = min(175 if not layout.page else 300, layout.width)
+        options: Spec = {
+            "colour": colour,
+            "titles": titles,
+            "digits": 4,
+            "number": ".2%",
+            "field_width": map_size / n_classes,
+        }
+        chart = heat_map(fractions, texts, layout, **options)
         has_labels = n_classes <= palette.MAX_WRITTEN_CLASSES or layout.page
         chart["encoding"]["x"]["axis"] |= {"title": "predicted class" if layout.bottom else None, "labels": has_labels}
         chart["encoding"]["y"]["axis"] |= {"title": "true class" if layout.left else None, "labels": has_labels}
@@ -429,12 +446,12 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
     space = results.space
     clean_range = figure_data.bulk_range(frame["clean"])
-    clean_limits = _widened(clean_range)
+    clean_limits = _add_margin(clean_range)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
     in_file = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
-    order = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
-    # Points beyond the limits of one axis must not stretch the other.
+    position_by_key = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
+    # Points that lie beyond the limits of the clean axis must not extend the other axis.
     near_points = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
     ranges = {
         evaluation: figure_data.bulk_range(
@@ -442,22 +459,22 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         )
         for evaluation, rows in groups.items()
     }
-    shown_ranges = [ranges[evaluation] for evaluation in in_file if len(near_points[evaluation])] or list(
+    ranges_in_file = [ranges[evaluation] for evaluation in in_file if len(near_points[evaluation])] or list(
         ranges.values()
     )
-    shared_limits = _widened((min(low for low, _ in shown_ranges), max(high for _, high in shown_ranges)))
-    scores = {label: score for score, label in SCORES.items()}
+    shared_limits = _add_margin((min(low for low, _ in ranges_in_file), max(high for _, high in ranges_in_file)))
+    scores_by_label = {label: score for score, label in SCORES.items()}
     front = frame[frame["front"]].sort_values(["clean", "accuracy"])[["architecture", "clean", "accuracy"]]
-    marks = {"Pareto front": "front"} if len(front) else {}
-    lines = named_colours(dict.fromkeys([*marks, "as accurate as clean"], INK))
-    lines["legend"] |= {"symbolType": "stroke"}
+    front_legend = {"Pareto front": "front"} if len(front) else {}
+    line_legend = named_colours(dict.fromkeys([*front_legend, "as accurate as clean"], INK))
+    line_legend["legend"] |= {"symbolType": "stroke"}
 
     def draw(layout: PanelLayout, evaluation: tuple[str, float]) -> Spec:
-        limits = _widened(ranges[evaluation]) if layout.page else shared_limits
-        size = (3.0 if len(results.accuracies) > MANY_POINTS else 14.0) * (3 if layout.page else 1)
+        limits = _add_margin(ranges[evaluation]) if layout.page else shared_limits
+        size = (3.0 if len(results.accuracies) > MAX_LARGE_POINTS else 14.0) * (3 if layout.page else 1)
         height = 260.0 if layout.page else 72.0
         columns = ["architecture", "clean", "accuracy", *(["kernel_parameters"] if space is not None else [])]
-        data = {"name": "points"} if layout.page else {"values": spec_rows(groups[evaluation][columns])}
+        points_data = {"name": "points"} if layout.page else {"values": spec_rows(groups[evaluation][columns])}
         colour = {"value": palette.OTHER_COLOUR if layout.page else palette.key_colour(evaluation[0])}
         if space is not None:
             colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
@@ -472,13 +489,18 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         encoding = {"color": colour} | ({"tooltip": tooltip} if layout.page else {})
         diagonal = {"type": "rule", "strokeDash": [1, 2], "strokeWidth": 0.8, "clip": True}
         corner = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
-        name_channel: Spec = {"field": "name", "legend": lines["legend"], "type": "nominal", "scale": lines["scale"]}
+        name_channel: Spec = {
+            "field": "name",
+            "legend": line_legend["legend"],
+            "type": "nominal",
+            "scale": line_legend["scale"],
+        }
         layers: list[Spec] = [
             {"data": {"values": [{"name": "as accurate as clean"}]}, "mark": {**diagonal}}
-            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dashes(lines)}},
-            *point_layers(data, axes, axis_limits, encoding, size, (layout.width, height)),
+            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dashes(line_legend)}},
+            *point_layers(points_data, axes, axis_limits, encoding, size, (layout.width, height)),
         ]
-        if evaluation[0] in scores and len(front):
+        if evaluation[0] in scores_by_label and len(front):
             hover = {"tooltip": [{"field": "architecture", "title": "Pareto front"}]}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
             ring = {"type": "point", "filled": False, "size": 4 * size, "color": INK}
@@ -490,7 +512,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
             is_chosen = [{"filter": "datum.architecture === chosen"}]
-            layers.append({"data": data, "transform": is_chosen, "mark": ring, "encoding": position})
+            layers.append({"data": points_data, "transform": is_chosen, "mark": ring, "encoding": position})
         y = fraction_axis(layout, "@title" if layout.page else "accuracy", limits)
         x = {
             "type": "quantitative",
@@ -505,10 +527,10 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         return spec
 
     panels = []
-    for evaluation in sorted(groups, key=lambda column: order[column[0]]):
+    for evaluation in sorted(groups, key=lambda column: position_by_key[column[0]]):
         key, strength = evaluation
-        label, score = column_label(key, strength, results.strengths(key)), scores.get(key)
-        column, limits = score or evaluation, _widened(ranges[evaluation])
+        label, score = column_label(key, strength, results.strengths(key)), scores_by_label.get(key)
+        column, limits = score or evaluation, _add_margin(ranges[evaluation])
         panels.append(
             Panel(
                 label, partial(draw, evaluation=evaluation), in_file=evaluation in in_file, column=column, limits=limits
@@ -517,22 +539,22 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     return Figure(panels, 108, menu=True, page_width=400, label="clean accuracy")
 
 
-def _dashes(lines: Spec) -> Spec:
-    names = lines["scale"]["domain"]
+def _dashes(line_legend: Spec) -> Spec:
+    names = line_legend["scale"]["domain"]
     scale = {"domain": names, "range": [[1, 0] if name == "Pareto front" else [1, 2] for name in names]}
-    return {"field": "name", "type": "nominal", "scale": scale, "legend": lines["legend"]}
+    return {"field": "name", "type": "nominal", "scale": scale, "legend": line_legend["legend"]}
 
 
-def _widened(limits: tuple[float, float]) -> tuple[float, float]:
+def _add_margin(limits: tuple[float, float]) -> tuple[float, float]:
     margin = max(0.01, 0.05 * (limits[1] - limits[0]))
     return round(max(0.0, limits[0] - margin), 5), round(min(1.0, limits[1] + margin), 5)
 
 
 def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against the values of measures, one panel per measure and key (see `measures_against`)."""
+    """Draw accuracies against the values of measures (see `measures_against`), with one panel per measure and key."""
     groups: Any = list(frame.groupby(["measure", "key"], sort=False))
     ranges = [figure_data.bulk_range(rows["accuracy"]) for _, rows in groups]
-    shared_limits = _widened((min(low for low, _ in ranges), max(high for _, high in ranges)))
+    shared_limits = _add_margin((min(low for low, _ in ranges), max(high for _, high in ranges)))
     panels = []
     for (measure, key), rows in groups:
         label = column_label(key, rows["strength"].iloc[0], results.strengths(key))
@@ -540,10 +562,10 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
         def draw(
             layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
         ) -> Spec:
-            limits = _widened(figure_data.bulk_range(rows["accuracy"])) if layout.page else shared_limits
+            limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.page else shared_limits
             logarithmic = palette.spans_magnitudes(rows["value"])
             value_limits = figure_data.bulk_range(rows["value"], logarithmic=logarithmic)
-            size = (3.0 if len(rows) > MANY_POINTS else 14.0) * (3 if layout.page else 1)
+            size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.page else 1)
             height = 260.0 if layout.page else 84.0
             points = rows[["architecture", "value", "accuracy"]]
             tooltip = [
@@ -562,7 +584,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             }
             agreement = palette.agreement_text(rows)
             title = f"{measure} ({agreement})" if layout.page and agreement else measure
-            axis = {"title": title, "titleFontSize": SMALL, "grid": True, "tickCount": 4, "labelOverlap": True}
+            axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
             x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
             sizes = (layout.width, height)
@@ -579,20 +601,20 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
 
 
 def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau of measures with accuracies: rows are measures, columns are keys (`measure_correlations`)."""
+    """Draw Kendall's tau between measures (rows) and accuracies (columns); see `measure_correlations`."""
     del results
     tau = figure_data.correlation_matrix(frame)
     texts = palette.correlation_texts(tau.to_numpy())
 
     def draw(layout: PanelLayout) -> Spec:
-        field = min(43, layout.width / tau.shape[1])
-        return heat_map(tau, texts, layout, colour=_tau_colours(), words=_TAU, field=field, height=16)
+        field_width = min(43, layout.width / tau.shape[1])
+        return heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width, height=16)
 
     return Figure([Panel("", draw)], 1e9)
 
 
 def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw each operation's effect on each edge with its interval, one panel per score (see `effects_by_score`)."""
+    """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
     space = results.cells
     names = figure_data.operation_names(space)
     colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
@@ -608,11 +630,11 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
             tooltip = [{"field": "edge"}, {"field": "operation"}]
             tooltip += [{"field": name, "format": "+.2f"} for name in ("effect", "low", "high")]
             dot = {"type": "point", "size": 12, "stroke": INK, "strokeWidth": 0.4}
-            values = spec_rows(points, 3)
+            effect_rows = spec_rows(points, 3)
             layers: list[Spec] = [
                 {"data": {"values": [{}]}, "mark": "rule", "encoding": {"y": {"datum": 0}}},
-                *interval_layers(values, position, ("low", "high"), 3),
-                {"data": {"values": values}, "mark": dot}
+                *interval_layers(effect_rows, position, ("low", "high"), 3),
+                {"data": {"values": effect_rows}, "mark": dot}
                 | {"encoding": position | {"y": {"field": "effect"}, "fill": fill, "tooltip": tooltip}},
             ]
             encoding = {
@@ -627,17 +649,17 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
 
 
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
+    """Draw the operations of the best cells (see `top_cells`), with one column per cell and one row per edge."""
     space = results.cells
     names = figure_data.operation_names(space)
     colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
     panels = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
-        n_unseen = figure_data.n_unseen_ties(rows)
+        n_omitted = figure_data.n_omitted_ties(rows)
         label = f"{SCORES[str(score)]}, {among}"
-        title = f"{SCORES[str(score)]} accuracy, {among}{f'; {palette.unseen_note(n_unseen)}' if n_unseen else ''}"
+        title = f"{SCORES[str(score)]} accuracy, {among}{f'; {palette.omitted_note(n_omitted)}' if n_omitted else ''}"
 
-        def draw(layout: PanelLayout, rows: pd.DataFrame = rows, n_unseen: int = n_unseen) -> Spec:
+        def draw(layout: PanelLayout, rows: pd.DataFrame = rows, n_omitted: int = n_omitted) -> Spec:
             codes = figure_data.operation_codes(rows, space)
             cells = rows.drop_duplicates("architecture")
             ranks = palette.rank_texts(cells)
@@ -645,15 +667,15 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             fields = [
                 {"column": cell, "row": edge, "operation": names[code], "architecture": architecture}
                 | {"accuracy": f"{accuracy:.2%}", "rank": rank}
-                for edge, line in zip(space.edge_labels, codes.to_numpy(), strict=True)
+                for edge, codes_of_edge in zip(space.edge_labels, codes.to_numpy(), strict=True)
                 for cell, code, architecture, accuracy, rank in zip(
-                    ids, line, codes.columns, cells["accuracy"], ranks, strict=True
+                    ids, codes_of_edge, codes.columns, cells["accuracy"], ranks, strict=True
                 )
             ]
             tooltip = [{"field": name} for name in ("column", "accuracy", "rank", "row", "operation")]
             tooltip[0] |= {"title": "cell"}
             tooltip[3] |= {"title": "edge"}
-            field = layout.width / figure_data.TOP_CELLS
+            field_width = layout.width / figure_data.TOP_CELLS
             rank_labels = [{"text": rank, "column": cell} for rank, cell in zip(ranks, ids, strict=True)]
             text = {"type": "text", "baseline": "bottom", "dy": -2}
             color = named_colours(colours, symbolType="square") | {"field": "operation"}
@@ -665,10 +687,13 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
                 {"data": {"values": [{"text": "rank"}]}, "mark": text | {"align": "right", "dx": -3}}
                 | {"encoding": position | {"x": {"value": 0}}},
             ]
-            x = category_axis(layout._replace(width=field * len(ids)), ids, None) | {"field": "column"}
+            x = category_axis(layout._replace(width=field_width * len(ids)), ids, None) | {"field": "column"}
             y = {"type": "nominal", "scale": {"domain": list(space.edge_labels)}, "axis": {"title": None}}
-            x["axis"] |= {"ticks": False, "title": palette.unseen_note(n_unseen) if n_unseen and layout.page else None}
-            return {"width": field * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
+            x["axis"] |= {
+                "ticks": False,
+                "title": palette.omitted_note(n_omitted) if n_omitted and layout.page else None,
+            }
+            return {"width": field_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
 
         panels.append(Panel(label, draw, title=(title, "")))
     return Figure(panels, 1e9, menu=True, page_width=480)
@@ -680,23 +705,23 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
     colour = colour_bar((0, len(space.edges)), palette.BLUES, "") | {"legend": None}
-    words = {"row": "from", "column": "to", "value": "edges that differ"}
+    titles = {"row": "from", "column": "to", "value": "edges that differ"}
 
     def draw(layout: PanelLayout) -> Spec:
-        field = min(22, layout.width / len(frame))
-        return heat_map(distances, texts, layout, colour=colour, words=words, field=field, number="d")
+        field_width = min(22, layout.width / len(frame))
+        return heat_map(distances, texts, layout, colour=colour, titles=titles, field_width=field_width, number="d")
 
     cells = []
     for row in frame.itertuples():
         title = f"{row.Index}, {row.accuracy:.1%}", f"#{row.architecture}{palette.tie_note(int(str(row.tied)))}"
         cells.append(Panel(str(row.Index), partial(_draw_cell, space, str(row.spec)), title=title))
-    above = Figure(cells, 112)
-    return Figure([Panel("edges on which they differ", draw)], 1e9, page_width=400, above=above)
+    cell_figure = Figure(cells, 112)
+    return Figure([Panel("edges on which they differ", draw)], 1e9, page_width=400, above=cell_figure)
 
 
 def _draw_cell(space: CellSpace, spec: str, layout: PanelLayout) -> Spec:
-    parts = space.cell_parts(spec)
-    left, right, bottom, top = parts.bounds
+    drawing = space.cell_parts(spec)
+    left, right, bottom, top = drawing.bounds
     height = layout.width * (top - bottom) / (right - left)
 
     def scale(ends: tuple[float, float]) -> Spec:
@@ -705,52 +730,56 @@ def _draw_cell(space: CellSpace, spec: str, layout: PanelLayout) -> Spec:
     encoding: Spec = {"x": {"field": "x", **scale((left, right))}, "y": {"field": "y", **scale((bottom, top))}}
     plain_channel = {"type": "nominal", "scale": None, "legend": None}
     colour = {"color": plain_channel | {"field": "colour"}}
-    # Segments of the curves; for an edge without an operation every second one, which gives a dashed line.
+    # Segments of the curves. An edge without an operation has only every second segment, so that it looks dashed.
     lines = [
         {"x": round(x, 4), "y": round(y, 4), "to_x": round(to_x, 4), "to_y": round(to_y, 4), "colour": edge.colour}
-        for edge in parts.edges
+        for edge in drawing.edges
         for step, ((x, y), (to_x, to_y)) in enumerate(itertools.pairwise(edge.curve))
         if edge.operation != "none" or step % 2
     ]
     path = colour | {"x2": {"field": "to_x"}, "y2": {"field": "to_y"}}
     arrows = [
         {"x": edge.curve[-1][0], "y": edge.curve[-1][1], "angle": 90 - edge.angle, "colour": edge.colour}
-        for edge in parts.edges
+        for edge in drawing.edges
     ]
     rotated = colour | {"angle": plain_channel | {"field": "angle", "type": "quantitative"}}
     labels = [
-        {"x": edge.label[0], "y": edge.label[1], "text": edge.text, "colour": edge.colour} for edge in parts.edges
+        {"x": edge.label[0], "y": edge.label[1], "text": edge.text, "colour": edge.colour} for edge in drawing.edges
     ]
-    nodes = [{"x": x, "y": y, "text": name} for name, (x, y) in parts.nodes.items()]
-    text = {"text": {"field": "text"}}
-    diameter = 2 * parts.radius * layout.width / (right - left)
-    halo = {"type": "text", "fontSize": MIN_NUMBER, "stroke": PAPER, "strokeWidth": 2.5, "color": PAPER}
+    nodes = [{"x": x, "y": y, "text": name} for name, (x, y) in drawing.nodes.items()]
+    text_channel = {"text": {"field": "text"}}
+    diameter = 2 * drawing.radius * layout.width / (right - left)
+    halo = {"type": "text", "fontSize": MIN_NUMBER_SIZE, "stroke": PAPER, "strokeWidth": 2.5, "color": PAPER}
     circle = {"type": "point", "fill": PAPER, "stroke": INK, "strokeWidth": 0.8, "size": float(np.pi / 4 * diameter**2)}
-    head = {"type": "point", "shape": "M0,0L-0.4,1.1L0.4,1.1Z", "size": 30, "strokeWidth": 0}
+    arrow_head = {"type": "point", "shape": "M0,0L-0.4,1.1L0.4,1.1Z", "size": 30, "strokeWidth": 0}
     layers: list[Spec] = [
         {"data": {"values": lines}, "mark": {"type": "rule", "strokeWidth": 1, "strokeCap": "round"}, "encoding": path},
-        {"data": {"values": arrows}, "mark": head, "encoding": rotated},
-        {"data": {"values": labels}, "mark": halo, "encoding": text},
-        {"data": {"values": labels}, "mark": {"type": "text", "fontSize": MIN_NUMBER}, "encoding": text | colour},
+        {"data": {"values": arrows}, "mark": arrow_head, "encoding": rotated},
+        {"data": {"values": labels}, "mark": halo, "encoding": text_channel},
+        {
+            "data": {"values": labels},
+            "mark": {"type": "text", "fontSize": MIN_NUMBER_SIZE},
+            "encoding": text_channel | colour,
+        },
         {"data": {"values": nodes}, "mark": circle},
-        {"data": {"values": nodes}, "mark": "text", "encoding": text},
+        {"data": {"values": nodes}, "mark": "text", "encoding": text_channel},
     ]
     return {"width": layout.width, "height": height, "encoding": encoding, "layer": layers}
 
 
 def specify_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the changes of accuracy from changing one edge of the best cells (see `neighbour_changes`)."""
-    bests, scores = list(frame["best"].unique()), list(frame["score"].unique())
+    best_by_scores, scores = list(frame["best"].unique()), list(frame["score"].unique())
     panels = []
-    # One scale for all panels, so that equal colours are equal changes.
+    # All panels have the same scale, so that equal colours mean equal changes.
     largest_change = max(1.0, 100 * float(np.nanmax(np.abs(frame["change"].to_numpy()), initial=0)))
-    for best, score in itertools.product(bests, scores):
+    for best, score in itertools.product(best_by_scores, scores):
         rows = frame[(frame["best"] == best) & (frame["score"] == score)]
         if not len(rows):
             continue
         architecture, operations, tied = figure_data.changed_cell(rows, results)
         changes = figure_data.change_matrix(rows, results.cells)
-        hovers = _change_words(changes, operations, rows, results.cells)
+        hovers = _describe_changes(changes, operations, rows, results.cells)
         cell_name = f"#{architecture}{palette.tie_note(tied)}"
         label = f"best by {SCORES[str(best)]} ({cell_name}): change of {SCORES[str(score)]}"
         title = (
@@ -772,19 +801,21 @@ def change_map(
     """Draw changes in percentage points as a heat map, with a dot on the cell's current operations."""
     colour = colour_bar((-largest_change, largest_change), palette.CHANGE, "change of accuracy in percentage points")
     texts = palette.change_texts(changes.to_numpy(), operations, 2 if layout.page else 1)
-    field = layout.width / changes.shape[1]
-    words = {"row": "edge", "column": "operation", "value": "percentage points"}
-    chart = heat_map(changes, texts, layout, colour=colour, words=words, field=field, height=16, hovers=hovers)
-    return share_axes(chart, layout)
+    field_width = layout.width / changes.shape[1]
+    titles = {"row": "edge", "column": "operation", "value": "percentage points"}
+    chart = heat_map(
+        changes, texts, layout, colour=colour, titles=titles, field_width=field_width, height=16, hovers=hovers
+    )
+    return label_outer_axes(chart, layout)
 
 
-def _change_words(
+def _describe_changes(
     changes: pd.DataFrame, operations: list[int], rows: pd.DataFrame, space: CellSpace
 ) -> list[list[str]]:
-    words = palette.change_texts(changes.to_numpy(), operations, 2)
-    for line, operation in zip(words, operations, strict=True):
-        line[operation] = "the cell's own operation"
-    known: Any = rows[rows["low"].notna()][["edge", "operation", "low", "high"]].to_numpy().tolist()
-    for edge, operation, low, high in known:
-        words[edge][space.operations.index(operation)] += f" ({100 * low:+.2f} to {100 * high:+.2f})"
-    return words
+    descriptions = palette.change_texts(changes.to_numpy(), operations, 2)
+    for row_descriptions, operation in zip(descriptions, operations, strict=True):
+        row_descriptions[operation] = "the cell's own operation"
+    changes_with_interval: Any = rows[rows["low"].notna()][["edge", "operation", "low", "high"]].to_numpy().tolist()
+    for edge, operation, low, high in changes_with_interval:
+        descriptions[edge][space.operations.index(operation)] += f" ({100 * low:+.2f} to {100 * high:+.2f})"
+    return descriptions

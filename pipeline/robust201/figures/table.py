@@ -1,7 +1,8 @@
 """The table of figures: their captions and requirements, and the functions that compute and draw them.
 
-To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and one in `specifications`
-that draws them, and add a row here. The command line, the report and the table-wide tests then include it.
+To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and a function in
+`specifications` that draws them, and add a row here. The command line, the report and the table-wide tests then include
+the figure.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pandas as pd
 from robust201.analysis.dataset_results import MEANS, DatasetResults
 from robust201.core.errors import ConfigError, closest
 from robust201.figures import figure_data, specifications
-from robust201.figures.palette import FEW_NETWORKS
+from robust201.figures.palette import MAX_NAMED_NETWORKS
 from robust201.figures.panels import Figure
 
 
@@ -25,41 +26,44 @@ class FigureRow(NamedTuple):
         title: short title.
         caption: description in a sentence or two.
         source: the corresponding figures of Jung, Lukasik and Keuper (ICLR 2023), or ``""``.
-        needs: what the results must contain.
+        required_results: results that the figure needs.
         compute: function that returns the figure's numbers; an empty frame if the results do not suffice.
         specify: function that returns the drawing of a frame, for files and the page.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
-        across: whether it shows all datasets of a folder together, whichever dataset it is computed from.
-        averages: whether it shows means over attacks or corruptions, whose weighting it must then state.
-        least: minimum number of networks; distributions and rank correlations need several.
-        most: maximum number of networks that the figure can show individually.
+        is_across_datasets: whether the figure shows all datasets of a folder together. The folder's results are then
+            passed to `compute` as the results of any of its datasets.
+        averages: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
+        min_networks: minimum number of networks; distributions and rank correlations need several.
+        max_networks: maximum number of networks that the figure can show individually.
     """
 
     name: str
     title: str
     caption: str
     source: str
-    needs: str
+    required_results: str
     compute: Callable[[DatasetResults], pd.DataFrame]
     specify: Callable[[pd.DataFrame, DatasetResults], Figure]
     shows_cells: bool = False
-    across: bool = False
+    is_across_datasets: bool = False
     averages: bool = False
-    least: int = 1
-    most: int | None = None
+    min_networks: int = 1
+    max_networks: int | None = None
 
     def numbers(self, results: DatasetResults) -> pd.DataFrame:
         """Return the figure's numbers; an empty frame if the results do not suffice or have too many networks."""
         n_networks = len(results.accuracies)
-        if n_networks < self.least or (self.most is not None and n_networks > self.most):
+        if n_networks < self.min_networks or (self.max_networks is not None and n_networks > self.max_networks):
             return pd.DataFrame()
         return self.compute(results)
 
     @property
     def requirement(self) -> str:
-        """What the results must contain, including the number of networks."""
-        count = f", of {self.least} networks or more" if self.least > 1 else ""
-        return f"{self.needs}{count if self.most is None else f', of at most {self.most} networks'}"
+        """Results that the figure needs, including the number of networks."""
+        if self.max_networks is not None:
+            return f"{self.required_results}, of at most {self.max_networks} networks"
+        minimum = f", of {self.min_networks} networks or more" if self.min_networks > 1 else ""
+        return f"{self.required_results}{minimum}"
 
     def describe(self, results: DatasetResults) -> str:
         """Return the caption, with the weighting of means and the paper's corresponding figures."""
@@ -67,7 +71,7 @@ class FigureRow(NamedTuple):
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
 
-_MIN_SUMMARISED = FEW_NETWORKS + 1
+_MIN_SUMMARISED = MAX_NAMED_NETWORKS + 1
 """Minimum number of networks for box plots and rank correlations."""
 
 FIGURES: dict[str, FigureRow] = {
@@ -76,125 +80,128 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "attack-curves",
             "Accuracy over epsilon, network by network",
-            "Accuracy of each network over the epsilons of each attack, from clean images on; bands are 95% intervals "
-            "over images, the dashed line is the accuracy of guessing (chance). Where one epsilon is far beyond the "
-            "others, all are drawn at equal distances.",
+            "Accuracy of each network over the epsilons of each attack, starting with clean images. Bands are 95% "
+            "intervals over images; the dashed line is the accuracy of guessing (chance). If one epsilon is much "
+            "larger than the others, epsilons are spaced evenly.",
             "",
             "an attack",
             partial(figure_data.accuracy_curves, kind="attack"),
             specifications.specify_curves,
-            most=FEW_NETWORKS,
+            max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureRow(
             "corruption-curves",
             "Accuracy over severity, network by network",
-            "Accuracy of each network over the severities of each corruption, from clean images on; bands as above.",
+            "Accuracy of each network over the severities of each corruption, starting with clean images; bands are "
+            "95% intervals over images.",
             "",
             "a corruption",
             partial(figure_data.accuracy_curves, kind="corruption"),
             specifications.specify_curves,
-            most=FEW_NETWORKS,
+            max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureRow(
             "step-curves",
             "Accuracy over the attack's steps, network by network",
-            "Accuracy of each network by the number of steps (of Square: queries) of each attack, at the epsilon "
-            "nearest to 1/255 (of other norms, nearest to 1), from clean images on; bands are 95% intervals over "
-            "images. A curve is of one run with all steps: an image is fooled from the first step on that fools it.",
+            "Accuracy of each network by the number of steps of each attack (Square: queries), starting with clean "
+            "images, at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). Bands are 95% "
+            "intervals over images. A curve comes from a single run with all steps: an image counts as fooled from the "
+            "first step that fools it.",
             "",
             "an attack with the measurement `steps`",
             figure_data.step_curves,
             specifications.specify_step_curves,
-            most=FEW_NETWORKS,
+            max_networks=MAX_NAMED_NETWORKS,
         ),
         FigureRow(
             "attacks",
             "Accuracy under attack",
-            "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
-            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (if many, only the furthest); "
-            "the dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
-            "before them, and an arrow at its end says how many architectures are beyond.",
+            "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles. Whiskers end "
+            "at the furthest accuracy within 1.5 interquartile ranges of the box, and dots lie beyond (of many, only "
+            "the furthest are shown). The dashed line is the accuracy of guessing (chance). If a few dots are far from "
+            "all boxes, the axis ends before them, and an arrow shows how many architectures lie beyond its end.",
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "corruptions",
             "Accuracy under corruption",
-            "Accuracies of the evaluated architectures by corruption and severity, beside the clean accuracy; boxes as "
-            "above.",
+            "Accuracies of the evaluated architectures by corruption and severity, next to the clean accuracy; boxes "
+            "are as in the figure of attacks.",
             "Fig. 4",
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
             specifications.specify_boxes,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation",
             "Rank correlation between keys",
-            "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
-            "the epsilon nearest to 1/255 (of other norms, nearest to 1), corruptions at the severity nearest to 3; "
-            "“–” if all accuracies under one of the keys are equal.",
+            "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys. Attacks are "
+            "at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the "
+            "severity nearest to 3. “–” means that all accuracies under one of the keys are equal.",
             "",
             "two keys",
             figure_data.key_correlations,
             specifications.specify_rank_correlation,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-attacks",
             "Rank correlation between attacks",
-            "Kendall's tau-b between clean accuracies and those under every attack at every epsilon.",
+            "Kendall's tau-b between clean accuracies and accuracies under every attack at every epsilon.",
             "Fig. 3",
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
             specifications.specify_rank_correlation,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-datasets",
             "Rank correlation between datasets",
-            "Kendall's tau-b between clean accuracies and those under every attack at every epsilon, of all datasets, "
-            "over the architectures that both have; the epsilons of an attack ascend.",
+            "Kendall's tau-b between clean accuracies and accuracies under every attack at every epsilon, on all "
+            "datasets, over the architectures that both evaluations have. The epsilons of each attack are in ascending "
+            "order.",
             "Fig. 17",
             "two datasets with clean accuracies or an attack",
             figure_data.dataset_correlations,
             specifications.specify_dataset_correlation,
-            across=True,
-            least=_MIN_SUMMARISED,
+            is_across_datasets=True,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-corruptions",
             "Rank correlation between corruptions",
-            "Kendall's tau-b between clean accuracies and those under every corruption, at one severity.",
+            "Kendall's tau-b between clean accuracies and accuracies under every corruption, at one severity.",
             "Fig. 5",
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
             specifications.specify_rank_correlation,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "rank-correlation-robustness",
             "Does robustness R rank architectures differently?",
-            "Kendall's tau-b between clean accuracies, mean accuracies under an attack, and robustness R under it: the "
-            "area under the accuracies from strength 0 to the largest, divided by the area for an unchanged clean "
-            "accuracy. R does not reward a high clean accuracy.",
+            "Kendall's tau-b between clean accuracy, mean accuracy under an attack, and robustness R under this "
+            "attack: the area under the curve of accuracies from strength 0 to the largest strength, divided by the "
+            "area that a constant clean accuracy would have. R does not reward a high clean accuracy.",
             "",
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "confidence",
             "Confidence",
-            "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
-            "it is wrong, and in the true class: the median over architectures and the range between the quartiles. "
-            "AutoAttack (aa_) returns the clean image where it fails: its “where right” covers the clean images that "
-            "withstood the attack, fewer and more confident ones at larger ε, while fgsm and pgd perturb all images. "
-            "If few images are misclassified, “where wrong” is based on those few.",
+            "Mean confidence (softmax probability) of an architecture in its prediction, where the prediction is right "
+            "and where it is wrong, and in the true class: median over architectures, and range between the quartiles. "
+            "AutoAttack (aa_) returns the clean image if it fails. Its “where right” is therefore about the clean "
+            "images that withstood the attack, which are fewer and more confident at larger ε, whereas fgsm and pgd "
+            "perturb all images. If few images are misclassified, “where wrong” is based on these few.",
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -203,10 +210,10 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "class-confidence",
             "Confidence, class by class",
-            "Mean confidence of an architecture in a class, over the images of this class and over the images that it "
-            "predicts as this class: the median over architectures and the range between the quartiles, for clean "
-            "images, attacks at the epsilon nearest to 1/255 (of other norms, nearest to 1), and corruptions at the "
-            "severity nearest to 3.",
+            "Mean confidence of an architecture in a class, over the images of this class and over the images that are "
+            "predicted as this class: median over architectures, and range between the quartiles. Attacks are at the "
+            "epsilon nearest to 1/255 (for norms other than Linf, nearest to 1), and corruptions at the severity "
+            "nearest to 3.",
             "Fig. 13 (top and middle)",
             "the measurement `confidence`",
             figure_data.class_confidences,
@@ -215,8 +222,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "one-class-confidence",
             "Confidence in one class",
-            "The same for a single class over all strengths. It is class 0 unless `robust201 plot --class` names "
-            "another. If few images under an attack are predicted as the class, this confidence is based on those few.",
+            "The same for a single class over all strengths: class 0, or the class of `robust201 plot --class`. If few "
+            "images under an attack are predicted as this class, the confidence over them is based on these few.",
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
@@ -225,8 +232,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "confusion",
             "Confusion matrices",
-            "Confusion matrices summed over the evaluated architectures. A row contains the images of a true class and "
-            "sums to 100%; fields below half a percent have no number.",
+            "Confusion matrices, summed over the evaluated architectures. Each row contains the images of a true class "
+            "and sums to 100%. Fields below half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
@@ -235,11 +242,12 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-robust",
             "Clean against robust accuracy",
-            "One point per architecture, coloured by the kernel parameters of its cell, if it is one: 9 for a 3×3 "
-            "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
-            "the dashed one is the accuracy of guessing (chance). For the mean, the Pareto front is marked: no other "
-            "architecture is better in one of the two accuracies and at least as good in the other. If few points are "
-            "far from all others, the axes end before them; arrows at the border show how many there are.",
+            "One point per architecture; the points of cells are coloured by the number of kernel parameters: 9 for "
+            "each 3×3 and 1 for each 1×1 convolution that reaches the output. On the dotted line, an attack would "
+            "change nothing; the dashed line is the accuracy of guessing (chance). For the mean, the Pareto front is "
+            "marked: no other architecture is better in one of the two accuracies and at least as good in the other. "
+            "If a few points are far from all others, the axes end before them, and arrows at the border show how many "
+            "there are.",
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
@@ -249,7 +257,7 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-corrupted",
             "Clean against corrupted accuracy",
-            "One point per architecture, coloured by the kernel parameters of its cell, as above.",
+            "One point per architecture; the points of cells are coloured by the number of kernel parameters.",
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_against, kind="corruption"),
@@ -259,22 +267,23 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "kernel-parameters",
             "Mean adversarial accuracy by kernel parameters",
-            "Mean adversarial accuracies of the cells by kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
-            "convolution that reaches the output; boxes as above, a diamond at the mean over the cells, with its 95% "
-            "interval.",
+            "Mean adversarial accuracies of cells by their number of kernel parameters: 9 for each 3×3 and 1 for each "
+            "1×1 convolution that reaches the output. Boxes are as in the figure of attacks; a diamond with its 95% "
+            "interval marks the mean over the cells.",
             "Fig. 28",
             "an attack, on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
             averages=True,
-            least=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED,
         ),
         FigureRow(
             "measures",
             "Measures against accuracy",
-            "One point per architecture: a measure of the network itself against its accuracy, clean and under "
-            "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), from 12 "
-            "networks on with Spearman's rank correlation and Kendall's tau-b; arrows at the border as above.",
+            "One point per architecture: a measure of the network against its clean accuracy, and against its accuracy "
+            "under every attack at the epsilon nearest to 1/255 (for norms other than Linf, nearest to 1). With 12 "
+            "networks or more, titles show Spearman's rank correlation and Kendall's tau-b. Arrows at the border show "
+            "how many points lie outside the axes.",
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
             figure_data.measures_against,
@@ -283,8 +292,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "measure-correlations",
             "Measures as predictors of accuracy",
-            "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with clean "
-            "accuracies and those under every key and strength, over the architectures that have the measure.",
+            "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with the "
+            "accuracies under every key and strength, over the architectures that have the measure.",
             "Fig. 6",
             "a measure, such as `jacobian`, and an accuracy, of eight architectures or more",
             figure_data.measure_correlations,
@@ -294,8 +303,8 @@ FIGURES: dict[str, FigureRow] = {
             "operation-effects",
             "What each operation adds on each edge",
             "Mean accuracy of all cells that have an operation on an edge, minus the mean over all cells of the space, "
-            "in percentage points; cells have the accuracy of their isomorphism class. Lines span 95% intervals from a "
-            "bootstrap over classes.",
+            "in percentage points. Each cell has the accuracy of its isomorphism class. Lines span 95% intervals from "
+            "a bootstrap over classes.",
             "",
             "an accuracy of all isomorphism classes, of architectures that are cells",
             figure_data.effects_by_score,
@@ -305,9 +314,9 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "top-cells",
             "The best cells, edge by edge",
-            "The operations of the most accurate cells, at most twenty: one column per cell, best on the left, its "
-            "rank above it (= where others share it), one row per edge; of all evaluated cells, and of those with 18 "
-            "kernel parameters.",
+            "The operations of the most accurate cells, at most twenty, among all evaluated cells and among cells with "
+            "18 kernel parameters. Columns are cells, the best on the left, with the rank above (= marks ties); rows "
+            "are edges.",
             "Figs. 7 and 29",
             "an accuracy, of architectures that are cells",
             figure_data.top_cells,
@@ -317,8 +326,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "best-cells",
             "The best cell by each criterion",
-            "On how many of the six edges the best cells differ. Among equally accurate cells (“one of 9”), the one "
-            "that is better by the other means is shown (see Terms, Tie).",
+            "The number of edges (of six) on which the best cells differ. Among equally accurate cells (“one of 9”), "
+            "the cell that is better by the other means is shown (see Terms, Tie).",
             "Fig. 26",
             "an accuracy, of architectures that are cells",
             figure_data.best_cells,
@@ -329,10 +338,10 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "neighbours",
             "What one changed edge gains or loses",
-            "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
-            "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
-            "evaluated. On the page, pointing at a square shows the 95% interval of the change, as if the two cells "
-            "had been evaluated on different images.",
+            "Change of accuracy, in percentage points, if one edge of a best cell is changed. The accuracy of the "
+            "changed cell is that of its isomorphism class. A dot marks the cell's own operation; a square is empty if "
+            "the class was not evaluated. On the page, pointing at a square shows the 95% interval of the change, "
+            "which assumes that the two cells were evaluated on different images.",
             "Fig. 30",
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
@@ -345,7 +354,7 @@ FIGURES: dict[str, FigureRow] = {
 
 
 def figure_row(name: str) -> FigureRow:
-    """Return the figure of this name."""
+    """Return the figure with this name."""
     if name not in FIGURES:
         raise ConfigError(
             f"Looking up a figure failed: {name!r} is not in `robust201 plot --list`.{closest(name, FIGURES)}"

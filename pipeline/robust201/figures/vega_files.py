@@ -16,7 +16,7 @@ from robust201.spaces.cell_space import PAPER
 PNG_DPI = 300
 
 RASTER_POINTS = 500
-"""Number of marks of one kind in a panel from which they become a bitmap inside an SVG or PDF."""
+"""Minimum number of marks of one kind in a panel for which an SVG or PDF contains a bitmap instead."""
 
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
 _MANY_MARKS = re.compile(rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{RASTER_POINTS},}}</g>')
@@ -25,22 +25,22 @@ _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 _POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
 
 
-def draw_file(figure: Figure, width: float, kind: str, *, notes: tuple[str, ...] = (), title: str = "") -> bytes:
-    """Draw a figure as a file; equal figures give equal bytes.
+def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[str, ...] = (), title: str = "") -> bytes:
+    """Draw a figure and return the file's bytes; equal figures give equal bytes.
 
     Args:
         figure: the figure.
         width: width of the file, in inches.
-        kind: ``svg``, ``pdf`` or ``png``.
+        file_format: ``svg``, ``pdf`` or ``png``.
         notes: text below the figure.
         title: text above the figure.
     """
     points = POINTS * width
     svg = draw_svg(specify_file(figure, points, notes=notes, title=title))
-    excess = _measure(svg)[0] - points
-    if excess > 0.5:  # two stacked figures may be wider than each one
-        svg = draw_svg(specify_file(figure, points - excess, notes=notes, title=title))
-    return convert(_widen(svg, points), kind)
+    excess_width = _measure(svg)[0] - points
+    if excess_width > 0.5:  # two stacked figures may be wider than each one
+        svg = draw_svg(specify_file(figure, points - excess_width, notes=notes, title=title))
+    return convert(_widen(svg, points), file_format)
 
 
 def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), title: str = "") -> Spec:
@@ -48,34 +48,34 @@ def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), t
     bodies = [_fit(figure, width)]
     if figure.above is not None:
         bodies.insert(0, _fit(figure.above, width))
-    lines = [line for note in (*figure.notes, *notes) for line in wrap(note, width)]
-    # A label on every mark would double the size of a file; the figure as a whole has one.
-    return write_spec(bodies, configure(PAPER) | {"aria": False}, label=figure.label, notes=lines, title=title)
+    note_lines = [note_line for note in (*figure.notes, *notes) for note_line in wrap(note, width)]
+    # Accessibility labels of all marks would double the size of a file.
+    return write_spec(bodies, configure(PAPER) | {"aria": False}, label=figure.label, notes=note_lines, title=title)
 
 
 def _fit(figure: Figure, width: float) -> Spec:
-    """Arrange a figure to be at most `width` points wide; the width of the axes is known only after drawing them."""
+    """Arrange a figure to be `width` points wide; the width of the axes is known only after drawing."""
     panels = [panel for panel in figure.panels if panel.in_file]
-    spare = 45.0
+    axes_width = 45.0
     for _ in range(2):
-        body = arrange(figure, panels, width, spare)
-        natural = _measure(draw_svg(write_spec([body], configure(PAPER))))[0]
-        if abs(natural - width) < 1:
+        body = arrange(figure, panels, width, axes_width)
+        drawn_width = _measure(draw_svg(write_spec([body], configure(PAPER))))[0]
+        if abs(drawn_width - width) < 1:
             return body
-        spare += natural - width
-    return arrange(figure, panels, width, spare)
+        axes_width += drawn_width - width
+    return arrange(figure, panels, width, axes_width)
 
 
-def convert(svg: str, kind: str) -> bytes:
+def convert(svg: str, file_format: str) -> bytes:
     """Convert an SVG in points to a file's bytes."""
-    if kind == "png":
-        # The size is rounded down to pixels, so enlarge it slightly.
+    if file_format == "png":
+        # The size in pixels is rounded down, so the drawing is enlarged slightly.
         svg = _SIZE.sub(
             lambda match: match[0].replace(f'"{match[1]}"', f'"{float(match[1]) + 0.01:g}"', 1), svg, count=1
         )
         return vl_convert.svg_to_png(svg, ppi=PNG_DPI)
     svg = _MANY_MARKS.sub(lambda match: _rasterise(match[0]), svg)
-    if kind == "pdf":
+    if file_format == "pdf":
         return vl_convert.svg_to_pdf(svg)
     return _SIZE.sub(r'width="\1pt" height="\2pt" viewBox="0 0 \1 \2"', svg, count=1).encode() + b"\n"
 
@@ -85,13 +85,13 @@ def draw_svg(spec: Spec) -> str:
     return _draw_text(json.dumps(spec))
 
 
-@lru_cache(maxsize=1)  # a figure without notes and title is drawn again unchanged after `_fit` has measured it
+@lru_cache(maxsize=1)  # `_fit` draws a figure to measure it; without notes and title, the next drawing is the same
 def _draw_text(spec: str) -> str:
     _register_fonts()
     svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
-    # Vega's ids of clips and gradients depend on earlier drawings of the process, so number them anew.
-    numbers = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
-    return _REFERENCE.sub(lambda match: f"{match[1]}{numbers.get(match[2], match[2])}{match[3]}", svg)
+    # Vega's ids of clips and gradients depend on earlier drawings in the process, so they are renumbered.
+    stable_ids = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
+    return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)
 
 
 def _measure(svg: str) -> tuple[float, float]:
@@ -103,28 +103,27 @@ def _measure(svg: str) -> tuple[float, float]:
 
 def _widen(svg: str, width: float) -> str:
     """Widen a drawing to exactly `width` points, with its content in the middle."""
-    natural, height = _measure(svg)
-    shift = (width - natural) / 2
-    svg = svg.replace(f'<rect width="{natural:g}"', f'<rect width="{width:g}"', 1)
+    drawn_width, height = _measure(svg)
+    shift = (width - drawn_width) / 2
+    svg = svg.replace(f'<rect width="{drawn_width:g}"', f'<rect width="{width:g}"', 1)
     start = svg.index(">", svg.index("<rect")) + 1
     shifted = f'{svg[:start]}<g transform="translate({shift:g},0)">{svg[start:].removesuffix("</svg>")}</g></svg>'
     return _SIZE.sub(f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"', shifted, count=1)
 
 
 def _rasterise(group: str) -> str:
-    """Replace many marks by a bitmap of them."""
+    """Replace a group of marks with a bitmap of the group."""
     positions = [(float(x), float(y)) for x, y in _POSITION.findall(group)]
     if not positions:
         return group
     margin = 6
     left, top = (min(axis) - margin for axis in zip(*positions, strict=True))
     right, bottom = (max(axis) + margin for axis in zip(*positions, strict=True))
-    box = f'width="{right - left:g}" height="{bottom - top:g}"'
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="{left:g} {top:g} {right - left:g} {bottom - top:g}">'
-    )
-    png = base64.b64encode(vl_convert.svg_to_png(f"{head}{group}</svg>", ppi=PNG_DPI)).decode()
-    return f'<image x="{left:g}" y="{top:g}" {box} xlink:href="data:image/png;base64,{png}"/>'
+    size_attributes = f'width="{right - left:g}" height="{bottom - top:g}"'
+    view_box = f"{left:g} {top:g} {right - left:g} {bottom - top:g}"
+    svg_head = f'<svg xmlns="http://www.w3.org/2000/svg" {size_attributes} viewBox="{view_box}">'
+    png = base64.b64encode(vl_convert.svg_to_png(f"{svg_head}{group}</svg>", ppi=PNG_DPI)).decode()
+    return f'<image x="{left:g}" y="{top:g}" {size_attributes} xlink:href="data:image/png;base64,{png}"/>'
 
 
 @cache
