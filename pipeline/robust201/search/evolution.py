@@ -21,8 +21,8 @@ def mutation_probability(n_edges: int) -> float:
 class RegularizedEvolution(Optimiser):
     """Mutate the best of `TOURNAMENT` members sampled with replacement from the population.
 
-    As in naszilla, the oldest member is removed once there are `POPULATION`. A mutation may return a cell that was
-    already evaluated, which counts as a query like any other.
+    As in naszilla, the oldest member is removed as soon as the population has `POPULATION` members. A mutation may
+    return a cell that was already evaluated; it counts as a query like any other.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -36,8 +36,8 @@ class RegularizedEvolution(Optimiser):
         if self._initial:
             return Query(self._initial.pop())
         self.preference.redraw()
-        entrants = [self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT)]
-        parent, _ = max(entrants, key=lambda entrant: self.preference.score(entrant[1]))
+        contestants = [self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT)]
+        parent, _ = max(contestants, key=lambda contestant: self.preference.score(contestant[1]))
         return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
 
     def learn(self, query: Query, values: Scores) -> None:
