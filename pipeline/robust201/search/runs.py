@@ -217,7 +217,7 @@ def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[fl
 def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
     _, name, chunk = job
     with threadpool_limits(1, "blas"):  # matrices are small, and each CPU has its own process
-        return run_together(name, benchmark, n_queries=n_queries, seed=seed, numbers=chunk)
+        return run_together(name, benchmark, n_queries=n_queries, seed=seed, run_numbers=chunk)
 
 
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
