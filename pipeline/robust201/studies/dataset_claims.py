@@ -147,7 +147,7 @@ def _count_cells(space: CellSpace) -> Iterator[Claim]:
     yield Claim(
         "Sections 3.1, 4.3",
         f"The space has this many non-isomorphic cells, and this many of them have {n_parameters} kernel parameters.",
-        f"{published['representatives']:,}; {published['same_size']['cells']}",
+        f"{published['classes']:,}; {published['same_size']['cells']}",
         f"{len(representatives):,}; {count}",
         HOLDS if is_equal else FAILS,
     )

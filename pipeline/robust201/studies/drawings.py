@@ -59,7 +59,7 @@ def _draw_legend(figure: Figure, colours: Mapping[str, str], *, has_published: b
         handles.append(
             Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="printed")
         )
-    parts.draw_draw_legend(figure, handles)
+    parts.draw_legend(figure, handles)
 
 
 def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:

@@ -75,8 +75,9 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
     images = "" if results.n_images is None else f" on {results.n_images:,} images"
     contradicted = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
     sentence = (
-        f"These {len(results.architectures):,} cells{images} confirm {n_claims_by_verdict[HOLDS]} of {len(claims)} claims "
-        f"of the paper, contradict {n_claims_by_verdict[FAILS]}, and cannot test {n_claims_by_verdict[UNTESTED]}."
+        f"These {len(results.architectures):,} cells{images} confirm {n_claims_by_verdict[HOLDS]} of "
+        f"{len(claims)} claims of the paper, contradict {n_claims_by_verdict[FAILS]}, and cannot test "
+        f"{n_claims_by_verdict[UNTESTED]}."
     )
     return f"{sentence} Contradicted: {' '.join(contradicted)}" if contradicted else sentence
 
