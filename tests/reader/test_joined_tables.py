@@ -124,7 +124,7 @@ def test_join_rejects_pickle_with_wrong_columns(
 ) -> None:
     file = tmp_path / "table.pickle"
     file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}}))
-    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+    with pytest.raises(ResultsError, match="it does not have the structure of HW-NAS-Bench"):
         results.join(file)
 
 
@@ -147,7 +147,7 @@ def test_join_does_not_execute_code_in_pickle(results: RobustnessDataset, tmp_pa
     with pytest.raises(ResultsError, match=r"got os\.system"):
         results.join(file)
     file.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
-    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+    with pytest.raises(ResultsError, match="it does not have the structure of HW-NAS-Bench"):
         results.join(file)
 
 

@@ -60,14 +60,14 @@ def test_zero_cluster_variance_gives_least_squares():
     assert model.estimate([1, -1]).p_value == pytest.approx(stats.ttest_ind(table[:, 0], table[:, 1]).pvalue)
 
 
-def restricted_likelihood(cluster_sd, residual_sd):
+def restricted_likelihood(cluster_variance, residual_variance):
     x, y = design_of(GROUPS), np.array(VALUES)
     same_cluster = np.array([[first == second for second in CLUSTERS] for first in CLUSTERS])
-    variance = residual_sd * np.eye(len(y)) + cluster_sd * same_cluster
-    inverse = np.linalg.inv(variance)
+    covariance = residual_variance * np.eye(len(y)) + cluster_variance * same_cluster
+    inverse = np.linalg.inv(covariance)
     residuals = y - x @ np.linalg.solve(x.T @ inverse @ x, x.T @ inverse @ y)
-    logs = [np.linalg.slogdet(matrix)[1] for matrix in (variance, x.T @ inverse @ x)]
-    return -(sum(logs) + residuals @ inverse @ residuals) / 2
+    log_determinants = [np.linalg.slogdet(matrix)[1] for matrix in (covariance, x.T @ inverse @ x)]
+    return -(sum(log_determinants) + residuals @ inverse @ residuals) / 2
 
 
 def profile(share):
