@@ -18,7 +18,7 @@ from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.halving import plan_rungs
 from robust201.search.methods import METHODS
-from robust201.search.runs import NOTHING, Runs, run_methods, run_together
+from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods, run_together
 from robust201.spaces.cell_space import CellSpace
 from robust201.spaces.nasbench201 import cell_index, isomorph_index, neighbour_indices, operation_numbers
 from tests.support.planted import planted_accuracy
@@ -192,9 +192,9 @@ def test_best_by_query_keeps_the_earlier_of_equal_cells(cells: SearchCells) -> N
     values = np.zeros(15_625)
     values[cells.isomorphs[7]] = 1.0
     benchmark = Benchmark(cells, [WeightedSum("x", values[:, None], np.ones(1))])
-    queried = np.array([[3, 7, 5, NOTHING]])
+    queried = np.array([[3, 7, 5, NO_ARCHITECTURE]])
     result = Runs("random", benchmark, queried, np.array([[1.5, 2.0, 3.0, np.inf]]), 4)
-    assert result.best_by_query().tolist() == [[NOTHING, 7, 7, 7]]
+    assert result.best_by_query().tolist() == [[NO_ARCHITECTURE, 7, 7, 7]]
 
 
 def test_neighbours_match_the_space(cells: SearchCells, space: CellSpace) -> None:

@@ -267,7 +267,9 @@ def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
     with pytest.raises(ArchitectureError, match="corrupts memory"):
         run_training(recipe(), **network)
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
-    with pytest.raises(NetworkError, match="need images of 32x32 pixels"):  # Raised by the first pass on the small images.
+    with pytest.raises(
+        NetworkError, match="need images of 32x32 pixels"
+    ):  # Raised by the first pass on the small images.
         run_training(recipe(), **network)
 
 

@@ -18,7 +18,7 @@ from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
 from robust201.search.objectives import ObjectiveTerm, TableValues, meets_constraints, parse_objectives
-from robust201.search.runs import NOTHING, Runs, run_methods
+from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_indices, hypervolume
 
@@ -370,7 +370,7 @@ def _summarise_single(runs: Runs, values_by_column: dict[str, _Floats]) -> Metho
     values = runs.benchmark.values[:, 0]
     optimum = float(values[runs.benchmark.cells.members].max())
     by_query = runs.best_by_query()
-    regret = np.where(by_query == NOTHING, np.nan, optimum - values[by_query])
+    regret = np.where(by_query == NO_ARCHITECTURE, np.nan, optimum - values[by_query])
     selected = by_query[:, -1]
     reported = {name: _mean_over_runs(column_values[selected]) for name, column_values in values_by_column.items()}
     return MethodResult(
@@ -400,7 +400,7 @@ def dominated_volume_fractions(runs: Runs) -> _Floats:
         front = np.empty((0, runs.benchmark.n_objectives))
         volume = 0.0
         for index, cell in enumerate(queried[: runs.n_queries]):
-            if cell != NOTHING and not (front >= scaled[cell]).all(axis=1).any():
+            if cell != NO_ARCHITECTURE and not (front >= scaled[cell]).all(axis=1).any():
                 overlap = hypervolume(np.minimum(front, scaled[cell]))
                 volume += float(np.prod(scaled[cell])) - overlap
                 front = np.concatenate([front, scaled[cell][None]])

@@ -21,7 +21,7 @@ RUNS_PER_PROCESS = 4
 """Number of runs that a process advances together, so that their networks fit in a core's cache (see
 `search.ensemble`)."""
 
-NOTHING = -1
+NO_ARCHITECTURE = -1
 """Placeholder for an architecture that a run does not have yet."""
 
 
@@ -32,7 +32,7 @@ class Runs:
     Attributes:
         method: name of the method.
         benchmark: the benchmark.
-        queried: (runs, n) fully evaluated architectures in query order, padded with `NOTHING`.
+        queried: (runs, n) fully evaluated architectures in query order, padded with `NO_ARCHITECTURE`.
         spent: (runs, n) budget spent up to and including each query, in evaluations of complete objectives; inf after a
             run's end.
         n_queries: budget of a run.
@@ -46,23 +46,23 @@ class Runs:
 
     def best_by_query(self) -> NDArray[np.int64]:
         """Return the best architecture so far, by unit of the budget: (runs, n_queries). Ties keep the earlier one."""
-        values = np.where(self.queried == NOTHING, -np.inf, self.benchmark.values[self.queried, 0])
+        values = np.where(self.queried == NO_ARCHITECTURE, -np.inf, self.benchmark.values[self.queried, 0])
         best_values = np.maximum.accumulate(values, axis=1)
         is_better = np.diff(best_values, axis=1, prepend=-np.inf) > 0
         columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         best_positions = np.maximum.accumulate(np.where(is_better, columns, -1), axis=1)
         best = np.where(
-            best_positions < 0, NOTHING, np.take_along_axis(self.queried, np.maximum(best_positions, 0), axis=1)
+            best_positions < 0, NO_ARCHITECTURE, np.take_along_axis(self.queried, np.maximum(best_positions, 0), axis=1)
         )
         return self._by_query(best)
 
     def _by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the state after each unit of the budget, given the states (runs, n) after each evaluation."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
-        states_by_query = np.full((len(states), self.n_queries), NOTHING, dtype=np.int64)
+        states_by_query = np.full((len(states), self.n_queries), NO_ARCHITECTURE, dtype=np.int64)
         for run, (spent, run_states) in enumerate(zip(self.spent, states, strict=True)):
             latest = np.searchsorted(spent, budgets, side="right") - 1
-            states_by_query[run] = np.where(latest < 0, NOTHING, run_states[np.maximum(latest, 0)])
+            states_by_query[run] = np.where(latest < 0, NO_ARCHITECTURE, run_states[np.maximum(latest, 0)])
         return states_by_query
 
 
@@ -223,7 +223,7 @@ def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tup
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
     ordered = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
     longest = max((len(queried) for queried, _ in ordered), default=0)
-    queried = np.full((len(ordered), longest), NOTHING, dtype=np.int64)
+    queried = np.full((len(ordered), longest), NO_ARCHITECTURE, dtype=np.int64)
     spent = np.full((len(ordered), longest), np.inf)
     for run, (architectures, spent_by_query) in enumerate(ordered):
         queried[run, : len(architectures)] = architectures

@@ -21,7 +21,7 @@ their label if the source network was robust, and 19% if it was not.
 _BATCH = 500
 
 
-class LabelsRead(NamedTuple):
+class LabelCheck(NamedTuple):
     """Predictions of an independent network for generated images whose label differs from that of their starting image.
 
     Attributes:
@@ -40,7 +40,7 @@ class LabelsRead(NamedTuple):
         return self.own >= TRUSTED_FRACTION
 
 
-def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead:
+def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck:
     """Classify generated images with a network that was not used to generate them.
 
     Args:
@@ -74,7 +74,7 @@ def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead
             "the check is impossible. Generate images of several classes."
         )
     own, origin = (float((predictions == expected[has_other_label]).mean()) for expected in (labels, start_labels))
-    return LabelsRead(len(predictions), own, origin)
+    return LabelCheck(len(predictions), own, origin)
 
 
 def _classify(judge: Classifier, images: NDArray[np.uint8]) -> NDArray[np.int64]:

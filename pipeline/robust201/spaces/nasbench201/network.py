@@ -1,7 +1,7 @@
 """The network of NAS-Bench-201: cells in a macro skeleton; its state_dict has the published names and shapes.
 
 Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The published checkpoints load with ``strict=True``. A test
-    compares outputs with those of the published modules, from a golden file.
+compares outputs with those of the published modules, from a golden file.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """Networks whose linear layers require images of 32x32 pixels: LeNet-5, VGG-16, and a network with one hidden layer.
 
 Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in the form
-    that is usual today: ReLUs, max-pooling without parameters, fully connected feature maps, and a linear last layer.
-    Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015,
-    configuration D, in its form for CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, and
-    one linear layer instead of three.
+that is usual today: ReLUs, max-pooling without parameters, fully connected feature maps, and a linear last layer.
+Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration
+D, in its form for CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, and one linear layer
+instead of three.
 """
 
 from collections import OrderedDict

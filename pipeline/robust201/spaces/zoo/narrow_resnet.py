@@ -1,9 +1,9 @@
 """The narrow residual network with 32 layers that was used to study adversarial training on CIFAR-10.
 
 Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
-    the Landscape of Spatial Robustness", ICML 2019, whose published model defines further details: leaky ReLUs,
-    shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on
-    robust features calls the network ResNet-34; it has 31 convolutions and one linear layer.
+the Landscape of Spatial Robustness", ICML 2019, whose published model defines further details: leaky ReLUs, shortcuts,
+initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on robust features
+calls the network ResNet-34; it has 31 convolutions and one linear layer.
 """
 
 import math

@@ -1,9 +1,8 @@
 """Convolutions and residual networks equivariant to p4m: translations, rotations and reflections of the square.
 
 Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A feature map on the group is stored
-    as (B, 8 C, H, W); the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m =
-    1, then rotate by r quarter turns. Each call expands the kernel to an ordinary one and applies it with a single
-    `conv2d`.
+as (B, 8 C, H, W); the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1,
+then rotate by r quarter turns. Each call expands the kernel to an ordinary one and applies it with a single `conv2d`.
 """
 
 from collections.abc import Sequence

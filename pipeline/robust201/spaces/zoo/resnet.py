@@ -1,8 +1,8 @@
 """Residual networks for CIFAR: a 3x3 stem with stride 1, no max-pooling, and four stages of blocks.
 
 Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
-    images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in
-    bottlenecks also ``conv3|bn3``), ``layer<stage>.<block>.shortcut.0|1`` if the shape changes, and ``linear``.
+images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks
+also ``conv3|bn3``), ``layer<stage>.<block>.shortcut.0|1`` if the shape changes, and ``linear``.
 """
 
 from collections.abc import Callable, Sequence

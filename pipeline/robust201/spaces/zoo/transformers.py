@@ -1,10 +1,9 @@
 """Spatial and polar transformers, which move images to a predicted pose before a residual network.
 
 Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in PyTorch's
-    tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer
-    Networks", ICML 2019: pose predictors that commute with the transformations that they predict. The composition is
-    ours: first a translation and then a rotation about the predicted point are predicted, and both are applied in one
-    interpolation.
+tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer Networks",
+ICML 2019: pose predictors that commute with the transformations that they predict. The composition is ours: first a
+translation and then a rotation about the predicted point are predicted, and both are applied in one interpolation.
 """
 
 import math
