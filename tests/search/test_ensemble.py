@@ -1,5 +1,4 @@
-"""The ensemble: gradients match finite differences, predictions do not depend on the stack, and training reduces the
-error."""
+"""The ensemble: gradients, Adam steps, independence of the stack, and learning."""
 
 import numpy as np
 import pytest

@@ -276,7 +276,7 @@ def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
 def test_states_of_another_training_run_are_rejected(tmp_path):
     run_training(recipe(), states=tmp_path)
     for change in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
-        with pytest.raises(StorageError, match=r"it belongs to training \w{16}…, not to \w{16}…"):
+        with pytest.raises(StorageError, match=r"it belongs to training run \w{16}…, not to \w{16}…"):
             run_training(recipe(), states=tmp_path, **change)
 
 

@@ -82,7 +82,7 @@ def test_load_uses_the_previous_state_if_the_newest_is_damaged(tmp_path_factory,
     newest.write_bytes(raw)
     assert is_equal(folder.load(at_most=10), make_state(1))
     (notice,) = notices
-    assert notice.startswith(f"The state of a training after 2 steps in {newest} was damaged")
+    assert notice.startswith(f"The state of a training run after 2 steps in {newest} was damaged")
     assert "\n" not in notice
     assert (root / f"damaged-{newest.name}").read_bytes() == raw
     assert folder.load(at_most=10).step == 1
@@ -126,7 +126,7 @@ def test_load_deletes_only_temporary_files(folder, tmp_path):
 
 def test_state_of_another_training_run_is_rejected(folder, tmp_path):
     folder.save(make_state(1))
-    with pytest.raises(StorageError, match=r"it belongs to training a{16}…, not to b{16}…"):
+    with pytest.raises(StorageError, match=r"it belongs to training run a{16}…, not to b{16}…"):
         StateFolder(tmp_path / "states", "b" * 64, print).load(at_most=10)
 
 

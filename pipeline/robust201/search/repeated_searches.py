@@ -44,7 +44,7 @@ VOLUME = "hypervolume"
 """Name of the reported column if there are several objectives: the dominated fraction of the attainable volume."""
 
 
-class RunMean(NamedTuple):
+class Estimated(NamedTuple):
     """A mean over runs with its 95% interval, and the standard deviation of single runs."""
 
     mean: float
@@ -70,7 +70,7 @@ class MethodResult:
 
     method: str
     selected: NDArray[np.int64]
-    reported: dict[str, RunMean]
+    reported: dict[str, Estimated]
     regret: _Floats
     low: _Floats
     high: _Floats
@@ -410,9 +410,9 @@ def dominated_volume_fractions(runs: Runs) -> _Floats:
     return volumes / (attainable or 1.0)
 
 
-def _mean_over_runs(samples: _Floats) -> RunMean:
+def _mean_over_runs(samples: _Floats) -> Estimated:
     mean, low, high = (float(end) for end in mean_intervals(samples))
-    return RunMean(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
+    return Estimated(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
 
 
 def _without_nan(floats: dict[str, float]) -> dict[str, float | None]:

@@ -85,7 +85,7 @@ def train(
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
 
-    Between snapshots, while the caller runs, the process has its previous settings and random state. `recipe.data` and
+    While the caller handles a snapshot, the process has its previous settings and random state. `recipe.data` and
     `recipe.start` are ignored; the arguments `data` and `start` have the training data and the initial weights.
     `precision` (fp32 or tf32) applies only to a GPU.
 

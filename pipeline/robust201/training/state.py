@@ -98,14 +98,14 @@ class StateFolder:
                 raw = read_file(path, _MAX_SNAPSHOT_BYTES)
             except OSError as error:
                 raise StorageError(
-                    f"Reading the state of a training failed for {path}: {error.strerror}. Correct the permissions."
+                    f"Reading the state of a training run failed for {path}: {error.strerror}. Correct the permissions."
                 ) from error
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
             path.rename(path.with_name(_DAMAGED + path.name))
             self._notice(
-                f"The state of a training after {step} steps in {path} was damaged ({len(raw):,} bytes with a wrong "
-                f"hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used if there is one."
+                f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
+                f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used if there is one."
             )
         return None
 
@@ -125,7 +125,7 @@ class StateFolder:
         fields = json.loads(json.loads(raw[8 : 8 + header_size])["__metadata__"]["training"])
         if fields["training_id"] != self._training_id:
             raise StorageError(
-                f"Reading the state of a training failed for {path}: it belongs to training "
+                f"Reading the state of a training run failed for {path}: it belongs to training run "
                 f"{fields['training_id'][:16]}…, not to {self._training_id[:16]}…. Choose another "
                 "folder, or delete this one."
             )
