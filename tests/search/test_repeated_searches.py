@@ -1,5 +1,4 @@
-"""Repeated searches report optimum and means, also on another dataset and for fronts, and recognise the published
-table."""
+"""Repeated searches report optimum and means, also on another dataset and for fronts."""
 
 from pathlib import Path
 

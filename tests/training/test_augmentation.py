@@ -1,5 +1,4 @@
-"""Augmentation: the effect of each operation on pixels, and random numbers that depend only on image, epoch and
-seed."""
+"""Augmentation: effects on pixels, and random numbers that depend only on image, epoch and seed."""
 
 import numpy as np
 import pytest

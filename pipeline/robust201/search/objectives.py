@@ -146,8 +146,8 @@ class TableValues:
         predicted = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
         if unknown_indices := sorted(set(predicted.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
-                f"Reading predictions failed for {predictions}: {unknown_indices[0]} is not the index of a cell that "
-                "represents an isomorphism class. Write the file again with: robust201 predict"
+                f"Reading predictions failed for {predictions}: expected indices of cells that represent "
+                f"their isomorphism class, got {unknown_indices[0]}. Write the file again with: robust201 predict"
             )
         self.is_predicted[predicted] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))

@@ -176,12 +176,12 @@ def repeat_searches(
     """Search a dataset repeatedly for each of several objectives.
 
     Args:
-        reader: reader of the folder.
+        reader: reader of the results folder.
         dataset: name of the dataset to search.
         objectives: texts (see `search.objectives`); a text with commas asks for a Pareto front.
         methods: names of `METHODS`; by default the applicable ones.
         n_queries: budget of a run.
-        n_runs: number of runs of each method.
+        n_runs: number of runs per method.
         seed: seed of all random numbers.
         report: objectives whose values are reported for the selected cells; by default those of table 1 that the
             dataset has. For a front, the hypervolume is reported instead.
@@ -203,11 +203,10 @@ def repeat_searches(
     for table_values in (values, report_values):
         table_values.join(tables)
     parsed_objectives = [(text, parse_objectives(text)) for text in objectives]
-    weighted_sums = [
-        [values.objective(name, terms) for name, terms in terms_by_objective]
-        for _, terms_by_objective in parsed_objectives
+    sums_by_search = [
+        [values.objective(name, terms) for name, terms in objective_terms] for _, objective_terms in parsed_objectives
     ]
-    has_single = any(len(terms_by_objective) == 1 for _, terms_by_objective in parsed_objectives)
+    has_single = any(len(objective_terms) == 1 for _, objective_terms in parsed_objectives)
     if report is not None and not has_single:
         raise ConfigError(
             f"Searching failed for {objectives[0]!r}: --report needs a single objective, because the hypervolume is "
@@ -215,25 +214,22 @@ def repeat_searches(
         )
     default_names = list(TABLE1_COLUMNS) if has_single else []
     report_names = default_names if report is None else list(dict.fromkeys(report))
-    objective_names = [
-        terms_by_objective[0][0] for _, terms_by_objective in parsed_objectives if len(terms_by_objective) == 1
-    ]
+    objective_names = [objective_terms[0][0] for _, objective_terms in parsed_objectives if len(objective_terms) == 1]
     columns, absent = _read_columns(report_values, report_names, objective_names, explicit=report is not None)
-    method_names = _choose_methods(
-        methods,
-        [objective for sums in weighted_sums for objective in sums],
-        len(weighted_sums),
-    )
-    objective_values = [objective.columns.sum(axis=1) for sums in weighted_sums for objective in sums]
+    all_sums = [weighted_sum for sums in sums_by_search for weighted_sum in sums]
+    method_names = _choose_methods(methods, all_sums, len(sums_by_search))
+    objective_values = [weighted_sum.columns.sum(axis=1) for weighted_sum in all_sums]
     if report is None and predictions is not None:
         unpredicted = _find_unpredicted(columns, objective_names, objective_values, values.is_predicted)
         columns = {name: column for name, column in columns.items() if name not in unpredicted}
         absent += unpredicted
-    reported = [column.values for column in columns.values()]
-    present = ~np.isnan(np.sum([*objective_values, *reported], axis=0)) & meets_constraints(values, constraints)
-    cells = SearchCells(values.space, present, distinct=distinct)
+    reported_values = [column.values for column in columns.values()]
+    is_present = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0)) & meets_constraints(
+        values, constraints
+    )
+    cells = SearchCells(values.space, is_present, distinct=distinct)
     _check_size(cells, n_queries, dataset)
-    benchmarks = [Benchmark(cells, sums) for sums in weighted_sums]
+    benchmarks = [Benchmark(cells, sums) for sums in sums_by_search]
     runs_by_benchmark = run_methods(
         benchmarks,
         method_names,
@@ -246,13 +242,13 @@ def repeat_searches(
     return [
         replace(
             _summarise(text.strip(), dataset, report_values.dataset, benchmark, runs, columns, absent),
-            n_predicted=int((values.is_predicted & present).sum()),
+            n_predicted=int((values.is_predicted & is_present).sum()),
             n_estimated=max(values.n_estimated, report_values.n_estimated),
             estimated=_find_estimated(
-                values, report_values, terms_by_objective, columns if len(terms_by_objective) == 1 else ()
+                values, report_values, objective_terms, columns if len(objective_terms) == 1 else ()
             ),
         )
-        for (text, terms_by_objective), benchmark, runs in zip(
+        for (text, objective_terms), benchmark, runs in zip(
             parsed_objectives, benchmarks, runs_by_benchmark, strict=True
         )
     ]

@@ -60,7 +60,7 @@ class Claim(NamedTuple):
 
 
 @cache
-def published_numbers() -> dict[str, Any]:
+def published_dataset_numbers() -> dict[str, Any]:
     """Return the published numbers; accuracies are fractions, except for percentages in table 1."""
     content: dict[str, Any] = json.loads(_PUBLISHED.read_text())
     return content
@@ -78,8 +78,8 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
     """
     if results.space is None:
         raise ResultsError(
-            f"Checking the paper's claims failed for {results.name}: its architectures are not NAS-Bench-201 "
-            "cells. Choose a dataset of these cells."
+            f"Checking the paper's claims failed for {results.name}: its architectures are not cells of the "
+            "paper's space. Choose a dataset of that space."
         )
     return [
         *_count_cells(results.space),
@@ -99,10 +99,10 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per `key` and `strength` with a published median and results: the number `n` of architectures, the
-        medians `ours` and `published_median`, and their `difference`.
+        medians `ours` and `printed`, and their `difference`.
     """
     rows = []
-    for key, by_strength in published_numbers()["medians"].get(results.name, {}).items():
+    for key, by_strength in published_dataset_numbers()["medians"].get(results.name, {}).items():
         for strength, published_median in _with_float_strengths(by_strength).items():
             if (key, strength) in results.accuracies:
                 accuracies = results.column(key, strength).dropna()
@@ -122,7 +122,7 @@ def compare_medians(results: DatasetResults) -> pd.DataFrame:
 def compare_curves(results: DatasetResults) -> pd.DataFrame:
     """Compare accuracies of single architectures with the published ones; columns as in `compare_medians`."""
     rows = []
-    for name, curves in published_numbers()["curves"].items() if results.name == "cifar10" else ():
+    for name, curves in published_dataset_numbers()["curves"].items() if results.name == "cifar10" else ():
         for key, by_strength in curves.items():
             for strength, published_accuracy in _with_float_strengths(by_strength).items():
                 if (key, strength) in results.accuracies and int(name) in results.architectures:
@@ -138,7 +138,7 @@ def _with_float_strengths(by_strength: Mapping[str, float]) -> dict[float, float
 
 
 def _count_cells(space: CellSpace) -> Iterator[Claim]:
-    published = published_numbers()
+    published = published_dataset_numbers()
     representatives = sorted(set(space.isomorphs()))
     specs = space.specs()
     n_parameters = published["same_size"]["kernel_parameters"]
@@ -177,7 +177,7 @@ def _order_attacks(results: DatasetResults) -> Iterator[Claim]:
 
 def _compare_pgd_with_apgd(results: DatasetResults) -> Iterator[Claim]:
     attacks = [("pgd", 1.0), ("aa_apgd-ce", 1.0)]
-    medians = published_numbers()["medians"].get(results.name)
+    medians = published_dataset_numbers()["medians"].get(results.name)
     if medians is None:
         return
     printed = " and ".join(f"{medians[key]['1']:.3f}" for key, _ in attacks)
@@ -199,7 +199,7 @@ def _compare_pgd_with_apgd(results: DatasetResults) -> Iterator[Claim]:
 
 def _same_size(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
     """Return the mean adversarial accuracies of the cells that the paper compares at equal kernel parameters."""
-    n_parameters = published_numbers()["same_size"]["kernel_parameters"]
+    n_parameters = published_dataset_numbers()["same_size"]["kernel_parameters"]
     if ADVERSARIAL not in results.scores:
         return pd.Series(dtype=float)
     accuracies = results.scores[ADVERSARIAL].dropna()
@@ -207,7 +207,7 @@ def _same_size(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
 
 
 def _measure_range(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
-    published = published_numbers()["same_size"]
+    published = published_dataset_numbers()["same_size"]
     accuracies = _same_size(results, space)
     ours = f"{len(accuracies)} of {published['cells']} cells evaluated"
     verdict = UNTESTED
@@ -227,7 +227,7 @@ def _measure_range(results: DatasetResults, space: CellSpace) -> Iterator[Claim]
 
 def _inspect_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
     accuracies = _same_size(results, space)
-    n_cells = published_numbers()["same_size"]["cells"]
+    n_cells = published_dataset_numbers()["same_size"]["cells"]
     claim = (
         f"Of the {TOP} best of these cells, almost none has a convolution on edge 2 or on edge 4, and none drops or "
         "skips edge 1."
@@ -249,7 +249,7 @@ def _inspect_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Cl
 
 
 def _rank_best_cells(results: DatasetResults) -> Iterator[Claim]:
-    for cell in published_numbers()["best_cells"]:
+    for cell in published_dataset_numbers()["best_cells"]:
         claim = f"Architecture #{cell} is the best by clean, mean adversarial or mean corruption accuracy."
         if cell not in results.architectures or results.scores.empty:
             yield Claim("Figure 26", claim, "", "not evaluated", UNTESTED)

@@ -130,8 +130,14 @@ def resample(
 
     if not bilinear:
         return pixels_at((source_rows + 0.5).floor(), (source_columns + 0.5).floor())
-    top, left = source_rows.floor(), source_columns.floor()
-    row_fraction, column_fraction = (source_rows - top)[:, None], (source_columns - left)[:, None]
-    upper = pixels_at(top, left) * (1 - column_fraction) + pixels_at(top, left + 1) * column_fraction
-    lower = pixels_at(top + 1, left) * (1 - column_fraction) + pixels_at(top + 1, left + 1) * column_fraction
+    upper_row, left_column = source_rows.floor(), source_columns.floor()
+    row_fraction, column_fraction = (source_rows - upper_row)[:, None], (source_columns - left_column)[:, None]
+    upper = (
+        pixels_at(upper_row, left_column) * (1 - column_fraction)
+        + pixels_at(upper_row, left_column + 1) * column_fraction
+    )
+    lower = (
+        pixels_at(upper_row + 1, left_column) * (1 - column_fraction)
+        + pixels_at(upper_row + 1, left_column + 1) * column_fraction
+    )
     return upper * (1 - row_fraction) + lower * row_fraction

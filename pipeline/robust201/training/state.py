@@ -105,7 +105,8 @@ class StateFolder:
             path.rename(path.with_name(_DAMAGED + path.name))
             self._notice(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
-                f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used if there is one."
+                f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used, if there "
+                "is one."
             )
         return None
 
