@@ -225,7 +225,7 @@ def test_load_model_and_import_warn_which_of_several_state_dicts_they_use(
         ("tiny", ["--space", "zo"], "expected nasbench201, zoo or FILE:FUNCTION, got 'zo'. Did you mean 'zoo'"),
         ("tiny", ["--space", "zoo", "--recipe", "1e3"], "expected a letter, then letters, digits"),
         ("tiny", ["--space", "zoo", "--format", "nats"], "expected no --format for networks of the space zoo"),
-        ("tinny", ["--space", "zoo"], "'tinny': expected a network of the zoo"),
+        ("tinny", ["--space", "zoo"], "'tinny': it is not a network of the zoo"),
         ("wide", ["--space", "zoo", "--architectures", "tiny"], "expected a file tiny.safetensors, got wide"),
         ("000021", ["--space", "zoo"], "expected files such as resnet18.safetensors"),
     ],

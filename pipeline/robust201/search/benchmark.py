@@ -80,11 +80,11 @@ class Benchmark:
 
 def spread_order(count: int) -> NDArray[np.int64]:
     """Return positions below `count` in bisection order: the middle, then the middles of both halves, and so on."""
-    order, spans = [], [(0, count)]
-    while spans:
-        start, end = spans.pop(0)
+    order, intervals = [], [(0, count)]
+    while intervals:
+        start, end = intervals.pop(0)
         if start < end:
             middle = (start + end) // 2
             order.append(middle)
-            spans += [(start, middle), (middle + 1, end)]
+            intervals += [(start, middle), (middle + 1, end)]
     return np.array(order, dtype=np.int64)

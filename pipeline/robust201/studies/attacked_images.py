@@ -19,7 +19,7 @@ AttackedImages = dict[str, NDArray[np.float32]]
 def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
     """Attack the first image of each group's sweep, for each network of the study; groups without weights are left out.
 
-    The weights come from the longest training run with the lowest seed.
+    If there are several weights, the longest training run is used, and of equally long ones, that with the lowest seed.
 
     Raises:
         CheckpointError: weights are damaged.

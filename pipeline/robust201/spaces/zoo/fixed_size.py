@@ -62,7 +62,7 @@ class Vgg(nn.Module):
     """VGG; VGG-16 has 14,728,266 parameters at ten classes.
 
     Args:
-        stages: channels and number of convolutions of the five stages; each ends with max-pooling.
+        stages: channels and number of convolutions of each stage; stages end with max-pooling.
         n_classes: number of classes.
     """
 
