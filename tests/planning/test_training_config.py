@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "invalid recipe name": ({"recipes": {"2nd": RECIPE}}, "begin with a letter, got '2nd'"),
     "epochs and iterations": (
         {"recipes": recipe(iterations=3)},
-        r"recipes\.plain: expected exactly one of epochs and iterations",
+        r"recipes\.plain: set exactly one of epochs and iterations",
     ),
     "NaN learning rate": (
         {"recipes": recipe(learning_rate=float("nan"))},
@@ -39,7 +39,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"recipes": recipe(weight_decay=float("inf"))},
         r"recipes\.plain\.weight_decay: expected a finite number, got inf\.",
     ),
-    "snapshot after the end": ({"recipes": recipe(snapshots={"epochs": [3]})}, "within 2 epochs, got one after 3"),
+    "snapshot after the end": (
+        {"recipes": recipe(snapshots={"epochs": [3]})},
+        "ends after 2 epochs, but a snapshot is due after 3",
+    ),
     "unknown dataset in `on`": (
         {"recipes": recipe(on=["brigth"])},
         r"recipes\.plain\.on: .*got 'brigth'\. Did you mean 'bright'\?",
@@ -102,21 +105,21 @@ def test_invalid_training_config_gives_one_line_error(tmp_path: Path, name: str)
     [
         (
             {"snapshots": {"iterations": [7]}},
-            r"snapshots: expected them within its 6 steps \(3 per epoch\), got .* 7\.",
+            r"snapshots: training ends after 6 steps \(3 per epoch\), but a snapshot is due after step 7\.",
         ),
         (
             {"epochs": None, "iterations": 5, "snapshots": {"epochs": [2]}},
-            r"snapshots: expected them within its 5 steps \(3 per epoch\), got one after step 6\.",
+            r"snapshots: training ends after 5 steps \(3 per epoch\), but a snapshot is due after step 6\.",
         ),
         (
             {"schedule": {"steps": {"at_iterations": [6]}}},
-            r"schedule: expected .* after 6 steps .*, got one at step 6\.",
+            r"schedule: training ends after 6 steps .*, but the learning rate drops at step 6\.",
         ),
         (
             {"epochs": None, "iterations": 6, "schedule": {"steps": {"at_epochs": [2.5]}}},
-            r"schedule: expected .*, got one at step 7\.5\.",
+            r"schedule: .*, but the learning rate drops at step 7\.5\.",
         ),
-        ({"epochs": 10**9 - 1}, r"epochs: expected at most 999,999,999 steps, got 2,999,999,997"),
+        ({"epochs": 10**9 - 1}, r"epochs: 2,999,999,997 steps \(3 per epoch\) exceed the maximum of 999,999,999"),
         ({"batch_size": 21}, r"recipes\.odd\.batch_size: expected at most 20, the number of training images"),
     ],
 )

@@ -130,7 +130,7 @@ def test_join_rejects_pickle_with_wrong_columns(
 ) -> None:
     path = tmp_path / "table.pickle"
     path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": metrics}}))
-    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+    with pytest.raises(ResultsError, match="it does not have the structure of HW-NAS-Bench"):
         dataset.join(path)
 
 
@@ -153,7 +153,7 @@ def test_join_does_not_execute_code_in_pickle(dataset: RobustnessDataset, tmp_pa
     with pytest.raises(ResultsError, match=r"got os\.system"):
         dataset.join(path)
     path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
-    with pytest.raises(ResultsError, match="expected the form of HW-NAS-Bench"):
+    with pytest.raises(ResultsError, match="it does not have the structure of HW-NAS-Bench"):
         dataset.join(path)
 
 

@@ -379,7 +379,9 @@ def test_run_rejects_zoo_network_with_wrong_image_size(
     sweep = write_sweep(
         **zoo_fields({"random": {}}, architectures=["resnet18-w2", "lenet5"], keys=CLEAN, datasets={"mine": dataset})
     )
-    assert "Planning failed for lenet5: expected images of 32x32 pixels" in robust201("run", sweep).refusal(2)
+    assert "Planning failed for lenet5: its linear layers need images of 32x32 pixels" in robust201(
+        "run", sweep
+    ).refusal(2)
 
 
 @pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")

@@ -239,7 +239,7 @@ def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path)
     np.savez(tmp_path / "few/train.npz", images=whole["images"][:2], labels=whole["labels"][:2])
     datasets = {"bright": write_images(tmp_path), "few": few}
     mixed = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
-    with pytest.raises(DatasetError, match="robust images or more"):
+    with pytest.raises(DatasetError, match="robust ones, and there are only"):
         run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixed}))
     late = RECIPE | {"snapshots": {"iterations": [7]}}
     with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):

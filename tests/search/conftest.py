@@ -1,4 +1,4 @@
-"""Fixtures for tests of searches: the planted dataset of the paper's size, as benchmarks and as files."""
+"""Fixtures for tests of searches: the planted dataset, as large as the paper's, as benchmarks and as files."""
 
 from pathlib import Path
 
@@ -26,19 +26,20 @@ def cells(space: CellSpace) -> SearchCells:
 
 @pytest.fixture(scope="session")
 def planted(cells: SearchCells) -> Benchmark:
-    """Benchmark of the clean accuracy."""
+    """Return a benchmark of the clean accuracy."""
     return Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0.0)[:, None], np.ones(1))])
 
 
 @pytest.fixture(scope="session")
 def planted_pgd(cells: SearchCells) -> Benchmark:
-    """Benchmark of the mean over seven strengths of PGD."""
+    """Return a benchmark of the mean accuracy over seven strengths of PGD."""
     columns = np.stack([planted_accuracy("pgd", strength) for strength in (0.1, 0.5, 1, 2, 3, 4, 8)], axis=1)
     return Benchmark(cells, [WeightedSum("pgd", columns, np.full(7, 1 / 7))])
 
 
 @pytest.fixture(scope="session")
 def planted_front(cells: SearchCells) -> Benchmark:
+    """Return a benchmark of two objectives."""
     objectives = [
         WeightedSum(key, planted_accuracy(key, strength)[:, None], np.ones(1))
         for key, strength in (("clean", 0.0), ("pgd", 4.0))
@@ -48,5 +49,5 @@ def planted_front(cells: SearchCells) -> Benchmark:
 
 @pytest.fixture(scope="session")
 def planted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two datasets in the published layout."""
+    """Return a folder with results on two datasets in the published layout."""
     return write_planted(tmp_path_factory.mktemp("planted"), datasets=("cifar10", "cifar100"))

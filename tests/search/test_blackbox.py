@@ -1,4 +1,4 @@
-"""The blackbox against the dataset; and Syne Tune and ConfigSpace themselves, in an environment of their own."""
+"""The blackbox has the values of the dataset; Syne Tune and ConfigSpace, in a separate environment, can use it."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from robust201.tasks.columns import Values, steps_of
 from tests.support.fabricated import LABELS, N_IMAGES, export, make_images, make_plan, make_unit, make_values
 from tests.support.planted import best_cell, planted_accuracy, write_planted
 
-PYTHON = "ROBUST201_SYNE_TUNE_PYTHON"
-"""Variable that names a Python with syne-tune, fastparquet, huggingface_hub and ConfigSpace."""
+SYNE_TUNE_PYTHON_VARIABLE = "ROBUST201_SYNE_TUNE_PYTHON"
+"""Environment variable with the path of a Python that has syne-tune, fastparquet, huggingface_hub and ConfigSpace."""
 
 
 @pytest.fixture(scope="module")
@@ -28,35 +28,35 @@ def blackbox(planted_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
-def test_all_cells_have_the_errors_of_their_class(blackbox: Path) -> None:
-    table = pd.read_parquet(blackbox / "hyperparameters.parquet")
+def test_blackbox_cells_have_the_errors_of_their_isomorphism_class(blackbox: Path) -> None:
+    hyperparameters = pd.read_parquet(blackbox / "hyperparameters.parquet")
     errors = np.load(blackbox / "objectives_evaluations.npy")
     metadata = json.loads((blackbox / "metadata.json").read_text())
     assert metadata["task_names"] == ["cifar10", "cifar100"]
-    names = metadata["objectives_names"]
-    assert errors.shape == (2, 15_625, 1, 1, len(names))
-    assert [cell_index(tuple(row)) for row in table.iloc[:50].itertuples(index=False)] == list(range(50))
+    objectives = metadata["objectives_names"]
+    assert errors.shape == (2, 15_625, 1, 1, len(objectives))
+    assert [cell_index(tuple(row)) for row in hyperparameters.iloc[:50].itertuples(index=False)] == list(range(50))
     for task, dataset in enumerate(metadata["task_names"]):
         for key, strength, name in (("clean", 0.0, "metric_error_clean"), ("pgd", 4.0, "metric_error_pgd_4")):
-            found = errors[task, :, 0, 0, names.index(name)]
-            np.testing.assert_allclose(found, 1 - planted_accuracy(key, strength, dataset), atol=2e-6)
-    assert (errors[..., names.index("metric_elapsed_time")] == 1).all()
+            dataset_errors = errors[task, :, 0, 0, objectives.index(name)]
+            np.testing.assert_allclose(dataset_errors, 1 - planted_accuracy(key, strength, dataset), atol=2e-6)
+    assert (errors[..., objectives.index("metric_elapsed_time")] == 1).all()
 
 
-def test_cells_without_results_are_left_out(tmp_path: Path) -> None:
+def test_blackbox_omits_cells_without_results(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=(0, 1)))
     write_blackbox(reader, tmp_path / "blackbox")
     n_rows = len(pd.read_parquet(tmp_path / "blackbox" / "hyperparameters.parquet"))
-    isomorphs = [reader.get_uid(cell) for cell in range(15_625)]
-    assert n_rows == isomorphs.count("0") + isomorphs.count("1")
+    representatives = [reader.get_uid(cell) for cell in range(15_625)]
+    assert n_rows == representatives.count("0") + representatives.count("1")
 
 
-def test_the_spaces_have_a_choice_per_edge(blackbox: Path) -> None:
-    for path in ("configspace.json", CONFIGSPACE_FILE):
-        assert (blackbox / path).read_text().count(OPERATIONS[3]) == 6
+def test_blackbox_spaces_have_one_hyperparameter_per_edge(blackbox: Path) -> None:
+    for file_name in ("configspace.json", CONFIGSPACE_FILE):
+        assert (blackbox / file_name).read_text().count(OPERATIONS[3]) == 6
 
 
-SCRIPT = """
+EVOLUTION_SCRIPT = """
 import contextlib, io, json, logging, os, sys, tempfile
 from pathlib import Path
 
@@ -79,34 +79,35 @@ with tempfile.TemporaryDirectory() as results, contextlib.redirect_stdout(io.Str
         n_workers=1, sleep_time=0, callbacks=[SimulatorCallback()], save_tuner=False, print_update_interval=1e9,
     )
     tuner.run()
-    _, found = tuner.best_config()
+    _, best = tuner.best_config()
     columns = blackbox.hyperparameters.columns
     errors = blackbox.objectives_evaluations[:, 0, 0, blackbox.objectives_names.index(metric)]
     space = ConfigurationSpace.from_json(Path(sys.argv[1]) / "cell_space.json")
     cells = {tuple(row) for row in blackbox.hyperparameters.itertuples(index=False)}
-    draws = [tuple(str(draw[name]) for name in columns) for draw in space.sample_configuration(200)]
-error = float(blackbox(found, fidelity={"hp_epoch": 1})[metric])
-print(json.dumps([[found[name] for name in columns], bool(error == errors.min()), len(cells), cells.issuperset(draws)]))
+    samples = [tuple(str(sample[name]) for name in columns) for sample in space.sample_configuration(200)]
+error = float(blackbox(best, fidelity={"hp_epoch": 1})[metric])
+best_cell = [best[name] for name in columns]
+print(json.dumps([best_cell, bool(error == errors.min()), len(cells), cells.issuperset(samples)]))
 """
 
 
-def test_evolution_of_syne_tune_finds_the_optimum(blackbox: Path) -> None:
-    python = os.environ.get(PYTHON)
+def test_syne_tune_evolution_finds_the_optimum(blackbox: Path) -> None:
+    python = os.environ.get(SYNE_TUNE_PYTHON_VARIABLE)
     if not python:
-        pytest.skip(f"{PYTHON} names no Python with syne-tune, fastparquet, huggingface_hub and ConfigSpace")
+        pytest.skip(f"{SYNE_TUNE_PYTHON_VARIABLE} is not set")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [python, "-c", SCRIPT, str(blackbox)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == [[*cell_operations(best_cell())], True, 15_625, True]
+    command = [python, "-c", EVOLUTION_SCRIPT, str(blackbox)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout) == [[*cell_operations(best_cell())], True, 15_625, True]
 
 
 ARCHITECTURES = evaluated_indices()[::300]
 
 
 @pytest.fixture(scope="module")
-def stepped(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
-    """Results with outcomes and steps by image."""
+def results_with_steps(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
+    """Return results with per-image outcomes and attack steps."""
     folder = tmp_path_factory.mktemp("stepped")
     plan = make_plan(ARCHITECTURES, ("clean", "pgd"), measurements=("accuracy", "predictions", "steps"))
     export(folder, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, dataset: make_images(dataset))
@@ -114,71 +115,73 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
 
 
 def read_blackbox(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Names of objectives, fidelities, and values (tasks, cells, fidelities, objectives)."""
+    """Return the objective names, fidelities, and values (tasks, cells, fidelities, objectives)."""
     names = json.loads((folder / "metadata.json").read_text())["objectives_names"]
     values = np.load(folder / "objectives_evaluations.npy")
     assert values.shape[2] == 1
     return names, np.load(folder / "fidelities_values.npy"), values[:, :, 0]
 
 
-def values_by_hand(architecture: int, key: str, strength: float) -> Values:
+def fabricated_values(architecture: int, key: str, strength: float) -> Values:
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)
 
 
 @pytest.mark.parametrize("fidelity", ["images", "steps"])
-def test_the_highest_fidelity_is_the_whole_evaluation(
-    stepped: RobustnessDataset, tmp_path: Path, fidelity: Fidelity
+def test_highest_fidelity_equals_a_blackbox_without_fidelity(
+    results_with_steps: RobustnessDataset, tmp_path: Path, fidelity: Fidelity
 ) -> None:
-    write_blackbox(stepped, tmp_path / "plain")
-    write_blackbox(stepped, tmp_path / "fidelities", fidelity)
-    names, _, plain = read_blackbox(tmp_path / "plain")
-    found_names, fidelities, values = read_blackbox(tmp_path / "fidelities")
-    assert found_names == names
-    np.testing.assert_allclose(values[:, :, -1, :-1], plain[:, :, 0, :-1], atol=1e-6)
+    write_blackbox(results_with_steps, tmp_path / "without-fidelity")
+    write_blackbox(results_with_steps, tmp_path / "fidelities", fidelity)
+    expected_objectives, _, expected = read_blackbox(tmp_path / "without-fidelity")
+    objectives, fidelities, values = read_blackbox(tmp_path / "fidelities")
+    assert objectives == expected_objectives
+    np.testing.assert_allclose(values[:, :, -1, :-1], expected[:, :, 0, :-1], atol=1e-6)
     np.testing.assert_allclose(values[0, 0, :, -1], fidelities)
     space = json.loads((tmp_path / "fidelities" / "fidelityspace.json").read_text())
     assert space[f"hp_{fidelity}"]["domain_kwargs"] == {"lower": fidelities[0], "upper": fidelities[-1]}
 
 
-def test_errors_after_fewer_steps_follow_from_the_images_that_fall_later(
-    stepped: RobustnessDataset, tmp_path: Path
+def test_fidelity_steps_counts_images_misclassified_within_the_steps(
+    results_with_steps: RobustnessDataset, tmp_path: Path
 ) -> None:
-    write_blackbox(stepped, tmp_path / "steps", "steps")
-    names, fidelities, values = read_blackbox(tmp_path / "steps")
+    write_blackbox(results_with_steps, tmp_path / "steps", "steps")
+    objectives, fidelities, values = read_blackbox(tmp_path / "steps")
     assert fidelities.tolist() == [1, 2, 4, 8]
-    table = pd.read_parquet(tmp_path / "steps" / "hyperparameters.parquet")
-    cells = [cell_index(tuple(row)) for row in table.itertuples(index=False)]
+    hyperparameters = pd.read_parquet(tmp_path / "steps" / "hyperparameters.parquet")
+    cells = [cell_index(tuple(row)) for row in hyperparameters.itertuples(index=False)]
     for architecture in ARCHITECTURES:
-        steps = steps_of(values_by_hand(architecture, "pgd", 1.0)["steps"])
-        found = values[0, cells.index(architecture)]
-        expected = [(steps <= budget).mean() for budget in fidelities]
-        np.testing.assert_allclose(found[:, names.index("metric_error_pgd_1")], expected, atol=1e-6)
-        assert len(set(found[:, names.index("metric_error_clean")])) == 1
+        steps = steps_of(fabricated_values(architecture, "pgd", 1.0)["steps"])
+        errors = values[0, cells.index(architecture)]
+        expected = [(steps <= n_steps).mean() for n_steps in fidelities]
+        np.testing.assert_allclose(errors[:, objectives.index("metric_error_pgd_1")], expected, atol=1e-6)
+        assert len(set(errors[:, objectives.index("metric_error_clean")])) == 1
 
 
-def test_errors_on_fewer_images_are_of_the_first_of_one_order(stepped: RobustnessDataset, tmp_path: Path) -> None:
-    write_blackbox(stepped, tmp_path / "images", "images")
-    names, fidelities, values = read_blackbox(tmp_path / "images")
+def test_fidelity_images_uses_the_first_images_of_one_permutation(
+    results_with_steps: RobustnessDataset, tmp_path: Path
+) -> None:
+    write_blackbox(results_with_steps, tmp_path / "images", "images")
+    objectives, fidelities, values = read_blackbox(tmp_path / "images")
     assert fidelities.tolist() == [10, 20, 40]
-    table = pd.read_parquet(tmp_path / "images" / "hyperparameters.parquet")
-    cells = [cell_index(tuple(row)) for row in table.itertuples(index=False)]
+    hyperparameters = pd.read_parquet(tmp_path / "images" / "hyperparameters.parquet")
+    cells = [cell_index(tuple(row)) for row in hyperparameters.itertuples(index=False)]
     order = np.random.default_rng(0).permutation(N_IMAGES)
     for architecture in ARCHITECTURES:
-        right = values_by_hand(architecture, "pgd", 8.0)["predictions"] == LABELS
-        expected = [1 - right[order[:count]].mean() for count in fidelities]
-        found = values[0, cells.index(architecture), :, names.index("metric_error_pgd_8")]
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+        is_correct = fabricated_values(architecture, "pgd", 8.0)["predictions"] == LABELS
+        expected = [1 - is_correct[order[:count]].mean() for count in fidelities]
+        errors = values[0, cells.index(architecture), :, objectives.index("metric_error_pgd_8")]
+        np.testing.assert_allclose(errors, expected, atol=1e-6)
 
 
-def test_a_fidelity_that_results_lack_is_refused(planted_folder: Path, tmp_path: Path) -> None:
+def test_write_blackbox_rejects_missing_fidelity_and_dataset(planted_folder: Path, tmp_path: Path) -> None:
     reader = RobustnessDataset(planted_folder)
     with pytest.raises(ConfigError, match="fidelity steps needs the measurement `steps` of an attack, and cifar10"):
         write_blackbox(reader, tmp_path / "steps", "steps")
     with pytest.raises(ConfigError, match="fidelity images needs per-image outcomes, and cifar10 has none"):
         write_blackbox(reader, tmp_path / "images", "images")
-    with pytest.raises(ConfigError, match=r"expected one of its datasets, got 'cifar1'.*cifar10"):
+    with pytest.raises(ConfigError, match=r"it has no results on 'cifar1'.*cifar10"):
         write_blackbox(reader, tmp_path / "data", data="cifar1")
-    with pytest.raises(ConfigError, match="expected images or steps"):
+    with pytest.raises(ConfigError, match="it must be images or steps"):
         as_fidelity("step")
 
 
@@ -212,16 +215,18 @@ print(json.dumps([resource, levels, len(reached), len(set(reached)) > 1]))
 """
 
 
-def test_a_scheduler_of_syne_tune_stops_cells_at_low_fidelities(stepped: RobustnessDataset, tmp_path: Path) -> None:
-    python = os.environ.get(PYTHON)
+def test_syne_tune_scheduler_stops_cells_at_low_fidelities(
+    results_with_steps: RobustnessDataset, tmp_path: Path
+) -> None:
+    python = os.environ.get(SYNE_TUNE_PYTHON_VARIABLE)
     if not python:
-        pytest.skip(f"{PYTHON} names no Python with syne-tune, fastparquet, huggingface_hub and ConfigSpace")
-    write_blackbox(stepped, tmp_path / "steps", "steps")
+        pytest.skip(f"{SYNE_TUNE_PYTHON_VARIABLE} is not set")
+    write_blackbox(results_with_steps, tmp_path / "steps", "steps")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [python, "-c", MULTI_FIDELITY_SCRIPT, str(tmp_path / "steps")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    resource, levels, n_cells, differ = json.loads(ended.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    resource, levels, n_cells, levels_differ = json.loads(process.stdout)
     assert (resource, levels) == ("hp_steps", [1, 2, 4, 8])
     assert n_cells > 0
-    assert differ
+    assert levels_differ

@@ -12,17 +12,17 @@ from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
-QUICK = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
+FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
 
 
 def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
     out, figure = tmp_path / "table.csv", tmp_path / "regret.svg"
     result = robust201(
-        "search", planted_folder, "--dataset", "cifar10", "--table1", *QUICK, "--out", out, "--figure", figure
+        "search", planted_folder, "--dataset", "cifar10", "--table1", *FEW_QUERIES, "--out", out, "--figure", figure
     )
     assert result.code == 0
-    for text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
-        assert text in result.out
+    for expected_text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
+        assert expected_text in result.out
     assert "Clean optimum of the paper's table 1: 94.68%; in this dataset " in result.out
     assert "%, which differs." in result.out
     assert "Not reported, because cifar10 lacks these results: aa_apgd-ce:1, aa_square:1, corruption." in result.err
@@ -47,17 +47,26 @@ def test_search_shows_only_accuracies_in_percent(robust201: RunCommand, planted_
 
 
 def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path) -> None:
-    arguments = ("search", planted_folder, "--dataset", "cifar100", "--objective", "clean,pgd:1", *QUICK, "--json")
-    first, again = (robust201(*arguments) for _ in range(2))
-    assert first == again
-    (search,) = json.loads(first.out)["searches"]
+    arguments = (
+        "search",
+        planted_folder,
+        "--dataset",
+        "cifar100",
+        "--objective",
+        "clean,pgd:1",
+        *FEW_QUERIES,
+        "--json",
+    )
+    result, repeated_result = (robust201(*arguments) for _ in range(2))
+    assert result == repeated_result
+    (search,) = json.loads(result.out)["searches"]
     assert search["objective"] == "clean,pgd:1"
     assert [method["method"] for method in search["methods"]] == ["local", "random"]
     assert len(search["methods"][0]["regret_by_query"]["mean"]) == 40
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ((), "it has several image datasets: cifar10, cifar100. Choose one with --dataset."),
         (("--dataset", "cifar11"), "Did you mean 'cifar10'?"),
@@ -65,22 +74,25 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
         (("--dataset", "cifar10", "--objective", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report", "fog:3"), "Looking up 'fog:3' failed for cifar10"),
         (("--dataset", "cifar10", "--report-on", "cifar1000"), "Did you mean 'cifar100'?"),
-        (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Leave --report out"),
+        (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Omit --report"),
         (
             ("--dataset", "cifar10", "--table1", "--objective", "clean"),
             "--table1 sets the objectives and reports itself",
         ),
         (("--dataset", "cifar10", "--figure", "regret.txt"), "regret.txt: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),
-        (("--dataset", "cifar10", "--objective", "0*clean"), "expected weights of 1e-09 to 1e+09 in size, got 0"),
-        (("--dataset", "cifar10", "--objective", "-1e999*clean"), "in size, got -1e999"),
-        (("--dataset", "cifar10", "--objective", "clean,pgd,fgsm,flops,pgd:1"), "expected at most 4 objectives, got 5"),
+        (("--dataset", "cifar10", "--objective", "0*clean"), "must be between 1e-09 and 1e+09, got 0"),
+        (("--dataset", "cifar10", "--objective", "-1e999*clean"), "must be between 1e-09 and 1e+09, got -1e999"),
+        (
+            ("--dataset", "cifar10", "--objective", "clean,pgd,fgsm,flops,pgd:1"),
+            "it has 5 objectives, but the hypervolume can be computed for at most 4",
+        ),
     ],
 )
 def test_search_rejects_bad_input(
-    robust201: RunCommand, planted_folder: Path, words: tuple[str, ...], message: str
+    robust201: RunCommand, planted_folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = robust201("search", planted_folder, "--processes", 1, *words)
+    result = robust201("search", planted_folder, "--processes", 1, *arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
@@ -98,7 +110,17 @@ def test_search_accepts_latency_as_constraint_and_objective(
     table = tmp_path / "latency.csv"
     latency = {cell: 2 + cell % 7 for cell in range(15_625)}
     pd.DataFrame({"index": latency.keys(), "edgegpu_latency": latency.values()}).to_csv(table, index=False)
-    arguments = ("search", planted_folder, "--dataset", "cifar10", "--join", table, *QUICK[2:], "--methods", "random")
+    arguments = (
+        "search",
+        planted_folder,
+        "--dataset",
+        "cifar10",
+        "--join",
+        table,
+        *FEW_QUERIES[2:],
+        "--methods",
+        "random",
+    )
     constrained = robust201(*arguments, "--constraint", "edgegpu_latency <= 5", "--json")
     (search,) = json.loads(constrained.out)["searches"]
     selected = [isomorph_index(cell) for cell in search["methods"][0]["found"]]
@@ -114,11 +136,11 @@ def test_search_accepts_keys_with_dots(robust201: RunCommand, tmp_path: Path) ->
     meta = json.loads((write_results(tmp_path / "own", rows) / "meta.json").read_text())
     meta["epsilons"]["my.attack"] = [1.0, 8.0]
     (tmp_path / "own" / "meta.json").write_text(json.dumps(meta))
-    for name, best in (("my.attack:8", 20.0), ("my.attack", 35.0)):
+    for objective, expected_percent in (("my.attack:8", 20.0), ("my.attack", 35.0)):
         options = ("--methods", "random", "--runs", 1, "--queries", 2, "--processes", 1)
-        result = robust201("search", tmp_path / "own", "--objective", name, *options)
+        result = robust201("search", tmp_path / "own", "--objective", objective, *options)
         assert result.code == 0, result.err
-        assert f" {best:.2f} " in result.out
+        assert f" {expected_percent:.2f} " in result.out
 
 
 def test_search_rejects_architectures_that_are_not_cells(robust201: RunCommand, tmp_path: Path) -> None:
@@ -126,7 +148,7 @@ def test_search_rejects_architectures_that_are_not_cells(robust201: RunCommand, 
     for options in ((), ("--blackbox", tmp_path / "blackbox")):
         result = robust201("search", tmp_path / "zoo", *options)
         assert result.code == 2
-        assert "its architectures are not cells but of the space zoo" in result.err
+        assert "its architectures belong to the space zoo, which has no cells" in result.err
     assert not (tmp_path / "blackbox").exists()
 
 
@@ -141,29 +163,29 @@ def test_blackbox_rejects_options_of_a_search(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (("--fidelity", "images"), "--fidelity applies only with --blackbox"),
-        (("--blackbox", "new", "--fidelity", "step"), "expected images or steps"),
+        (("--blackbox", "new", "--fidelity", "step"), "it must be images or steps"),
         (("--blackbox", "new", "--fidelity", "steps"), "needs the measurement `steps`"),
-        (("--blackbox", "new", "--dataset", "x"), "expected one of its datasets, got 'x'"),
+        (("--blackbox", "new", "--dataset", "x"), "it has no results on 'x'"),
     ],
 )
-def test_blackbox_rejects_unknown_fidelity(
-    robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], words: str
+def test_blackbox_rejects_invalid_options(
+    robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], message: str
 ) -> None:
     arguments = [str(tmp_path / option) if option == "new" else option for option in options]
-    assert words in robust201("search", planted_folder, *arguments).refusal(2)
+    assert message in robust201("search", planted_folder, *arguments).refusal(2)
     assert not (tmp_path / "new").exists()
 
 
 def test_blackbox_rejects_folder_with_other_files(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "notes.txt").write_text("mine")
-    error = robust201("search", planted_folder, "--blackbox", foreign).refusal(2)
-    assert "or an earlier blackbox, got a folder with notes.txt" in error
-    assert [path.name for path in foreign.iterdir()] == ["notes.txt"]
+    folder = tmp_path / "other-files"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    error = robust201("search", planted_folder, "--blackbox", folder).refusal(2)
+    assert "the folder contains notes.txt, which is not part of a blackbox" in error
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     for _ in range(2):
         assert robust201("search", planted_folder, "--blackbox", tmp_path / "own").code == 0
     assert len({path.name.lower() for path in (tmp_path / "own").iterdir()}) == 7
@@ -172,15 +194,15 @@ def test_blackbox_rejects_folder_with_other_files(robust201: RunCommand, tmp_pat
 def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> None:
     cells = range(40)
     export(tmp_path / "dataset", make_plan([*{isomorph_index(cell) for cell in cells}]), formats=("parquet",))
-    result = robust201("search", tmp_path / "dataset", "--objective", "fog", *QUICK)
+    result = robust201("search", tmp_path / "dataset", "--objective", "fog", *FEW_QUERIES)
     assert result.code == 0
     assert "Search on cifar10 fog: 40 queries, 3 runs" in result.out
     assert "table 1" not in result.out
-    assert "nan" not in robust201("search", tmp_path / "dataset", *QUICK, "--runs", 1).out
+    assert "nan" not in robust201("search", tmp_path / "dataset", *FEW_QUERIES, "--runs", 1).out
 
 
-def test_search_draws_figure_without_regret(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_draws_figure_without_regret_of_a_single_cell(robust201: RunCommand, tmp_path: Path) -> None:
     write_results(tmp_path / "one", {"clean": {"0": 0.8}})
-    result = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", *QUICK, "--queries", 2)
+    result = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", *FEW_QUERIES, "--queries", 2)
     assert result.code == 0
     assert (tmp_path / "one.svg").is_file()

@@ -1,4 +1,4 @@
-"""The ensemble: gradients match finite differences, results do not depend on the stack, and it learns."""
+"""The ensemble: gradients, Adam steps, independence of the stack, and learning."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def make_problem(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs with three features and a one, and outputs, for n networks."""
+    """Return inputs (n, count, 4), three features and a constant one, and outputs (n, count), for n networks."""
     rng = np.random.default_rng(seed)
     inputs = np.ones((n, count, 4), dtype=np.float32)
     inputs[:, :, :3] = rng.random((n, count, 3))
@@ -27,36 +27,36 @@ def test_gradients_match_finite_differences_in_float64() -> None:
     layers = [layer[0].astype(np.float64) for layer in networks.weights]
 
     def loss() -> float:
-        values = inputs[0].T.astype(np.float64)
+        activations = inputs[0].T.astype(np.float64)
         for layer in layers[:-1]:
-            values = np.concatenate([np.maximum(layer @ values, 0), np.ones((1, 8))])
-        return float(np.abs(layers[-1] @ values - expected[0]).mean())
+            activations = np.concatenate([np.maximum(layer @ activations, 0), np.ones((1, 8))])
+        return float(np.abs(layers[-1] @ activations - expected[0]).mean())
 
     networks.step(inputs, expected)
     rng = np.random.default_rng(2)
-    for layer, gradients in zip(layers, networks.slopes, strict=True):
+    for layer, gradients in zip(layers, networks.weight_gradients, strict=True):
         assert np.abs(gradients).max() > 1e-3
         for index in rng.choice(layer.size, 20, replace=False):
-            before = layer.flat[index]
+            original = layer.flat[index]
             losses = []
-            for step in (1e-6, -1e-6):
-                layer.flat[index] = before + step
+            for offset in (1e-6, -1e-6):
+                layer.flat[index] = original + offset
                 losses.append(loss())
-            layer.flat[index] = before
+            layer.flat[index] = original
             assert gradients[0].flat[index] == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-3, abs=1e-6)
 
 
 def test_steps_match_adam() -> None:
-    """Kingma and Ba, ICLR 2015, with one batch of a different size."""
+    """The update is that of Kingma and Ba, ICLR 2015; one batch has a different size."""
     networks = ensemble._Networks([np.random.default_rng(0), np.random.default_rng(1)], 1, 3)
-    first = second = np.zeros(len(networks.parameters))
+    first_moment = second_moment = np.zeros(len(networks.parameters))
     for step, count in enumerate((8, 8, 3, 8), start=1):
-        before = networks.parameters.astype(np.float64)
+        previous_parameters = networks.parameters.astype(np.float64)
         networks.step(*make_batch(step, 2, count))
-        first = 0.9 * first + 0.1 * networks.gradients
-        second = 0.99 * second + 0.01 * networks.gradients.astype(np.float64) ** 2
-        mean, variance = first / (1 - 0.9**step), second / (1 - 0.99**step)
-        expected = before - 0.01 * mean / (np.sqrt(variance) + 1e-7)
+        first_moment = 0.9 * first_moment + 0.1 * networks.gradients
+        second_moment = 0.99 * second_moment + 0.01 * networks.gradients.astype(np.float64) ** 2
+        mean, variance = first_moment / (1 - 0.9**step), second_moment / (1 - 0.99**step)
+        expected = previous_parameters - 0.01 * mean / (np.sqrt(variance) + 1e-7)
         np.testing.assert_allclose(networks.parameters, expected, atol=1e-6)
 
 
@@ -87,13 +87,13 @@ def test_moments_do_not_become_subnormal() -> None:
     expected = np.broadcast_to(targets.astype(np.float32), (2, 32))
     for _ in range(1000):
         networks.step(inputs, expected)
-    moments = np.abs(networks.first)
+    moments = np.abs(networks.first_moments)
     assert (networks.gradients == 0).mean() > 0.1  # inactive units
     assert moments[moments > 0].min() > np.finfo(np.float32).tiny
 
 
-def test_fit_and_predict_learns() -> None:
+def test_fit_and_predict_learns_linear_targets() -> None:
     features, targets = make_problem(0, 150)
-    points, truth = make_problem(1, 100)
+    points, expected = make_problem(1, 100)
     (predicted,) = fit_and_predict([features], [targets], [points], [np.random.default_rng(0)], size=2, epochs=60)
-    assert np.corrcoef(predicted.mean(axis=0), truth)[0, 1] > 0.95
+    assert np.corrcoef(predicted.mean(axis=0), expected)[0, 1] > 0.95

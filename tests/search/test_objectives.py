@@ -1,4 +1,4 @@
-"""Parsing of objectives, and their values compared with the planted ones."""
+"""Objectives are parsed, and their values match those of the planted dataset."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError, RobustError
 from robust201.reader.derived import DerivedMetrics, MetricRow
 from robust201.search.benchmark import Benchmark, spread_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import TableValues, held_datasets, meets, parse_objectives
+from robust201.search.objectives import TableValues, held_datasets, meets_constraints, parse_objectives
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -24,7 +24,7 @@ def values(planted_folder: Path) -> TableValues:
     return TableValues(RobustnessDataset(planted_folder), "cifar10")
 
 
-def read(values: TableValues, text: str) -> np.ndarray:
+def objective_values(values: TableValues, text: str) -> np.ndarray:
     ((name, terms),) = parse_objectives(text)
     return values.objective(name, terms).values
 
@@ -58,29 +58,33 @@ def test_objective_values_match_the_planted_ones(values: TableValues) -> None:
         "0.5*clean + -2*fgsm:8": 0.5 * planted_accuracy("clean", 0) - 2 * planted_accuracy("fgsm", 8),
         "pgd@Linf:1": planted_accuracy("pgd", 1.0),
     }
-    for text, numbers in expected.items():
-        np.testing.assert_allclose(read(values, text)[list(CELLS)], numbers[list(CELLS)], atol=1e-5, err_msg=text)
-    evaluated = values.reader.non_isomorph_ids
-    assert np.isfinite(read(values, "clean")).sum() == len(evaluated)
+    for text, expected_values in expected.items():
+        np.testing.assert_allclose(
+            objective_values(values, text)[list(CELLS)], expected_values[list(CELLS)], atol=1e-5, err_msg=text
+        )
+    n_evaluated = len(values.reader.non_isomorph_ids)
+    assert np.isfinite(objective_values(values, "clean")).sum() == n_evaluated
 
 
 def test_objective_may_be_a_derived_metric(values: TableValues) -> None:
     strengths = np.array([0, 0.5, 1, 4])
     curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
     area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
-    assert read(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)  # tests/statistics checks it precisely
+    assert objective_values(values, "robustness_r(pgd)")[0] == pytest.approx(
+        area, abs=0.05
+    )  # tests/statistics checks the metric precisely
     with pytest.raises(ConfigError, match="Did you mean 'robustness_r\\(pgd"):
-        read(values, "robustness_q(pgd)")
+        objective_values(values, "robustness_q(pgd)")
 
 
 def test_derived_metric_rejects_invalid_strengths(values: TableValues, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
-    monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [row], {}))
-    assert read(values, "attack_success_rate(pgd:1)")[0] == 0.25
+    metric = MetricRow("cifar10", "attack_success_rate", "pgd@Linf", 1.0, pd.Series({"0": 0.25}))
+    monkeypatch.setattr(RobustnessDataset, "metrics", lambda *_, **__: DerivedMetrics((), [metric], {}))
+    assert objective_values(values, "attack_success_rate(pgd:1)")[0] == 0.25
     with pytest.raises(ConfigError, match="no strength x of pgd\\. Choose one of 0\\.5, 1, 4"):
-        read(values, "attack_success_rate(pgd:x)")
+        objective_values(values, "attack_success_rate(pgd:x)")
     with pytest.raises(ConfigError, match="Did you mean 'attack_success_rate\\(pgd@Linf:1"):
-        read(values, "attack_success_rate(pgd:4)")
+        objective_values(values, "attack_success_rate(pgd:4)")
 
 
 @pytest.mark.parametrize(
@@ -98,18 +102,18 @@ def test_objective_is_accuracy_if_all_terms_are(values: TableValues, text: str, 
 def test_costs_match_the_space(values: TableValues) -> None:
     space = SPACES["nasbench201"]
     for cell in CELLS:
-        assert read(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10)
-        assert read(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32)
-    is_met = meets(values, ["parameters <= 2e5", "flops >= 20000000"])
-    parameters = read(values, "parameters")
+        assert objective_values(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10)
+        assert objective_values(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32)
+    is_met = meets_constraints(values, ["parameters <= 2e5", "flops >= 20000000"])
+    parameters = objective_values(values, "parameters")
     assert 0 < is_met.sum() < (parameters <= 200_000).sum()
     assert (parameters[is_met] <= 200_000).all()
 
 
-def test_constraint_that_no_cell_meets_is_rejected_with_the_range(values: TableValues) -> None:
-    smallest = int(np.nanmin(read(values, "parameters")))
-    with pytest.raises(ConfigError, match=f"parameters lies between {smallest} and "):
-        meets(values, ["parameters <= 800"])  # in thousands
+def test_constraint_error_shows_the_range_if_no_cell_meets_it(values: TableValues) -> None:
+    minimum = int(np.nanmin(objective_values(values, "parameters")))
+    with pytest.raises(ConfigError, match=f"parameters lies between {minimum} and "):
+        meets_constraints(values, ["parameters <= 800"])  # mistaken for thousands of parameters
 
 
 def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
@@ -118,16 +122,16 @@ def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
     values.join([values.reader.read_table(table)])
     costs = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
     assert values.terms.known_in_advance == costs
-    np.testing.assert_array_equal(read(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
-    assert read(values, "pgd (joined)")[CELLS[1]] == 2
+    np.testing.assert_array_equal(objective_values(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
+    assert objective_values(values, "pgd (joined)")[CELLS[1]] == 2
     for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):
-        assert np.flatnonzero(meets(values, [text])).tolist() == expected
+        assert np.flatnonzero(meets_constraints(values, [text])).tolist() == expected
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
-def test_constraints_on_evaluated_quantities_are_rejected(values: TableValues, text: str) -> None:
+def test_constraints_on_anything_but_costs_are_rejected(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belong in the objective"):
-        meets(values, [text])
+        meets_constraints(values, [text])
 
 
 @pytest.mark.parametrize(
@@ -143,33 +147,38 @@ def test_constraints_on_evaluated_quantities_are_rejected(values: TableValues, t
 )
 def test_objective_rejects_missing_results(values: TableValues, text: str, message: str) -> None:
     with pytest.raises(RobustError) as caught:
-        read(values, text)
+        objective_values(values, text)
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
 
 
-def test_held_datasets_lists_datasets_with_results(planted_folder: Path) -> None:
+def test_held_datasets_lists_datasets_with_accuracies(planted_folder: Path) -> None:
     assert held_datasets(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
 
 
 def test_architectures_without_values_are_nan(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=CELLS))
-    assert np.flatnonzero(np.isfinite(read(TableValues(reader, "cifar10"), "pgd"))).tolist() == sorted(CELLS)
+    assert np.flatnonzero(np.isfinite(objective_values(TableValues(reader, "cifar10"), "pgd"))).tolist() == sorted(
+        CELLS
+    )
 
 
 def test_partial_queries_average_the_first_evaluations(cells: SearchCells, values: TableValues) -> None:
     ((name, terms),) = parse_objectives("0.5*clean + pgd")
     benchmark = Benchmark(cells, [values.objective(name, terms)])
     assert benchmark.n_evaluations == 4
-    (whole,) = benchmark.evaluate(Query(0))
-    assert benchmark.evaluate(Query(0, 4)) == (whole,)
-    (part,) = benchmark.evaluate(Query(0, 2))
-    first = {"clean": planted_accuracy("clean", 0)[0], **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)}}
-    selected = [list(first.values())[index] for index in spread_order(4)[:2]]
+    (complete_value,) = benchmark.evaluate(Query(0))
+    assert benchmark.evaluate(Query(0, 4)) == (complete_value,)
+    (partial_value,) = benchmark.evaluate(Query(0, 2))
+    evaluations = {
+        "clean": planted_accuracy("clean", 0)[0],
+        **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)},
+    }
+    expected_evaluations = [list(evaluations.values())[index] for index in spread_order(4)[:2]]
     weights = [(0.5, *[1 / 3] * 3)[index] for index in spread_order(4)[:2]]
-    assert part == pytest.approx(np.dot(selected, weights) / (sum(weights) / 1.5), abs=1e-5)
+    assert partial_value == pytest.approx(np.dot(expected_evaluations, weights) / (sum(weights) / 1.5), abs=1e-5)
 
 
-def test_spread_order_spreads_the_first_few() -> None:
+def test_spread_order_bisects() -> None:
     assert spread_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
     assert sorted(spread_order(75).tolist()) == list(range(75))

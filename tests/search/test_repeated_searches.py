@@ -1,4 +1,4 @@
-"""Repeated searches: optimum and means, reporting on another dataset, fronts, and the published table."""
+"""Repeated searches report optimum and means, also on another dataset and for fronts."""
 
 from pathlib import Path
 
@@ -8,7 +8,13 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError
 from robust201.search.benchmark import Benchmark
-from robust201.search.repeated_searches import VOLUME, RepeatedSearch, compare_with_paper, front_shares, repeat_searches
+from robust201.search.repeated_searches import (
+    VOLUME,
+    RepeatedSearch,
+    compare_with_paper,
+    dominated_volume_fractions,
+    repeat_searches,
+)
 from robust201.search.runs import run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import hypervolume
@@ -43,8 +49,8 @@ def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
 def test_reported_means_are_over_runs(reader: RobustnessDataset) -> None:
     search_result = search(reader, methods=["random"], n_queries=20, n_runs=8)
     (result,) = search_result.results
-    values = planted_accuracy("clean", 0)[result.selected]
-    mean, low, high = mean_intervals(values)
+    accuracies = planted_accuracy("clean", 0)[result.selected]
+    mean, low, high = mean_intervals(accuracies)
     assert result.reported["clean"][:3] == pytest.approx((mean, low, high), abs=1e-5)
     assert low < mean < high
     assert len(search_result.to_frame()) == len(search_result.columns)
@@ -59,37 +65,37 @@ def test_search_reports_on_another_dataset(reader: RobustnessDataset) -> None:
         "cifar100",
         ("clean", "pgd"),
     )
-    other = planted_accuracy("clean", 0, "cifar100")
-    assert result.reported["clean"].mean == pytest.approx(other[best_cell()], abs=1e-6)
+    expected_accuracies = planted_accuracy("clean", 0, "cifar100")
+    assert result.reported["clean"].mean == pytest.approx(expected_accuracies[best_cell()], abs=1e-6)
 
 
 def test_search_accepts_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
-    whole = search(reader, distinct=True, methods=["evolution"])
-    assert whole.n_members == len(reader.non_isomorph_ids)
+    distinct = search(reader, distinct=True, methods=["evolution"])
+    assert distinct.n_members == len(reader.non_isomorph_ids)
     constrained = search(reader, constraints=["parameters <= 300000"])
     assert 300 < constrained.n_members < 15_625
-    assert constrained.optimum["clean"] < whole.optimum["clean"]
+    assert constrained.optimum["clean"] < distinct.optimum["clean"]
 
 
-def test_front_shares_match_hypervolumes(planted_front: Benchmark, reader: RobustnessDataset) -> None:
+def test_dominated_volume_fractions_match_hypervolumes(planted_front: Benchmark, reader: RobustnessDataset) -> None:
     search_result = search(reader, "clean, pgd:4", methods=["evolution", "random"], n_queries=60, n_runs=4)
     assert search_result.is_front
     assert search_result.columns == (VOLUME,)
-    evolution, random = (result.reported[VOLUME].mean for result in search_result.results)
-    assert 0 < random < evolution < 1
+    evolution_mean, random_mean = (result.reported[VOLUME].mean for result in search_result.results)
+    assert 0 < random_mean < evolution_mean < 1
     (runs,) = run_methods([planted_front], ["random"], n_queries=30, n_runs=2, processes=1)[0]
-    shares = front_shares(runs)
+    dominated_fractions = dominated_volume_fractions(runs)
     low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
     scaled = (planted_front.values - low) / (high - low)
     attainable = hypervolume(scaled)
     for query in (1, 7, 30):
         expected = hypervolume(scaled[runs.queried[1, :query]]) / attainable
-        assert shares[1, query - 1] == pytest.approx(expected)
+        assert dominated_fractions[1, query - 1] == pytest.approx(expected)
 
 
 def test_search_selects_applicable_methods(reader: RobustnessDataset) -> None:
-    names = [result.method for result in search(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
-    assert names == ["bananas", "local", "random", "evolution", "halving"]
+    methods = [result.method for result in search(reader, "pgd", methods=None, n_queries=12, n_runs=1).results]
+    assert methods == ["bananas", "local", "random", "evolution", "halving"]
     with pytest.raises(ConfigError, match="it needs one objective that is a mean over several"):
         search(reader, "clean", methods=["halving"])
 
@@ -97,7 +103,7 @@ def test_search_selects_applicable_methods(reader: RobustnessDataset) -> None:
 def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
     reader = RobustnessDataset(write_planted(tmp_path / "few", cells=range(3)))
     with pytest.raises(
-        ConfigError, match=r"300 queries need as many architectures with all results, and there are \d+\. Lower"
+        ConfigError, match=r"300 queries need as many architectures with all results, but there are \d+\. Lower"
     ):
         search(reader)
 
@@ -107,11 +113,15 @@ def test_compare_with_paper_recognises_published_accuracies(
 ) -> None:
     reader = RobustnessDataset(planted_folder)
     search_result = search(reader, n_queries=20, n_runs=1)
-    comparison = compare_with_paper(reader, [search_result])  # the planted results have the published layout and extent
+    comparison = compare_with_paper(
+        reader, [search_result]
+    )  # the planted results have the layout and all cells of the published ones
     assert comparison == (0.9468, search_result.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [search_result]).agrees
     constrained = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
-    (other,) = repeat_searches(reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1)
+    (cifar100_search,) = repeat_searches(
+        reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1
+    )
     assert compare_with_paper(reader, [constrained]) is None
-    assert compare_with_paper(reader, [other]) is None
+    assert compare_with_paper(reader, [cifar100_search]) is None

@@ -1,4 +1,4 @@
-"""Checks of a worker before it measures anything: wrong compiled networks, unavailable devices."""
+"""Checks that a worker makes before evaluations: wrong compiled networks and unavailable devices."""
 
 from pathlib import Path
 
@@ -18,20 +18,20 @@ KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
 
 @pytest.fixture
 def overflowing_weights(tmp_path: Path) -> Path:
-    """Finite weights with infinite feature maps."""
+    """Return a store with a network whose weights are finite, but whose feature maps overflow."""
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
         spec = architecture(21).spec
-        state = build_network(spec, channels=4, cells=1, n_classes=10).state_dict()
-        scaled = {name: value * 1e25 if value.is_floating_point() else value for name, value in state.items()}
-        add_network(store, 21, scaled)
+        state_dict = build_network(spec, channels=4, cells=1, n_classes=10).state_dict()
+        scaled_state_dict = {
+            name: value * 1e25 if value.is_floating_point() else value for name, value in state_dict.items()
+        }
+        add_network(store, 21, scaled_state_dict)
     return tmp_path / "overflowing"
 
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
-def test_worker_fails_units_of_an_overflowing_network(
-    make_sweep: MakeSweep, overflowing_weights: Path, engine: str
-) -> None:
+def test_units_of_an_overflowing_network_fail(make_sweep: MakeSweep, overflowing_weights: Path, engine: str) -> None:
     checkpoints = {"path": str(overflowing_weights)}
     config = make_sweep(architectures=[21], keys=KEYS, engine=engine, checkpoints=checkpoints)
     tally = run_sweep(config, make_executor)
@@ -39,7 +39,7 @@ def test_worker_fails_units_of_an_overflowing_network(
     assert all("contain NaN or infinity" in failure.message for failure in tally.failures)
 
 
-def test_worker_fails_units_of_a_wrong_compiled_network(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_of_a_wrongly_compiled_network_fail(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = InferenceNetwork.logits
     monkeypatch.setattr(InferenceNetwork, "logits", lambda self, pixels: compute(self, pixels) + 0.01)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
@@ -49,29 +49,27 @@ def test_worker_fails_units_of_a_wrong_compiled_network(make_sweep: MakeSweep, m
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("change", [{"execution": {"device": "cuda"}}, {"precision": "tf32"}])
-def test_run_rejects_an_unavailable_device_before_replacing_the_plan(
+def test_run_with_unavailable_device_does_not_replace_the_plan(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, change: dict[str, object]
 ) -> None:
     assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
-    before = read_tree(tmp_path / "results")
+    previous_files = read_tree(tmp_path / "results")
     robust201("run", write_sweep(keys={"clean": {}}, seed=1, **change)).refusal(2)
-    assert read_tree(tmp_path / "results") == before
+    assert read_tree(tmp_path / "results") == previous_files
 
 
-def test_worker_retries_smaller_batches_if_the_check_runs_out_of_memory(
-    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed = []
+def test_part_fails_if_the_check_runs_out_of_memory(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised = []
     compute = InferenceNetwork._forward
 
     def fail_once(self: InferenceNetwork, *arguments: object) -> torch.Tensor:
-        if not failed:
-            failed.append(True)
-            raise torch.OutOfMemoryError("no room")
+        if not raised:
+            raised.append(True)
+            raise torch.OutOfMemoryError("out of memory")
         return compute(self, *arguments)
 
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
-    assert failed
-    # The check uses the minimum of eight images, so a smaller batch is impossible and one part fails.
+    assert raised
+    # The check uses the minimum of eight images, so it cannot be repeated with a smaller batch, and one part fails.
     assert [failure.kind for failure in tally.failures] == ["memory"]

@@ -1,4 +1,4 @@
-"""Incremental passes of Square compared with full passes: equal logits, decisions and images."""
+"""Incremental passes equal full passes: logits, and the decisions and images of Square."""
 
 import gc
 import weakref
@@ -28,12 +28,14 @@ SQUARE = TASKS["aa_square"]
 
 # --- regions -------------------------------------------------------------------------------------------------------
 
-SIDES = st.tuples(st.integers(0, 15), st.integers(1, 16)).map(lambda pair: (pair[0], min(pair[0] + pair[1], 16)))
-REGIONS = st.builds(lambda rows, columns: Region(*rows, *columns), SIDES, SIDES)
+INTERVALS = st.tuples(st.integers(0, 15), st.integers(1, 16)).map(
+    lambda start_and_length: (start_and_length[0], min(sum(start_and_length), 16))
+)
+REGIONS = st.builds(lambda rows, columns: Region(*rows, *columns), INTERVALS, INTERVALS)
 
 
-def changed_region(region, reach, stride):
-    """Return the region of a 16x16 map that a convolution actually changes."""
+def affected_region(region, reach, stride):
+    """Return the region of a convolution's output that depends on a region of its 16x16 input."""
     pixels = torch.zeros(1, 1, 16, 16)
     pixels[:, :, region.top : region.bottom, region.left : region.right] = 1
     weight = torch.ones(1, 1, 2 * reach + 1, 2 * reach + 1)
@@ -43,28 +45,28 @@ def changed_region(region, reach, stride):
 
 @given(REGIONS, st.integers(0, 2))
 def test_region_spread_matches_a_kernel(region, reach):
-    assert region.spread(reach, 16, 16) == changed_region(region, reach, stride=1)
+    assert region.spread(reach, 16, 16) == affected_region(region, reach, stride=1)
 
 
 @given(REGIONS)
-def test_region_spread_by_two_matches_a_strided_kernel(region):
-    half = region.spread_by_two(8, 8)
-    assert half == changed_region(region, reach=1, stride=2)
-    # The region that is read contains the changed region, so that the patch fits into it.
-    read = half.doubled(before=1)
-    assert union([read, region]) == read
+def test_region_spread_with_stride_2_matches_a_strided_kernel(region):
+    affected = region.spread_with_stride_2(8, 8)
+    assert affected == affected_region(region, reach=1, stride=2)
+    # The region that the kernel reads must contain the patch.
+    read_region = affected.doubled(margin_before=1)
+    assert union([read_region, region]) == read_region
 
 
 # --- logits --------------------------------------------------------------------------------------------------------
 
 
 def fix_depth(depth, monkeypatch):
-    """Let every search compute `depth` blocks incrementally."""
+    """Make every search compute `depth` blocks incrementally."""
     monkeypatch.setattr(IncrementalKernels, "depth", lambda self, *_: min(depth, len(self.blocks)))
 
 
-def proposals(generator, n_images, size, count):
-    """Yield windows of any size and position, each with the images that accept it."""
+def random_proposals(generator, n_images, size, count):
+    """Yield windows of random size and position, and for each window which images accept it."""
     for _ in range(count):
         side = int(generator.integers(1, size + 1))
         row, column = (int(start) for start in generator.integers(0, size - side + 1, 2))
@@ -73,11 +75,11 @@ def proposals(generator, n_images, size, count):
 
 
 def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
-    """Yield logits of full and incremental passes in a search that accepts some of the proposals."""
+    """Yield logits of full and incremental passes in a search that accepts random proposals."""
     generator = np.random.default_rng(seed)
     pixels = torch.from_numpy(generator.random((n_images, 3, size, size), np.float32))
     search = network.window_search(pixels.clone(), [1] * count)
-    for row, column, window, accepted in proposals(generator, n_images, size, count):
+    for row, column, window, accepted in random_proposals(generator, n_images, size, count):
         proposal = pixels.clone()
         proposal[:, :, row : row + window.shape[2], column : column + window.shape[3]] = window
         yield network.logits(proposal), search.logits(row, column, window)
@@ -91,10 +93,10 @@ def assert_same_logits(spec, size, n_images=5, count=4):
         torch.testing.assert_close(incremental, full, rtol=0, atol=1e-5 * max(1.0, float(full.abs().max())))
 
 
-@pytest.fixture(params=["fused", "plain"])
+@pytest.fixture(params=["fused", "unfused"])
 def kernel(request, monkeypatch):
-    """Both implementations of convolutions, whichever this machine would choose."""
-    if request.param == "plain":
+    """Use each implementation of convolutions, whichever this machine would choose."""
+    if request.param == "unfused":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
         pytest.skip("this PyTorch has no fused convolutions")
@@ -126,7 +128,7 @@ def test_incremental_logits_of_random_cells(operations, size, depth):
 
 @pytest.mark.parametrize("index", [0, 21, 309, 13714])
 def test_incremental_logits_of_published_width_are_bit_identical(index, monkeypatch):
-    """With a full chunk, and with fewer images than the general kernels need; errors do not accumulate."""
+    """Logits are equal for a full chunk, and for few images after many proposals, so errors do not accumulate."""
     fix_depth(99, monkeypatch)
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -135,7 +137,7 @@ def test_incremental_logits_of_published_width_are_bit_identical(index, monkeypa
             assert torch.equal(full, incremental)
 
 
-def test_incremental_pass_returns_ordinary_tensors(monkeypatch):
+def test_incremental_pass_returns_writable_tensors_and_copies_images(monkeypatch):
     fix_depth(99, monkeypatch)
     spec = specs()[0]
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -148,10 +150,10 @@ def test_incremental_pass_returns_ordinary_tensors(monkeypatch):
     logits[0] = 0.0
     search.accept(torch.tensor([True, False, True]))
     assert torch.equal(pixels, original)
-    # The images are copied, so the caller's changes to them have no effect.
-    before = search.logits(0, 0, torch.ones(3, 3, 1, 1))
+    # The search copies the images, so changes by the caller have no effect.
+    expected = search.logits(0, 0, torch.ones(3, 3, 1, 1))
     pixels.zero_()
-    assert torch.equal(search.logits(0, 0, torch.ones(3, 3, 1, 1)), before)
+    assert torch.equal(search.logits(0, 0, torch.ones(3, 3, 1, 1)), expected)
 
 
 def test_window_search_exists_only_if_it_saves_time():
@@ -162,21 +164,21 @@ def test_window_search_exists_only_if_it_saves_time():
 
     assert search(309, sides=[4] * 64) is not None
     assert search(13714, sides=[4] * 64) is not None
-    assert search(309, sides=[29] * 64) is None  # the window is nearly the image
-    assert search(309, sides=[4]) is None  # filling the cache would cost more
+    assert search(309, sides=[29] * 64) is None  # the window is almost the whole image
+    assert search(309, sides=[4]) is None  # filling the cache would take longer
     assert search(309, sides=[]) is None
     assert search(309, sides=[1] * 64, size=4) is None
     assert search(309, sides=[4] * 64, n_images=0) is None
-    assert search(309, sides=[4] * 64, n_images=65) is None  # more than a chunk
-    (pathless,) = (spec for spec in specs() if spec == format_spec(SPECIAL_CELLS["no path, zero"]))
-    assert search(specs().index(pathless), sides=[4] * 64) is None
+    assert search(309, sides=[4] * 64, n_images=65) is None  # more images than a chunk
+    (spec_without_path,) = (spec for spec in specs() if spec == format_spec(SPECIAL_CELLS["no path, zero"]))
+    assert search(specs().index(spec_without_path), sides=[4] * 64) is None
 
 
 # --- Square --------------------------------------------------------------------------------------------------------
 
 
 class ExactSearch:
-    """A search with its own copy of the images, which it changes only by its arguments; sums are exact."""
+    """A search with a copy of the images and exact sums."""
 
     def __init__(self, network, pixels):
         self._network = network
@@ -195,7 +197,7 @@ class ExactSearch:
 
 
 class ExactWindowModel(ExactModel):
-    """A model with exact sums that supports searches of more than one query."""
+    """A model with exact sums that supports searches with more than one query."""
 
     def __init__(self):
         super().__init__()
@@ -209,16 +211,16 @@ class ExactWindowModel(ExactModel):
 
 
 @pytest.mark.parametrize("samples", [64, 5])
-def test_square_passes_all_changes_to_a_search(samples):
+def test_square_gives_the_same_images_with_searches(samples):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
-    local = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
+    with_searches = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
     assert sum(search.n_logits for search in model.searches) > 100
-    assert_same(local, attacked(SQUARE, parameters=parameters, samples=samples))
-    assert any((images != attacked_clean()).any() for images in local.values())
+    assert_same(with_searches, attacked(SQUARE, parameters=parameters, samples=samples))
+    assert any((images != clean_images()).any() for images in with_searches.values())
 
 
-def attacked_clean():
+def clean_images():
     return torch.from_numpy(IMAGES.images).float() / 255
 
 
@@ -232,8 +234,8 @@ class FullPasses:
         raise NotImplementedError
 
 
-def square_on(model, images, labels, *, queries, epsilons, samples=64, subset=None):
-    """Run Square, and return its images (S, N, 3, H, W)."""
+def run_square(model, images, labels, *, queries, epsilons, samples=64, subset=None):
+    """Run Square, and return its images (S, N, 3, H, W); NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     job = AttackJob(
         model=model,
@@ -244,60 +246,61 @@ def square_on(model, images, labels, *, queries, epsilons, samples=64, subset=No
         indices=rows,
         epsilons=epsilons,
     )
-    results = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
+    attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
     for batch in fused(job, SQUARE.parameters(queries=queries)):
-        results[batch.strength][torch.from_numpy(rows[batch.positions])] = batch.images
-    return results
+        attacked_images[batch.strength][torch.from_numpy(rows[batch.positions])] = batch.images
+    return attacked_images
 
 
 @pytest.fixture
 def compiled():
-    """A compiled network, images of 16x16 with distinct logits, and their predicted labels."""
+    """Return a compiled network, 16x16 images with different logits, and their predicted labels."""
     spec = specs()[309]
-    plain = network_of(spec, cells=1)
+    uncompiled = network_of(spec, cells=1)
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (6, 3, 16, 16), np.uint8))
     pixels = images.float() / 255
     with torch.no_grad():
-        for module in plain.modules():
+        for module in uncompiled.modules():
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.weight.mul_(4.0)
-        logits = compile_network(plain, spec, NORMALISATION, n_classes=N_CLASSES).logits(pixels)
-        plain.classifier.bias.sub_(logits.mean(dim=0))
-    network = compile_network(plain, spec, NORMALISATION, n_classes=N_CLASSES)
+        logits = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES).logits(pixels)
+        uncompiled.classifier.bias.sub_(logits.mean(dim=0))
+    network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
     return network, images, network.logits(pixels).argmax(dim=1)
 
 
-def record_calls(monkeypatch):
+def record_incremental_passes(monkeypatch):
+    """Return a list that gets an item for each incremental pass."""
     calls = []
-    plain = IncrementalPass.logits
-    monkeypatch.setattr(IncrementalPass, "logits", lambda self, *args: calls.append(1) or plain(self, *args))
+    compute_logits = IncrementalPass.logits
+    monkeypatch.setattr(IncrementalPass, "logits", lambda self, *args: calls.append(1) or compute_logits(self, *args))
     return calls
 
 
 def test_square_finds_the_same_images_incrementally(compiled, monkeypatch):
-    calls = record_calls(monkeypatch)
+    passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
-    # Windows of all sizes as with 5,000 queries, but a quarter as many of each.
-    incremental = square_on(*compiled, queries=1250, epsilons=epsilons)
-    assert len(calls) > 900
-    full = square_on(FullPasses(compiled[0]), *compiled[1:], queries=1250, epsilons=epsilons)
+    # Windows have the same sizes as with 5,000 queries, but there are a quarter as many of each size.
+    incremental = run_square(*compiled, queries=1250, epsilons=epsilons)
+    assert len(passes) > 900
+    full = run_square(FullPasses(compiled[0]), *compiled[1:], queries=1250, epsilons=epsilons)
     assert torch.equal(incremental, full)
-    fooled = (incremental != compiled[1].float() / 255).flatten(2).any(dim=2)
-    assert fooled.any()
-    assert not fooled.all()
+    is_fooled = (incremental != compiled[1].float() / 255).flatten(2).any(dim=2)
+    assert is_fooled.any()
+    assert not is_fooled.all()
 
 
 def test_square_is_independent_of_batch_and_other_images(compiled, monkeypatch):
     fix_depth(99, monkeypatch)
-    calls = record_calls(monkeypatch)
+    passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255)
-    expected = square_on(*compiled, queries=30, epsilons=epsilons)
-    assert calls
+    expected = run_square(*compiled, queries=30, epsilons=epsilons)
+    assert passes
     for samples in (1, 5):
-        assert torch.equal(square_on(*compiled, queries=30, epsilons=epsilons, samples=samples), expected)
-    separate = [square_on(*compiled, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
+        assert torch.equal(run_square(*compiled, queries=30, epsilons=epsilons, samples=samples), expected)
+    separate = [run_square(*compiled, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
     assert torch.equal(torch.stack(separate), expected)
-    subset = square_on(*compiled, queries=30, epsilons=epsilons, subset=[4, 1])
+    subset = run_square(*compiled, queries=30, epsilons=epsilons, subset=[4, 1])
     assert torch.equal(subset[:, [1, 4]], expected[:, [1, 4]])
 
 
@@ -306,7 +309,7 @@ def test_network_is_freed_without_the_garbage_collector():
     search = network.window_search(torch.rand(8, 3, 32, 32), [3] * 64)
     assert search is not None
     reference = weakref.ref(network)
-    gc.disable()  # a reference cycle would keep thousands of networks until the next collection
+    gc.disable()  # with a reference cycle, networks would stay in memory until the next collection
     try:
         del network, search
         assert reference() is None

@@ -1,4 +1,4 @@
-"""The inference network compared with the plain one, over the whole space and both kinds of convolutions."""
+"""Compiled networks equal uncompiled ones, over the whole space and with both implementations of convolutions."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
 N_CLASSES = 7
 NONE, SKIP, CONV_1, CONV_3, POOL = OPERATIONS
 
-# Properties of the cells; edges in the order 0→1, 0→2, 1→2, 0→3, 1→3, 2→3.
+# Cells by property; edges are in the order 0→1, 0→2, 1→2, 0→3, 1→3, 2→3.
 SPECIAL_CELLS = {
     "identity": (NONE, NONE, NONE, SKIP, NONE, NONE),
     "identity via node 1": (SKIP, NONE, NONE, NONE, SKIP, NONE),
@@ -29,7 +29,7 @@ SPECIAL_CELLS = {
     "pooled constant": (NONE, NONE, CONV_1, SKIP, CONV_3, POOL),
     "constant inlined": (NONE, CONV_3, CONV_1, NONE, NONE, SKIP),
     "constant and pooling only": (NONE, NONE, CONV_3, POOL, NONE, SKIP),
-    "constant beside an identity": (NONE, NONE, CONV_1, SKIP, NONE, SKIP),
+    "constant and identity": (NONE, NONE, CONV_1, SKIP, NONE, SKIP),
     "convolutions of one source merge": (SKIP, CONV_3, CONV_1, CONV_1, CONV_3, SKIP),
     "only 1x1": (CONV_1, SKIP, NONE, CONV_1, SKIP, NONE),
     "only pooling": (POOL, POOL, POOL, POOL, POOL, POOL),
@@ -42,7 +42,7 @@ SPECIAL_CELLS = {
 
 
 def network_of(spec, seed=0, channels=4, cells=1):
-    """Return a network whose BatchNorm statistics reveal errors of folding."""
+    """Return a network with random BatchNorm statistics, which reveal errors in folding."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build_network(spec, channels=channels, cells=cells, n_classes=N_CLASSES).eval()
@@ -57,6 +57,7 @@ def network_of(spec, seed=0, channels=4, cells=1):
 
 
 def images_of(size, n_images=5):
+    """Return random images and the labels 0, 1, 2 and so on."""
     generator = torch.Generator().manual_seed(size)
     return torch.rand(n_images, 3, size, size, generator=generator), torch.arange(n_images)
 
@@ -64,26 +65,26 @@ def images_of(size, n_images=5):
 def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
     pixels, labels = images_of(size)
     classifier = Classifier(network, NORMALISATION, N_CLASSES)
-    fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
+    compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
     inputs = pixels.clone().requires_grad_()
     expected = classifier(inputs)
     expected_loss = functional.cross_entropy(expected, labels, reduction="none")
     (expected_gradient,) = torch.autograd.grad(expected_loss.sum(), inputs)
     scale = max(1.0, float(expected.detach().abs().max()))
-    logits = fast.logits(pixels)
-    logits_again, loss, gradient = fast.loss_and_gradient(pixels, labels)
+    logits = compiled.logits(pixels)
+    logits_with_gradient, loss, gradient = compiled.loss_and_gradient(pixels, labels)
     torch.testing.assert_close(logits, expected.detach(), rtol=0, atol=1e-5 * scale)
-    assert torch.equal(logits, logits_again)
+    assert torch.equal(logits, logits_with_gradient)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=0, atol=2e-5 * scale)
-    largest = float(expected_gradient.abs().max())
-    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=gradient_tolerance * largest + 1e-12)
+    max_gradient = float(expected_gradient.abs().max())
+    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=gradient_tolerance * max_gradient + 1e-12)
     return logits, gradient
 
 
-@pytest.fixture(params=["fused", "plain"])
+@pytest.fixture(params=["fused", "unfused"])
 def kernel(request, monkeypatch):
-    """Both implementations of convolutions, whichever this machine would choose."""
-    if request.param == "plain":
+    """Use each implementation of convolutions, whichever this machine would choose."""
+    if request.param == "unfused":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
         pytest.skip("this PyTorch has no fused convolutions")
@@ -93,7 +94,7 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.each_value
-def test_compiled_special_cells_equal_the_plain_network(name, size, kernel):
+def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel):
     spec = format_spec(SPECIAL_CELLS[name])
     logits, gradient = assert_equal_within_rounding(network_of(spec, cells=2), spec, size)
     assert bool((logits[0] == logits[1]).all()) == (3 in constant_nodes(spec))
@@ -101,15 +102,15 @@ def test_compiled_special_cells_equal_the_plain_network(name, size, kernel):
 
 
 @pytest.mark.parametrize("index", [0, 309, 991])
-def test_compiled_network_of_published_size_equals_the_plain_network(index, kernel):
+def test_compiled_network_of_published_size_equals_the_uncompiled_network(index, kernel):
     spec = specs()[index]
-    # A few of a million ReLUs have inputs within rounding of zero; switching one changes the gradient more.
+    # A few of a million ReLUs have inputs close to zero; if rounding switches one, the gradient changes by more.
     assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
 
 
 @settings(max_examples=40)
 @given(st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES)), st.sampled_from([4, 8, 16, 32]))
-def test_compiled_random_cell_equals_the_plain_network(operations, size):
+def test_compiled_random_cell_equals_the_uncompiled_network(operations, size):
     spec = format_spec(operations)
     assert_equal_within_rounding(network_of(spec, seed=size), spec, size)
 
@@ -117,47 +118,49 @@ def test_compiled_random_cell_equals_the_plain_network(operations, size):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("index", [0, 21, 991])
 def test_compiled_network_is_independent_of_the_batch(memory_format, index):
-    """The batch size must not affect an image's logits, because it is not part of a result's identity."""
+    """The batch size must not affect an image's logits, because it is not part of the identity of a result."""
     spec = specs()[index]
-    fast = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    compiled = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(32, n_images=37)
     labels = labels % N_CLASSES
-    expected = fast.loss_and_gradient(pixels, labels)
+    expected = compiled.loss_and_gradient(pixels, labels)
     pixels = pixels.contiguous(memory_format=memory_format)
     for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
-        fast.chunk = chunk
-        first = slice(0, n_images)
-        for result, full_batch in zip(fast.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
-            assert torch.equal(result, full_batch[first])
-        last = slice(len(pixels) - n_images, None)
-        assert torch.equal(fast.logits(pixels[last]), expected[0][last])
+        compiled.chunk = chunk
+        first_images = slice(0, n_images)
+        for output, full_batch in zip(
+            compiled.loss_and_gradient(pixels[first_images], labels[first_images]), expected, strict=True
+        ):
+            assert torch.equal(output, full_batch[first_images])
+        last_images = slice(len(pixels) - n_images, None)
+        assert torch.equal(compiled.logits(pixels[last_images]), expected[0][last_images])
 
 
-def test_compiled_network_returns_ordinary_tensors():
-    """Square writes into the logits, and callers may differentiate later operations."""
+def test_compiled_network_returns_writable_tensors():
+    """Square writes to the logits, and callers may use them with autograd."""
     spec = specs()[0]
-    fast = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
+    compiled = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(8)
-    for tensor in (fast.logits(pixels), *fast.loss_and_gradient(pixels, labels)):
+    for tensor in (compiled.logits(pixels), *compiled.loss_and_gradient(pixels, labels)):
         assert not tensor.is_inference()
         assert not tensor.requires_grad
         tensor[0] = 0.0
-    assert fast.logits(pixels[:0]).shape == (0, N_CLASSES)
+    assert compiled.logits(pixels[:0]).shape == (0, N_CLASSES)
 
 
 def test_compile_network_changes_neither_network_nor_pixels():
     spec = format_spec(SPECIAL_CELLS["pooled constant"])
     network = network_of(spec)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    original_state = {name: value.clone() for name, value in network.state_dict().items()}
     pixels, labels = images_of(16)
     original_pixels = pixels.clone()
-    fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
-    first = fast.loss_and_gradient(pixels, labels)
-    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    compiled = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
+    first_outputs = compiled.loss_and_gradient(pixels, labels)
+    assert all(torch.equal(original_state[name], value) for name, value in network.state_dict().items())
     assert torch.equal(pixels, original_pixels)
-    # A backward pass that overwrites its inputs would change the second result.
-    for first_result, second_result in zip(first, fast.loss_and_gradient(pixels, labels), strict=True):
-        assert torch.equal(first_result, second_result)
+    # If the backward pass overwrote its inputs, the second outputs would differ.
+    for first_output, second_output in zip(first_outputs, compiled.loss_and_gradient(pixels, labels), strict=True):
+        assert torch.equal(first_output, second_output)
 
 
 def return_zeros(self, x, add, *, in_place, rectify):
@@ -168,10 +171,10 @@ def raise_attribute_error(self, x, add, *, in_place, rectify):
     raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_convolution_pointwise'")
 
 
-@pytest.mark.parametrize("broken", [return_zeros, raise_attribute_error])
-def test_fuses_on_cpu_rejects_broken_operators(broken, monkeypatch):
+@pytest.mark.parametrize("broken_convolution", [return_zeros, raise_attribute_error])
+def test_fuses_on_cpu_rejects_broken_operators(broken_convolution, monkeypatch):
     kernels.fuses_on_cpu.cache_clear()
-    monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken)
+    monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken_convolution)
     assert not kernels.fuses_on_cpu()
     spec = format_spec(SPECIAL_CELLS["all 3x3"])
     assert_equal_within_rounding(network_of(spec), spec, 16)
@@ -188,17 +191,17 @@ def test_compile_network_rejects_unsupported_networks():
         compile_network(network_of(spec), "|none~0|", NORMALISATION, n_classes=N_CLASSES)
 
 
-# Programs are tested with symbols instead of feature maps: a node is a multiset of operation chains, so two programs of
-# a cell are equal exactly if every chain occurs equally often.
+# Programs are tested with symbols instead of feature maps. A node is a multiset of chains of operations. Two programs
+# of a cell are equivalent if and only if each chain occurs equally often in both.
 
 
 def chains_of_cell(spec):
-    """Return each node of the plain cell as the multiset of the operation chains that lead to it."""
+    """Return each node of the cell as a multiset (chain: count) of the operation chains that lead to it."""
     nodes = {0: {"x": 1}}
-    zero = {}
+    no_chains = {}
     for edge, (source, target) in enumerate(EDGES):
         operation = parse(spec)[edge]
-        source_chains = nodes.get(source, zero)
+        source_chains = nodes.get(source, no_chains)
         target_chains = nodes.setdefault(target, {})
         for chain, count in append_operation(operation, edge, source_chains).items():
             target_chains[chain] = target_chains.get(chain, 0) + count
@@ -206,6 +209,7 @@ def chains_of_cell(spec):
 
 
 def append_operation(operation, edge, node):
+    """Return the chains of a node, each extended by an operation."""
     if operation == NONE:
         return {}
     if operation == SKIP:
@@ -216,34 +220,36 @@ def append_operation(operation, edge, node):
 
 
 def chains_of_program(program):
+    """Return each node of a program as a multiset of operation chains."""
     operations = parse(program.spec)
-    plain = chains_of_cell(program.spec)
+    cell_chains = chains_of_cell(program.spec)
     nodes = {0: {"x": 1}}
     for node in program.nodes:
-        total = {}
-        chains = [
+        node_chains = {}
+        counted_chains = [
             (count, chain)
             for edge in node.constants
-            for chain, count in append_operation(operations[edge], edge, plain[EDGES[edge][0]]).items()
+            for chain, count in append_operation(operations[edge], edge, cell_chains[EDGES[edge][0]]).items()
         ]
         for term in node.terms:
-            value = nodes[term.source]
-            chains += [(term.skips * count, chain) for chain, count in value.items()]
-            chains += [(term.pools * count, ("pool", chain)) for chain, count in value.items()]
-            chains += [(1, (edge, frozenset(value.items()))) for edge in term.convolutions]
-        for count, chain in chains:
+            source_chains = nodes[term.source]
+            counted_chains += [(term.skips * count, chain) for chain, count in source_chains.items()]
+            counted_chains += [(term.pools * count, ("pool", chain)) for chain, count in source_chains.items()]
+            counted_chains += [(1, (edge, frozenset(source_chains.items()))) for edge in term.convolutions]
+        for count, chain in counted_chains:
             if count:
-                total[chain] = total.get(chain, 0) + count
-        nodes[node.index] = total
+                node_chains[chain] = node_chains.get(chain, 0) + count
+        nodes[node.index] = node_chains
     return nodes
 
 
 @pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1, len(OPERATIONS)))]
+    "first_operation",
+    [0, *(pytest.param(position, marks=pytest.mark.slow) for position in range(1, len(OPERATIONS)))],
 )
-def test_plan_cell_preserves_the_sum_of_every_cell(first):
+def test_programs_are_equivalent_to_their_cells(first_operation):
     for spec in specs():
-        if parse(spec)[0] != OPERATIONS[first]:
+        if parse(spec)[0] != OPERATIONS[first_operation]:
             continue
         program = plan_cell(spec)
         if program.output is None:
@@ -252,11 +258,11 @@ def test_plan_cell_preserves_the_sum_of_every_cell(first):
         assert chains_of_program(program)[program.output] == chains_of_cell(spec)[len(EDGES) // 2], spec
 
 
-def test_plan_cell_has_no_unused_nodes():
+def test_programs_have_no_unused_nodes():
     for spec in specs():
         program = plan_cell(spec)
-        read = {program.output} | {term.source for node in program.nodes for term in node.terms}
-        assert all(node.index in read for node in program.nodes), spec
+        read_nodes = {program.output} | {term.source for node in program.nodes for term in node.terms}
+        assert all(node.index in read_nodes for node in program.nodes), spec
         assert all(term.skips or term.pools or term.convolutions for node in program.nodes for term in node.terms), spec
 
 
@@ -292,7 +298,7 @@ def test_average_pooling_and_gradient_match_pytorch(size):
 
 
 def sequential_product(x, weight):
-    """Return x @ weight.T in float32 with one fused multiply-add per input, up to double rounding."""
+    """Return x @ weight.T in float32, with one fused multiply-add per input in order, up to double rounding."""
     total = torch.zeros(len(x), len(weight))
     for inputs, weights in zip(x.double().T, weight.double().T, strict=True):
         total = (total.double() + inputs[:, None] * weights).float()
@@ -305,7 +311,7 @@ def sequential_product(x, weight):
 )
 @pytest.mark.parametrize(("n_inputs", "n_outputs"), [(64, 10), (64, 120), (16, 7)])
 @pytest.mark.parametrize("n_images", [1, 8, 64])
-def test_linear_adds_its_inputs_in_order(n_inputs, n_outputs, n_images):
+def test_linear_sums_its_inputs_in_order(n_inputs, n_outputs, n_images):
     generator = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(*shape, generator=generator) for shape in ((n_outputs, n_inputs), (n_outputs,)))
     x, gradient = (torch.randn(n_images, n, generator=generator) for n in (n_inputs, n_outputs))
@@ -314,7 +320,7 @@ def test_linear_adds_its_inputs_in_order(n_inputs, n_outputs, n_images):
     assert torch.equal(layer.backward(gradient), sequential_product(gradient, weight.T))
 
 
-def test_loss_and_gradient_is_bit_identical_to_autograd():
+def test_loss_and_gradient_equal_those_of_autograd():
     spec = specs()[21]
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(16, n_images=70)
@@ -324,8 +330,8 @@ def test_loss_and_gradient_is_bit_identical_to_autograd():
         return functional.cross_entropy(logits, labels[rows], reduction="none")
 
     logits, loss, gradient = network.loss_and_gradient(pixels, labels)
-    expected_logits, expected_loss, expected = network.value_and_gradient(pixels, objective)
+    expected_logits, expected_loss, expected_gradient = network.value_and_gradient(pixels, objective)
     assert torch.equal(logits, expected_logits)
     torch.testing.assert_close(loss, expected_loss, rtol=0, atol=1e-6)
-    assert torch.equal(gradient, expected)
+    assert torch.equal(gradient, expected_gradient)
     assert gradient.abs().sum() > 0

@@ -1,4 +1,4 @@
-"""The native library compared with PyTorch, and the fallback without the library."""
+"""The native library is bit-identical to PyTorch, and networks work without it."""
 
 import hashlib
 import importlib.util
@@ -21,18 +21,18 @@ from tests.spaces.test_inference import (
     network_of,
 )
 
-ROOT = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[2]
 
 needs_library = pytest.mark.skipif(
-    native.load_library() is None, reason="native.c was not compiled here, or the processor lacks AVX-512"
+    native.load_library() is None, reason="native.c was not compiled, or the processor lacks AVX-512"
 )
 
 
 def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
-    """Return one network compiled with and without the native library, images and labels."""
-    plain = network_of(spec, seed=seed, channels=16, cells=cells)
-    native_network = compile_network(plain, spec, NORMALISATION, n_classes=N_CLASSES)
-    torch_network = compile_network(plain, spec, NORMALISATION, n_classes=N_CLASSES)
+    """Return a network compiled with and without the native library, images, and labels."""
+    uncompiled = network_of(spec, seed=seed, channels=16, cells=cells)
+    native_network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
+    torch_network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
     torch_network._native = None
     pixels, labels = images_of(size, n_images=n_images)
     return native_network, torch_network, pixels, labels % N_CLASSES
@@ -41,9 +41,11 @@ def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
 def assert_same_bits(spec, **shape):
     native_network, torch_network, pixels, labels = compile_both(spec, **shape)
     assert torch.equal(native_network.logits(pixels), torch_network.logits(pixels))
-    results, expected = (network.loss_and_gradient(pixels, labels) for network in (native_network, torch_network))
-    for result, reference in zip(results, expected, strict=True):
-        assert torch.equal(result, reference)
+    outputs, expected_outputs = (
+        network.loss_and_gradient(pixels, labels) for network in (native_network, torch_network)
+    )
+    for output, expected in zip(outputs, expected_outputs, strict=True):
+        assert torch.equal(output, expected)
 
 
 @needs_library
@@ -68,12 +70,12 @@ def test_native_random_cells_are_bit_identical_to_pytorch(operations):
 
 
 @needs_library
-@pytest.mark.parametrize(("cells", "fits"), [(10, True), (11, False)])
-def test_networks_beyond_the_limits_of_native_c_use_pytorch(cells, fits):
-    """Two constant maps per cell and three stages; the limit is sixty."""
+@pytest.mark.parametrize(("cells", "is_native"), [(10, True), (11, False)])
+def test_networks_with_too_many_constant_maps_use_pytorch(cells, is_native):
+    """A cell has two constant maps, and a network 3 * `cells` cells; native.c supports sixty constant maps."""
     spec = format_spec(("none", "nor_conv_1x1", "nor_conv_1x1", "skip_connect", "nor_conv_1x1", "nor_conv_1x1"))
     network = compile_network(network_of(spec, channels=16, cells=cells), spec, NORMALISATION, n_classes=N_CLASSES)
-    assert (network._native is not None) is fits
+    assert (network._native is not None) is is_native
     pixels, labels = images_of(16, n_images=8)
     logits, _, gradient = network.loss_and_gradient(pixels, labels % N_CLASSES)
     assert torch.equal(logits, network.logits(pixels))
@@ -82,7 +84,7 @@ def test_networks_beyond_the_limits_of_native_c_use_pytorch(cells, fits):
 
 @needs_library
 @pytest.mark.parametrize("limit", ["MAX_SOURCES", "MAX_TAPS"])
-def test_limits_of_native_c_are_respected(limit, monkeypatch):
+def test_networks_beyond_the_limits_of_native_c_use_pytorch(limit, monkeypatch):
     monkeypatch.setattr(native, limit, 1)
     spec = format_spec(SPECIAL_CELLS["repeated pooling"])
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -93,14 +95,16 @@ def test_limits_of_native_c_are_respected(limit, monkeypatch):
 def test_native_results_are_independent_of_threads():
     native_network, _, pixels, labels = compile_both(specs()[991], size=32, n_images=37)
     expected = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
-    threads = torch.get_num_threads()
+    previous_n_threads = torch.get_num_threads()
     try:
         for n_threads in (2, 3):
             torch.set_num_threads(n_threads)
-            results = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
-            assert all(torch.equal(result, reference) for result, reference in zip(results, expected, strict=True))
+            outputs = [native_network.logits(pixels), *native_network.loss_and_gradient(pixels, labels)]
+            assert all(
+                torch.equal(output, expected_output) for output, expected_output in zip(outputs, expected, strict=True)
+            )
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(previous_n_threads)
 
 
 # --- windows ---------------------------------------------------------------------------------------------------------
@@ -123,12 +127,12 @@ def test_native_windows_of_special_cells_are_bit_identical(name, monkeypatch):
 
 @needs_library
 def test_native_search_works_with_several_threads(monkeypatch):
-    threads = torch.get_num_threads()
+    previous_n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
         assert_windows_are_bit_identical(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(previous_n_threads)
 
 
 @needs_library
@@ -136,18 +140,18 @@ def test_native_searches_have_separate_memory(monkeypatch):
     fix_depth(99, monkeypatch)
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     pixels, _ = images_of(16, n_images=16)
-    first, second = (network.window_search(part, [1] * 9) for part in (pixels[:8], pixels[8:]))
+    first_search, second_search = (network.window_search(images, [1] * 9) for images in (pixels[:8], pixels[8:]))
     window = torch.zeros(8, 3, 2, 2)
-    for search, part in ((first, pixels[:8]), (second, pixels[8:]), (first, pixels[:8])):
-        proposal = part.clone()
+    for search, images in ((first_search, pixels[:8]), (second_search, pixels[8:]), (first_search, pixels[:8])):
+        proposal = images.clone()
         proposal[:, :, 5:7, 3:5] = 0
         assert torch.equal(search.logits(5, 3, window), network.logits(proposal))
         # A proposal without a decision is rejected.
-        proposal = part.clone()
+        proposal = images.clone()
         proposal[:, :, :2, :2] = 0
         assert torch.equal(search.logits(0, 0, window), network.logits(proposal))
-    arenas = first._arenas
-    del first, search
+    arenas = first_search._arenas
+    del first_search, search
     assert network.window_search(pixels[:8], [1] * 9)._arenas == arenas
 
 
@@ -169,9 +173,15 @@ def test_native_search_exists_only_if_it_saves_time():
 
 
 @pytest.fixture
-def fresh(monkeypatch):
-    """Clear all caches before and after the test."""
-    caches = (native.load_library, native.is_expected, native.why_not, native._open, network_module.usable_library)
+def without_caches(monkeypatch):
+    """Clear all caches before and after the test; return `monkeypatch`."""
+    caches = (
+        native.load_library,
+        native.is_expected,
+        native.why_not,
+        native._open_library,
+        network_module.usable_library,
+    )
     for cache in caches:
         cache.cache_clear()
     yield monkeypatch
@@ -188,84 +198,84 @@ def assert_pytorch_is_used():
 
 
 @needs_library
-def test_native_library_is_not_used_if_results_differ(fresh):
-    """For example after an update of PyTorch that changes the order of sums."""
+def test_native_library_is_not_used_if_results_differ(without_caches):
+    """An update of PyTorch may change the order of sums."""
     compute = network_module.InferenceNetwork.loss_and_gradient
 
-    def rounded(self, pixels, labels):
+    def compute_with_error(self, pixels, labels):
         loss, logits, gradient = compute(self, pixels, labels)
         return loss, logits, gradient if self._native is None else gradient * (1 + 2**-23)
 
-    fresh.setattr(network_module.InferenceNetwork, "loss_and_gradient", rounded)
-    with pytest.warns(RuntimeWarning, match="expected PyTorch's bits, got others"):
+    without_caches.setattr(network_module.InferenceNetwork, "loss_and_gradient", compute_with_error)
+    with pytest.warns(RuntimeWarning, match="its results differ from those of PyTorch"):
         assert network_module.usable_library() is None
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     assert network._native is None
 
 
-def test_pytorch_is_used_without_a_library(fresh, tmp_path):
-    fresh.setattr(native, "LIBRARY", tmp_path / "none.so")
+def test_pytorch_is_used_without_a_library(without_caches, tmp_path):
+    without_caches.setattr(native, "LIBRARY", tmp_path / "none.so")
     assert "not compiled" in native.why_not()
     assert_pytorch_is_used()
 
 
-def test_native_library_is_not_used_without_avx512(fresh):
-    fresh.setattr(native, "LIBRARY", Path(__file__))
-    fresh.setattr(native, "has_avx512", lambda: False)
+def test_native_library_is_not_used_without_avx512(without_caches):
+    without_caches.setattr(native, "LIBRARY", Path(__file__))
+    without_caches.setattr(native, "has_avx512", lambda: False)
     assert "AVX-512" in native.why_not()
     assert_pytorch_is_used()
 
 
-def test_invalid_library_is_not_loaded(fresh, tmp_path):
+def test_invalid_library_is_not_loaded(without_caches, tmp_path):
     content = Path(__file__).read_bytes()
     (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
-    fresh.setattr(native, "LIBRARY", tmp_path / "text.so")
-    fresh.setattr(native, "has_avx512", lambda: True)
+    without_caches.setattr(native, "LIBRARY", tmp_path / "text.so")
+    without_caches.setattr(native, "has_avx512", lambda: True)
     assert "cannot be loaded" in native.why_not()
     assert_pytorch_is_used()
 
 
-DAMAGE = {
-    "cut in half": lambda whole: whole[: len(whole) // 2],
-    "cut at its end": lambda whole: whole[: int(0.99 * len(whole))],
-    "zeroed": lambda whole: bytes(len(whole)),
-    "zeroed behind its header": lambda whole: whole[:4096].ljust(len(whole), b"\0"),
-    "a bit flipped": lambda whole: whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
-    "without its hash": lambda whole: whole[:-32],
-    "empty": lambda whole: b"",
+DAMAGES = {
+    "cut in half": lambda content: content[: len(content) // 2],
+    "cut at its end": lambda content: content[: int(0.99 * len(content))],
+    "zeroed": lambda content: bytes(len(content)),
+    "zeroed after its header": lambda content: content[:4096].ljust(len(content), b"\0"),
+    "a bit flipped": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "without its hash": lambda content: content[:-32],
+    "empty": lambda _content: b"",
 }
 
 
 @needs_library
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_native_library_is_not_loaded_if_damaged(fresh, tmp_path, damage):
-    """Loading it could crash the process with SIGBUS or SIGSEGV."""
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_native_library_is_not_loaded_if_damaged(without_caches, tmp_path, damage):
+    """Loading a damaged library could crash the process with SIGBUS or SIGSEGV."""
     (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
-    fresh.setattr(native, "LIBRARY", tmp_path / "damaged.so")
+    without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
     assert "is damaged" in native.why_not()
     with pytest.warns(RuntimeWarning, match="is damaged"):
         assert_pytorch_is_used()
 
 
 @needs_library
-def test_native_library_of_another_version_is_not_called(fresh):
-    fresh.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
+def test_native_library_with_other_structures_is_not_used(without_caches):
+    without_caches.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
     assert "another version of native.c" in native.why_not()
     assert_pytorch_is_used()
 
 
 @needs_library
-def test_native_library_of_another_source_is_not_called(fresh, tmp_path):
-    """For example after native.c was edited or updated without compiling it again."""
+def test_native_library_compiled_from_another_source_is_not_used(without_caches, tmp_path):
+    """This happens if native.c was edited or updated without compiling it again."""
     edited = tmp_path / "native.c"
     edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
-    fresh.setattr(native, "C_SOURCE", edited)
+    without_caches.setattr(native, "C_SOURCE", edited)
     assert "another version of native.c" in native.why_not()
     assert_pytorch_is_used()
 
 
 @needs_library
-def test_native_library_replaces_only_onednn(monkeypatch):
+def test_native_library_is_not_used_without_onednns_fused_convolutions(monkeypatch):
     monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     assert network._native is None
@@ -273,9 +283,9 @@ def test_native_library_replaces_only_onednn(monkeypatch):
 
 @pytest.fixture
 def hatch_build():
-    """The build hook, as a module."""
+    """Return the build hook as a module."""
     pytest.importorskip("hatchling")
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    spec = importlib.util.spec_from_file_location("hatch_build", REPOSITORY / "hatch_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -295,10 +305,10 @@ def test_build_continues_without_a_compiler(compiler, hatch_build, monkeypatch, 
 
 
 def test_pure_build_compiles_nothing(hatch_build, monkeypatch, tmp_path, capsys):
-    def compile_anyway(*_arguments, **_options):
+    def fail_if_called(*_arguments, **_options):
         raise AssertionError
 
-    monkeypatch.setattr(hatch_build.subprocess, "run", compile_anyway)
+    monkeypatch.setattr(hatch_build.subprocess, "run", fail_if_called)
     monkeypatch.setenv("ROBUST201_NATIVE", "0")
     build_data = {"artifacts": [], "pure_python": True}
     hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel").initialize(
@@ -314,6 +324,6 @@ def test_wheel_with_the_library_is_platform_specific(hatch_build, monkeypatch, t
     hatch_build.CustomBuildHook(str(tmp_path), {}, None, None, str(tmp_path), "wheel").initialize(
         "standard", build_data
     )
-    assert build_data["artifacts"] == [str(native.LIBRARY.relative_to(ROOT))]
+    assert build_data["artifacts"] == [str(native.LIBRARY.relative_to(REPOSITORY))]
     assert build_data["pure_python"] is False
     assert build_data["tag"].startswith("py3-none-")

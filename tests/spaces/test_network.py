@@ -1,4 +1,4 @@
-"""The network compared with the published one by a golden file created with xautodl alone."""
+"""The network equals the published one, whose outputs are in a golden file that was created with xautodl."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.golden.make_network_golden import GOLDEN_FILE, fill_state, make_pixel
 
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
 CASES = GOLDEN["cases"]
-PATHLESS = {10, 12, 74, 172, 879, 1651}
+WITHOUT_PATH = {10, 12, 74, 172, 879, 1651}
 SIZE = {"channels": GOLDEN["channels"], "cells": GOLDEN["cells"]}
 
 
@@ -22,22 +22,22 @@ def case_id(case):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    before = torch.get_num_threads()
+    previous_n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(previous_n_threads)
 
 
 def test_golden_file_covers_the_space():
     assert len({case["index"] for case in CASES}) >= 50
     assert {10, 100, 120} == {case["n_classes"] for case in CASES}
-    on_edges = {pair for case in CASES for pair in enumerate(nasbench201.parse(case["spec"]))}
-    assert len(on_edges) == len(nasbench201.EDGES) * len(nasbench201.OPERATIONS)
-    assert {case["index"] for case in CASES} >= PATHLESS
+    edge_operations = {pair for case in CASES for pair in enumerate(nasbench201.parse(case["spec"]))}
+    assert len(edge_operations) == len(nasbench201.EDGES) * len(nasbench201.OPERATIONS)
+    assert {case["index"] for case in CASES} >= WITHOUT_PATH
     for case in CASES:
         logits = np.array(case["logits"])
-        # Logits that hardly depend on the images would be equal for any cell.
-        assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in PATHLESS), case_id(case)
+        # Logits must depend on the images, because otherwise they would be equal for all cells.
+        assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in WITHOUT_PATH), case_id(case)
         assert abs(logits).max() < 10
 
 
@@ -56,11 +56,11 @@ def test_network_equals_the_published_one(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_parameter_count_agrees_with_the_published_modules(case):
+def test_parameter_count_equals_that_of_the_published_modules(case):
     assert case["parameters"] == nasbench201.parameter_count(case["spec"], n_classes=case["n_classes"], **SIZE)
 
 
-@pytest.mark.parametrize("index", sorted(PATHLESS))
+@pytest.mark.parametrize("index", sorted(WITHOUT_PATH))
 def test_network_without_a_path_has_zero_gradients(index):
     network = build_network(nasbench201.specs()[index], channels=4, cells=1, n_classes=3).eval()
     pixels = torch.rand(2, 3, 16, 16, requires_grad=True)
@@ -85,16 +85,16 @@ def test_network_supports_other_channels_and_cells():
 def test_multiply_accumulates_match_the_layers():
     spec, size = nasbench201.specs()[50], 16
     network = build_network(spec, channels=4, cells=2, n_classes=6).eval()
-    total = 0
+    n_macs = 0
 
-    def count(module, _, output):
-        nonlocal total
+    def add_macs(module, _, output):
+        nonlocal n_macs
         if isinstance(module, torch.nn.Conv2d):
-            total += output.numel() * module.weight[0].numel()
+            n_macs += output.numel() * module.weight[0].numel()
         elif isinstance(module, torch.nn.Linear):
-            total += module.weight.numel() + module.bias.numel()
+            n_macs += module.weight.numel() + module.bias.numel()
 
     for module in network.modules():
-        module.register_forward_hook(count)
+        module.register_forward_hook(add_macs)
     network(torch.rand(1, 3, size, size))
-    assert total == nasbench201.multiply_accumulates(spec, channels=4, cells=2, n_classes=6, image_size=size)
+    assert n_macs == nasbench201.multiply_accumulates(spec, channels=4, cells=2, n_classes=6, image_size=size)

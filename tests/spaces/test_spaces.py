@@ -27,8 +27,8 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, isomorphs, specs
 from robust201.tasks import TASKS
 
-indices = st.integers(0, N_ARCHITECTURES - 1)
-cells = st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES))
+CELL_INDICES = st.integers(0, N_ARCHITECTURES - 1)
+CELL_OPERATIONS = st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES))
 PUBLISHED_EPSILONS = {
     TASKS[key].published_key: TASKS[key].parameters().strengths for key in ("aa_apgd-ce", "aa_square", "fgsm", "pgd")
 }
@@ -41,7 +41,7 @@ def test_specs_have_the_published_order():
     assert digest == "83abc799e45cf34e9d2163654668ab998b9a54d01c39e72ca1f71f2cdf356d84"
 
 
-def test_isomorphism_classes_are_the_published_ones():
+def test_isomorphism_classes_equal_the_published_ones():
     isomorphs = nasbench201.isomorphs()
     evaluated = nasbench201.evaluated_indices()
     assert len(evaluated) == len(set(isomorphs)) == 6466
@@ -52,15 +52,15 @@ def test_isomorphism_classes_are_the_published_ones():
     assert (isomorphs[1651], isomorphs[11472]) == (10, 2528)
 
 
-@given(indices)
+@given(CELL_INDICES)
 def test_isomorphism_class_is_represented_by_its_lowest_index(index):
     isomorph = nasbench201.isomorphs()[index]
     assert isomorph <= index
     assert nasbench201.isomorphs()[isomorph] == isomorph
 
 
-@given(cells)
-def test_cell_strings_round_trip(operations):
+@given(CELL_OPERATIONS)
+def test_parse_inverts_format_spec(operations):
     spec = nasbench201.format_spec(operations)
     assert nasbench201.parse(spec) == operations
     resolved = nasbench201.resolve(spec)
@@ -68,7 +68,7 @@ def test_cell_strings_round_trip(operations):
     assert nasbench201.specs()[resolved.index] == spec
 
 
-@given(indices)
+@given(CELL_INDICES)
 def test_resolve_accepts_index_digits_and_string(index):
     resolved = nasbench201.architecture(index)
     assert (resolved.space, resolved.index) == ("nasbench201", index)
@@ -79,17 +79,17 @@ def test_resolve_accepts_index_digits_and_string(index):
 
 @given(st.text(alphabet="|+~012noesk_3x", max_size=60))
 @example("+0")
-def test_resolve_rejects_other_strings(text):
+def test_resolve_rejects_invalid_text(text):
     if text.strip().isdecimal():
         return
-    with pytest.raises(ArchitectureError, match="expected"):
+    with pytest.raises(ArchitectureError, match="failed for"):
         nasbench201.resolve(text)
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (-1, r"index -1: expected 0 to 15624, got -1\. The closest index is 0\."),
+        (-1, r"index -1: it must be from 0 to 15624\. The closest index is 0\."),
         (15_625, r"The closest index is 15624\."),
         ("15625", r"index 15625"),
         ("-3", r"index -3"),
@@ -113,14 +113,16 @@ def test_resolve_explains_invalid_names(name, expected):
 
 def test_format_spec_rejects_other_operations():
     for operations in (("none",) * 5, ("none",) * 5 + ("max_pool_3x3",)):
-        with pytest.raises(ArchitectureError, match="expected 6 of none"):
+        with pytest.raises(
+            ArchitectureError, match="a cell needs 6 operations, one per edge, each of them one of none"
+        ):
             nasbench201.format_spec(operations)
 
 
 def test_constant_nodes_finds_cells_without_a_path():
-    pathless = [index for index, spec in enumerate(nasbench201.specs()) if 3 in nasbench201.constant_nodes(spec)]
-    assert len(pathless) == 341
-    assert [index for index in pathless if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
+    without_path = [index for index, spec in enumerate(nasbench201.specs()) if 3 in nasbench201.constant_nodes(spec)]
+    assert len(without_path) == 341
+    assert [index for index in without_path if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
 
 
 # Parameters, and millions of multiply-accumulates, of the published networks for cifar10, cifar100 and ImageNet16-120.
@@ -141,8 +143,10 @@ PUBLISHED_COSTS = {
 @pytest.mark.parametrize("index", PUBLISHED_COSTS)
 def test_costs_equal_the_published_ones(index):
     spec = nasbench201.specs()[index]
-    forms = ((10, 32), (100, 32), (120, 16))
-    for (parameters, mega_macs), (n_classes, image_size) in zip(PUBLISHED_COSTS[index], forms, strict=False):
+    classes_and_sizes = ((10, 32), (100, 32), (120, 16))
+    for (parameters, mega_macs), (n_classes, image_size) in zip(
+        PUBLISHED_COSTS[index], classes_and_sizes, strict=False
+    ):
         sizes = {"channels": 16, "cells": 5, "n_classes": n_classes}
         assert nasbench201.parameter_count(spec, **sizes) == parameters
         macs = nasbench201.multiply_accumulates(spec, **sizes, image_size=image_size)
@@ -155,7 +159,7 @@ def test_meta_text_equals_the_published_file():
     assert digest == "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 
 
-def test_meta_text_contains_the_given_epsilons():
+def test_meta_text_contains_the_epsilons():
     meta = json.loads(nasbench201.meta_text({"pgd": (1, 8.0)}))
     assert list(meta) == ["ids", "epsilons"]
     assert meta["epsilons"] == {"pgd": [1.0, 8.0]}
@@ -201,7 +205,7 @@ def test_sized_is_supported_only_with_a_skeleton(space: Space) -> None:
     if space.is_sized:
         assert space.sized(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
-        with pytest.raises(ConfigError, match=f"space: {space.name}: expected no `network`"):
+        with pytest.raises(ConfigError, match=f"space: {space.name}: its networks have a fixed size"):
             space.sized(channels=4, cells=1)
 
 
@@ -212,21 +216,18 @@ def test_find_architecture_rejects_ranges_and_unknown_names() -> None:
             find_architecture(name)
 
 
-INDICES = st.integers(0, 15_624)
-
-
-@given(INDICES)
+@given(CELL_INDICES)
 def test_cell_index_accepts_all_names_of_a_cell(index: int) -> None:
     operations = cell_operations(index)
-    numbers = operation_numbers(index)
+    positions = operation_numbers(index)
     assert cell_string(index) == specs()[index]
-    assert [OPERATIONS[number] for number in numbers] == list(operations)
-    for name in (index, np.int64(index), specs()[index], operations, list(operations), numbers, np.array(numbers)):
+    assert [OPERATIONS[position] for position in positions] == list(operations)
+    for name in (index, np.int64(index), specs()[index], operations, list(operations), positions, np.array(positions)):
         assert cell_index(name) == index
     assert isomorph_index(operations) == isomorphs()[index]
 
 
-@given(INDICES)
+@given(CELL_INDICES)
 def test_neighbours_differ_on_one_edge(index: int) -> None:
     operations = operation_numbers(index)
     neighbours = neighbour_indices(index)
@@ -241,24 +242,24 @@ def test_neighbours_differ_on_one_edge(index: int) -> None:
 def test_random_cells_are_uniform_over_operations() -> None:
     rng = np.random.default_rng(0)
     operations = np.array([operation_numbers(random_cell(rng)) for _ in range(1000)])
-    counts = np.stack([(operations == number).sum(axis=0) for number in range(len(OPERATIONS))])
-    assert abs(counts - 200).max() < 65  # five standard deviations
+    operation_counts = np.stack([(operations == number).sum(axis=0) for number in range(len(OPERATIONS))])
+    assert abs(operation_counts - 200).max() < 65  # five standard deviations
     assert random_cell(np.random.default_rng(3)) == random_cell(np.random.default_rng(3))
 
 
 @pytest.mark.parametrize(
-    ("cell", "got"),
+    ("cell", "message"),
     [
-        (15_625, "got 15625"),
-        ((0, 1, 2, 3, 4), "got 5 operations"),
-        ((0, 1, 2, 3, 4, 5), "got 5"),
-        (("skip_connect",) * 7, "got 7 operations"),
+        (15_625, "index 15625"),
+        ((0, 1, 2, 3, 4), "a cell needs 6 operations"),
+        ((0, 1, 2, 3, 4, 5), "failed for 5"),
+        (("skip_connect",) * 7, "a cell needs 6 operations"),
         (1.5, "type float"),
         ([None] * 6, "type list"),
         ("|none~0|", "got 1 edge"),
     ],
 )
-def test_cell_index_rejects_other_values(cell: object, got: str) -> None:
+def test_cell_index_rejects_other_values(cell: object, message: str) -> None:
     with pytest.raises(ArchitectureError) as error:
         cell_index(cell)  # type: ignore[arg-type]
-    assert got in str(error.value)
+    assert message in str(error.value)

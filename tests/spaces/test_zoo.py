@@ -1,4 +1,4 @@
-"""The zoo: names, costs and networks."""
+"""The zoo: names, costs, and behaviour of its networks."""
 
 import copy
 import hashlib
@@ -28,33 +28,35 @@ def build_network(name="resnet18", n_classes=10):
         return ZOO.build(name, n_classes=n_classes).eval()
 
 
-def counted_macs(network, size):
+def count_macs(network, size):
     """Return the multiply-accumulates of convolutions and linear layers, counted from their outputs."""
-    counted = []
+    macs_by_layer = []
 
-    def count(module, _inputs, output):
+    def append_macs(module, _inputs, output):
         weights_per_value = module.weight[0].numel()
-        counted.append(weights_per_value * output.numel())
+        macs_by_layer.append(weights_per_value * output.numel())
 
     hooks = [
-        module.register_forward_hook(count) for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+        module.register_forward_hook(append_macs)
+        for module in network.modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
     ]
     with torch.no_grad():
         network(torch.zeros(1, 3, size, size))
     for hook in hooks:
         hook.remove()
-    return sum(counted)
+    return sum(macs_by_layer)
 
 
-def parameters(network):
+def count_parameters(network):
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_macs_match_the_layers(name):
-    """With a width that does not divide the scaled numbers."""
+    """The width 5 does not divide the scaled numbers of channels."""
     small = f"{name}-w5"
-    assert ZOO.macs(small, n_classes=10, image_size=32) == counted_macs(build_network(small), 32)
+    assert ZOO.macs(small, n_classes=10, image_size=32) == count_macs(build_network(small), 32)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +72,16 @@ def test_check_training_rejects_widths_that_corrupt_memory(name: str, advice: st
 @pytest.mark.parametrize("size", [16, 33])
 @pytest.mark.parametrize("name", ["resnet18-w2", "resnet50-imagenet-stem-w2", "ptn-resnet18-w2"])
 def test_macs_match_the_layers_at_other_sizes(name, size):
-    assert ZOO.macs(name, n_classes=120, image_size=size) == counted_macs(build_network(name, 120), size)
+    assert ZOO.macs(name, n_classes=120, image_size=size) == count_macs(build_network(name, 120), size)
 
 
-def test_macs_rejects_other_sizes_for_networks_of_one_size():
+def test_macs_rejects_other_image_sizes_for_networks_of_fixed_size():
     fixed_size = [name for name, network in NETWORKS.items() if network.is_for_32]
     assert fixed_size == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
     for name in fixed_size:
-        with pytest.raises(ArchitectureError, match=f"Planning failed for {name}: expected images of 32x32.*16x16"):
+        with pytest.raises(
+            ArchitectureError, match=f"Planning failed for {name}: .* need images of 32x32 pixels, not 16x16"
+        ):
             ZOO.macs(name, n_classes=10, image_size=16)
 
 
@@ -87,22 +91,25 @@ POLAR = 2 * PREDICTOR + 3 * 32 * 5
 LIFTED = 23 * 3 * 9
 
 
-def group_stages(counts):
-    """Return the parameters of a group network: kernels (O, 8 I, 3, 3), and two numbers per channel and BatchNorm."""
+def count_group_parameters(blocks):
+    """Return the number of parameters of a group network.
+
+    Kernels are (O, 8 I, 3, 3); a BatchNorm has two parameters per channel.
+    """
     widths = (23, 45, 91, 181)
     total = LIFTED + 2 * widths[0]
-    before = widths[0]
-    for width, count in zip(widths, counts, strict=True):
-        total += 8 * 9 * width * (before + (2 * count - 1) * width) + 2 * width * 2 * count
-        total += (8 * before * width + 2 * width) if width != before else 0
-        before = width
+    width_before = widths[0]
+    for width, n_blocks in zip(widths, blocks, strict=True):
+        total += 8 * 9 * width * (width_before + (2 * n_blocks - 1) * width) + 2 * width * 2 * n_blocks
+        total += (8 * width_before * width + 2 * width) if width != width_before else 0
+        width_before = width
     return total + (8 * 181 + 1) * 10
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # Published counts of many implementations
+        # counts of widely used implementations
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("resnet50", 23_520_842),
@@ -111,8 +118,8 @@ def group_stages(counts):
         ("resnet32-narrow", 464_154),
         ("lenet5", 62_006),
         ("fc7500", 23_122_510),
-        ("gresnet18", group_stages((2, 2, 2, 2))),
-        ("gresnet34", group_stages((3, 4, 6, 3))),
+        ("gresnet18", count_group_parameters((2, 2, 2, 2))),
+        ("gresnet34", count_group_parameters((3, 4, 6, 3))),
         ("stn-resnet18", 11_173_962 + LOCALISATION),
         ("stn-resnet34", 21_282_122 + LOCALISATION),
         ("ptn-resnet18", 11_173_962 + POLAR),
@@ -120,16 +127,16 @@ def group_stages(counts):
     ],
 )
 def test_networks_have_the_published_number_of_parameters(name, expected):
-    # Only shapes, except for one network, whose first normal draw on `meta` would import for seconds.
+    # Use `meta`, which has only shapes, except for a network whose initialisation on `meta` would take seconds.
     with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
         network = ZOO.build(name, n_classes=10)
-    assert parameters(network) == expected
+    assert count_parameters(network) == expected
     # The last linear layer is the classifier.
-    last = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
-    assert last.out_features == 10
+    last_linear = [module for module in network.modules() if isinstance(module, nn.Linear)][-1]
+    assert last_linear.out_features == 10
 
 
-def test_resnet18_initial_weights_of_a_seed_never_change():
+def test_initial_weights_of_resnet18_do_not_change():
     digest = hashlib.sha256()
     for name, tensor in build_network().state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
@@ -137,22 +144,22 @@ def test_resnet18_initial_weights_of_a_seed_never_change():
 
 
 def test_select_sorts_names_and_suggests_the_closest():
-    assert ZOO.select("evaluated") == ("resnet18",)  # existing sweeps over all networks do not grow
+    assert ZOO.select("evaluated") == ("resnet18",)  # so that existing sweeps over evaluated networks do not grow
     assert ZOO.select(list(NETWORKS)) == tuple(NETWORKS)
     assert ZOO.select(" resnet18 , resnet18") == ZOO.select(["resnet18"]) == ("resnet18",)
     with pytest.raises(ArchitectureError, match=r"'resnet81'.*Did you mean 'resnet18'|'resnet81'.*resnet18"):
         ZOO.select(["resnet81"])
     names = "vgg16-w16, resnet18-w128, vgg16-w4, resnet18, vgg16-w64"
     assert ZOO.select(names) == ("resnet18", "resnet18-w128", "vgg16", "vgg16-w4", "vgg16-w16")
-    for wrong, near in {
+    for misspelled, suggestion in {
         "resnet81-w8": "resnet18-w8", "vgg-w16": "vgg16-w16", "gresnet-18": "gresnet18", "resnet18-w0": "resnet18",
         "resnet18-w08": "resnet18", "resnet18-w8-w8": "resnet18-w8", "resnet18-w100000": "resnet18",
     }.items():  # fmt: skip
-        with pytest.raises(ArchitectureError, match=rf"{wrong}.*Did you mean '{near}'"):
-            ZOO.select([wrong])
-    for nothing in ("", []):
+        with pytest.raises(ArchitectureError, match=rf"{misspelled}.*Did you mean '{suggestion}'"):
+            ZOO.select([misspelled])
+    for empty_selection in ("", []):
         with pytest.raises(ConfigError, match="empty list"):
-            ZOO.select(nothing)
+            ZOO.select(empty_selection)
 
 
 def test_zoo_space_does_not_import_torch():
@@ -163,13 +170,13 @@ def test_zoo_space_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", command], check=False).returncode == 0
 
 
-NAMES = (
+SMALL_NETWORKS = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
     "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
-"""One depth of each network."""
+"""Each kind of network in one depth and a small width."""
 
-every_network = pytest.mark.parametrize("name", NAMES)
+every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
 
 
 @pytest.fixture(autouse=True)
@@ -183,34 +190,40 @@ def images(count=4, size=32):
     return torch.rand((count, 3, size, size), generator=torch.Generator().manual_seed(1))
 
 
-def test_names_cover_every_network_in_one_depth():
-    assert [name.partition("-w")[0] for name in NAMES] == [name for name in NETWORKS if not name.endswith("34")]
+def test_small_networks_cover_every_kind_of_network():
+    assert [name.partition("-w")[0] for name in SMALL_NETWORKS] == [
+        name for name in NETWORKS if not name.endswith("34")
+    ]
 
 
 @every_network
 def test_classifier_gradient_reaches_every_pixel(name):
-    """Logits and gradients in both memory formats and in bfloat16, and their repeatability."""
+    """Logits and gradients agree in both memory formats and in bfloat16, and are repeatable."""
     network = ZOO.build(name, n_classes=10)
     network(images(16))  # change the initial running statistics
     labels = torch.tensor([0, 3, 5, 9])
-    results = {}
-    for layout in (False, True):
+    outputs_by_layout = {}
+    for is_channels_last in (False, True):
         classifier = Classifier(
-            copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=layout
+            copy.deepcopy(network), Normalisation((0.5,) * 3, (0.25,) * 3), 10, channels_last=is_channels_last
         )
-        logits, _, gradient = results[layout] = classifier.loss_and_gradient(images(), labels)
+        logits, _, gradient = outputs_by_layout[is_channels_last] = classifier.loss_and_gradient(images(), labels)
         assert logits.shape == (4, 10)
         assert (logits[0] != logits[1]).any()
         assert (gradient.abs().amax(dim=(1, 2, 3)) > 0).all()
         # LeNet-5 and the transformers may ignore pixels near the border.
         assert (gradient.abs().amax(dim=(0, 1))[4:-4, 4:-4] > 0).all()
-        for repeated, first in zip(classifier.loss_and_gradient(images(), labels), results[layout], strict=True):
-            assert torch.equal(repeated, first)
-    torch.testing.assert_close(results[True][0], results[False][0], rtol=1e-4, atol=1e-4)
-    half = Classifier(network, Normalisation((0.5,) * 3, (0.25,) * 3), 10, precision="bf16", channels_last=True)
-    logits, _, gradient = half.loss_and_gradient(images(), labels)
+        for repeated, expected in zip(
+            classifier.loss_and_gradient(images(), labels), outputs_by_layout[is_channels_last], strict=True
+        ):
+            assert torch.equal(repeated, expected)
+    torch.testing.assert_close(outputs_by_layout[True][0], outputs_by_layout[False][0], rtol=1e-4, atol=1e-4)
+    bf16_classifier = Classifier(
+        network, Normalisation((0.5,) * 3, (0.25,) * 3), 10, precision="bf16", channels_last=True
+    )
+    logits, _, gradient = bf16_classifier.loss_and_gradient(images(), labels)
     assert logits.dtype == gradient.dtype == torch.float32
-    torch.testing.assert_close(logits, results[False][0], rtol=0.1, atol=0.1)
+    torch.testing.assert_close(logits, outputs_by_layout[False][0], rtol=0.1, atol=0.1)
 
 
 @every_network
@@ -222,38 +235,40 @@ def test_network_computes_in_float64(name):
 
 @every_network
 def test_training_is_deterministic_and_weights_round_trip(name):
-    """Two training steps with deterministic algorithms, twice; then a round trip through safetensors."""
-    mode = torch.get_deterministic_debug_mode()
+    """Two runs of two training steps give equal weights, and safetensors files restore them."""
+    previous_mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
-        start = ZOO.build(name, n_classes=10)
-        trained = []
+        initial_network = ZOO.build(name, n_classes=10)
+        saved_weights = []
         for _ in range(2):
-            network = copy.deepcopy(start).train()
+            network = copy.deepcopy(initial_network).train()
             for _step in range(2):
                 loss = functional.cross_entropy(network(images()), torch.arange(4))
                 gradients = torch.autograd.grad(loss, list(network.parameters()))
                 with torch.no_grad():
-                    for (key, parameter), gradient in zip(network.named_parameters(), gradients, strict=True):
-                        assert gradient.isfinite().all(), key
-                        parameter.sub_(0.01 * gradient)  # an optimiser would import for seconds
-            trained.append(save(network.state_dict()))
+                    for (parameter_name, parameter), gradient in zip(
+                        network.named_parameters(), gradients, strict=True
+                    ):
+                        assert gradient.isfinite().all(), parameter_name
+                        parameter.sub_(0.01 * gradient)  # importing an optimiser takes seconds
+            saved_weights.append(save(network.state_dict()))
     finally:
-        torch.set_deterministic_debug_mode(mode)
-    assert trained[0] == trained[1]
+        torch.set_deterministic_debug_mode(previous_mode)
+    assert saved_weights[0] == saved_weights[1]
     loaded = ZOO.build(name, n_classes=10)
-    loaded.load_state_dict(load(trained[0]))
+    loaded.load_state_dict(load(saved_weights[0]))
     assert torch.equal(loaded.eval()(images()), network.eval()(images()))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].is_for_32])
 def test_network_rejects_other_image_sizes(name):
     network = ZOO.build(name, n_classes=10).eval()
-    with pytest.raises(NetworkError, match=r"expected 32x32 pixels.*got 16x16"):
+    with pytest.raises(NetworkError, match="need images of 32x32 pixels, not 16x16"):
         network(images(size=16))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].is_for_32])
 def test_network_accepts_other_image_sizes(name):
     assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
 
@@ -272,7 +287,7 @@ def test_network_accepts_other_image_sizes(name):
         ("fc7500-w8", "hidden", (8, 3072)),
     ],
 )
-def test_width_scales_all_layers_rounded_up(name, layer, shape):
+def test_width_scales_all_layers(name, layer, shape):
     assert ZOO.build(name, n_classes=10).get_parameter(f"{layer}.weight").shape == shape
 
 
@@ -310,30 +325,30 @@ def test_narrow_network_shortcuts_average_and_pad_channels():
     unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
     nn.init.zeros_(unit.conv2.weight)
     inputs = torch.randn(2, 4, 8, 8)
-    out = unit(inputs)
-    assert out.shape == (2, 8, 4, 4)
-    assert (out[:, [0, 1, 6, 7]] == 0).all()
-    torch.testing.assert_close(out[:, 2:6], functional.avg_pool2d(inputs, 2))
+    output = unit(inputs)
+    assert output.shape == (2, 8, 4, 4)
+    assert (output[:, [0, 1, 6, 7]] == 0).all()
+    torch.testing.assert_close(output[:, 2:6], functional.avg_pool2d(inputs, 2))
 
 
 def test_narrow_network_pads_after_the_last_pixel():
-    """As in TensorFlow: output i depends on inputs 2i to 2i + 2."""
+    """As in TensorFlow, output column i depends on input columns 2i to 2i + 2."""
     unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
     inputs = torch.randn(1, 4, 8, 8)
-    moved = inputs.clone()
-    moved[..., 3] += 1.0
-    changed = []
-    unit.conv1.register_forward_hook(lambda _module, _given, output: changed.append(output))
+    changed_inputs = inputs.clone()
+    changed_inputs[..., 3] += 1.0
+    outputs = []
+    unit.conv1.register_forward_hook(lambda _module, _given, output: outputs.append(output))
     unit(inputs)
-    unit(moved)
-    columns = (changed[0] != changed[1]).any(dim=1).any(dim=1)[0]
-    assert columns.tolist() == [False, True, False, False]
+    unit(changed_inputs)
+    is_column_changed = (outputs[0] != outputs[1]).any(dim=1).any(dim=1)[0]
+    assert is_column_changed.tolist() == [False, True, False, False]
 
 
 # --- initial weights --------------------------------------------------------------------------------------------------
 
 
-def test_other_networks_have_pytorchs_initial_weights():
+def test_other_networks_have_the_default_initial_weights_of_pytorch():
     for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
         for module in ZOO.build(name, n_classes=10).modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

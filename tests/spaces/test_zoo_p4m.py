@@ -1,4 +1,4 @@
-"""Group convolutions: comparison with loops over the group, and equivariance to its eight symmetries."""
+"""Group convolutions match loops over the group, and are equivariant to its eight symmetries."""
 
 import itertools
 
@@ -33,12 +33,12 @@ def matrix(orientation):
 
     Quarter turns are counter-clockwise; reflections exchange left and right and come first.
     """
-    turn, mirror, result = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
+    quarter_turn, reflection, product_matrix = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
     if orientation >= 4:
-        result = product(mirror, result)
+        product_matrix = product(reflection, product_matrix)
     for _ in range(orientation % 4):
-        result = product(turn, result)
-    return result
+        product_matrix = product(quarter_turn, product_matrix)
+    return product_matrix
 
 
 def product(a, b):
@@ -46,18 +46,18 @@ def product(a, b):
 
 
 def inverse(a):
-    return tuple(zip(*a, strict=True))  # orthogonal
+    return tuple(zip(*a, strict=True))  # the matrices are orthogonal
 
 
 MATRICES = {matrix(orientation): orientation for orientation in range(ORIENTATIONS)}
 
 
-def move(a, row, column):
+def transform(a, row, column):
     return a[0][0] * row + a[0][1] * column, a[1][0] * row + a[1][1] * column
 
 
-def symmetric(features, symmetry):
-    """Return feature maps of the group transformed by a symmetry, which moves pixels and permutes orientations."""
+def transform_features(features, symmetry):
+    """Return feature maps on the group transformed by a symmetry, which moves pixels and permutes orientations."""
     maps = features.unflatten(1, (-1, ORIENTATIONS))
     order = [relative_orientation(symmetry, orientation) for orientation in range(ORIENTATIONS)]
     return oriented(maps[:, :, order], symmetry).flatten(1, 2)
@@ -73,14 +73,14 @@ def test_relative_orientation_matches_matrix_products():
 @every_symmetry
 def test_oriented_moves_pixels_like_the_matrix(symmetry):
     picture = torch.arange(9.0).view(3, 3)
-    moved = oriented(picture, symmetry)
+    oriented_picture = oriented(picture, symmetry)
     for row, column in itertools.product((-1, 0, 1), repeat=2):
-        to = move(matrix(symmetry), row, column)
-        assert moved[to[0] + 1, to[1] + 1] == picture[row + 1, column + 1]
+        target = transform(matrix(symmetry), row, column)
+        assert oriented_picture[target[0] + 1, target[1] + 1] == picture[row + 1, column + 1]
 
 
 def test_expanded_kernels_match_sums_over_the_group():
-    """Compare with loops over outputs, orientations, inputs and offsets, as defined by Cohen and Welling."""
+    """The reference loops over outputs, orientations, inputs and offsets, as defined by Cohen and Welling."""
     size = 3
     lifting, group = torch.randn(2, 3, 3, 3).double(), torch.randn(2, 8 * 2, 3, 3).double()
     image = torch.randn(1, 3, size, size).double()
@@ -88,29 +88,29 @@ def test_expanded_kernels_match_sums_over_the_group():
 
     def correlate(maps, kernel_at):
         """Return the sum over offsets y of maps(x + y) * kernel(s⁻¹ y)."""
-        out = torch.zeros(2, ORIENTATIONS, size, size, dtype=torch.float64)
-        values = maps[0].tolist()
+        sums = torch.zeros(2, ORIENTATIONS, size, size, dtype=torch.float64)
+        map_values = maps[0].tolist()
         for o, s, row, column in itertools.product(range(2), range(ORIENTATIONS), range(size), range(size)):
             for down, right in offsets:
                 y, x = row + down, column + right
                 if 0 <= y < size and 0 <= x < size:
-                    back = move(inverse(matrix(s)), down, right)
-                    out[o, s, row, column] += sum(
-                        values[i][y][x] * kernel_at(o, s, i, back) for i in range(len(values))
+                    kernel_offset = transform(inverse(matrix(s)), down, right)
+                    sums[o, s, row, column] += sum(
+                        map_values[i][y][x] * kernel_at(o, s, i, kernel_offset) for i in range(len(map_values))
                     )
-        return out.flatten(0, 1)[None]
+        return sums.flatten(0, 1)[None]
 
-    of_lifting, of_group = lifting.tolist(), group.tolist()
-    lifted = correlate(image, lambda o, _s, i, at: of_lifting[o][i][at[0] + 1][at[1] + 1])
+    lifting_values, group_values = lifting.tolist(), group.tolist()
+    lifted = correlate(image, lambda o, _s, i, offset: lifting_values[o][i][offset[0] + 1][offset[1] + 1])
     torch.testing.assert_close(functional.conv2d(image, expand_lifting(lifting), padding=1), lifted)
-    turned = {
+    relative_orientations = {
         (s, t): MATRICES[product(inverse(matrix(s)), matrix(t))]
         for s, t in itertools.product(range(ORIENTATIONS), repeat=2)
     }
 
-    def group_kernel(o, s, i, at):
+    def group_kernel(o, s, i, offset):
         channel, t = divmod(i, ORIENTATIONS)
-        return of_group[o][ORIENTATIONS * channel + turned[s, t]][at[0] + 1][at[1] + 1]
+        return group_values[o][ORIENTATIONS * channel + relative_orientations[s, t]][offset[0] + 1][offset[1] + 1]
 
     expected = correlate(lifted, group_kernel)
     torch.testing.assert_close(functional.conv2d(lifted, expand_group(group), padding=1), expected)
@@ -119,14 +119,14 @@ def test_expanded_kernels_match_sums_over_the_group():
 @every_symmetry
 @pytest.mark.parametrize("is_training", [True, False])
 def test_group_network_is_equivariant(symmetry, is_training):
-    """After every stage, within rounding, at 33x33 pixels, which remain symmetric when halved."""
+    """Features are equivariant after each stage, at 33x33 pixels, a size that stays odd when halved."""
     network = Zoo().build("gresnet18-w2", n_classes=10).double()
     network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
     features, turned_features = network.stem(image), network.stem(oriented(image, symmetry))
     for stage in range(5):
-        torch.testing.assert_close(turned_features, symmetric(features, symmetry), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(turned_features, transform_features(features, symmetry), rtol=1e-9, atol=1e-9)
         if symmetry:
             assert not torch.allclose(turned_features, features, rtol=1e-2, atol=1e-2)
         if stage < 4:
@@ -136,25 +136,25 @@ def test_group_network_is_equivariant(symmetry, is_training):
 
 
 def test_stride_of_2_is_equivariant_only_for_odd_sizes():
-    """32 pixels are halved to those at 0, 2, ..., 30, which a rotation does not map to themselves."""
+    """Of 32 pixels, stride 2 keeps those at 0, 2, ..., 30; a rotation does not map this set to itself."""
     network = Zoo().build("gresnet18-w2", n_classes=10).double().eval()
     image = torch.randn(1, 3, 32, 32).double()
     features, turned_features = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
     features, turned_features = network.layer1(features), network.layer1(turned_features)
-    torch.testing.assert_close(turned_features, symmetric(features, 1), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(turned_features, transform_features(features, 1), rtol=1e-9, atol=1e-9)
     assert not torch.allclose(
-        network.layer2(turned_features), symmetric(network.layer2(features), 1), rtol=1e-2, atol=1e-2
+        network.layer2(turned_features), transform_features(network.layer2(features), 1), rtol=1e-2, atol=1e-2
     )
 
 
 def test_batch_norm_shares_statistics_between_orientations():
     norm = P4mBatchNorm(3).double()
     features = torch.randn(4, 24, 5, 5).double() * 3 + 1
-    out = norm(features).unflatten(1, (3, 8))
-    torch.testing.assert_close(out.mean(dim=(0, 2, 3, 4)), torch.zeros(3).double(), rtol=0, atol=1e-12)
+    normalised = norm(features).unflatten(1, (3, 8))
+    torch.testing.assert_close(normalised.mean(dim=(0, 2, 3, 4)), torch.zeros(3).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(norm.running_mean, 0.1 * features.unflatten(1, (3, 8)).mean(dim=(0, 2, 3, 4)))
     # Single orientations have different means.
-    assert (out.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
+    assert (normalised.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
 
 
 @pytest.mark.parametrize("layer", [P4mLifting(3, 2, 3, 2), P4mConvolution(2, 3, 1, 1)])
@@ -163,7 +163,7 @@ def test_convolutions_support_channels_last_and_bfloat16(layer):
     expected = layer(inputs)
     assert expected.shape[1] == ORIENTATIONS * layer.out_channels
     layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-    result = layer(inputs.contiguous(memory_format=torch.channels_last))
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
-    result = layer.bfloat16()(inputs.bfloat16())
-    torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)
+    output = layer(inputs.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-5)
+    output = layer.bfloat16()(inputs.bfloat16())
+    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)

@@ -1,4 +1,4 @@
-"""Spatial and polar transformers: sampling, and pose estimates that move with the image."""
+"""Spatial and polar transformers: sampling, and predicted poses that follow the image."""
 
 import math
 
@@ -24,8 +24,8 @@ def fixed_seed():
         yield
 
 
-def smooth(count=2, size=32):
-    """Return float64 images of a few waves, black towards the border, so that rotations lose nothing."""
+def smooth_images(count=2, size=32):
+    """Return float64 images of a few waves that are black near the border, so that rotations lose nothing."""
     grid = torch.linspace(-1, 1, size, dtype=torch.float64)
     y, x = torch.meshgrid(grid, grid, indexing="ij")
     phases = torch.rand(count, 3, 1, 1, dtype=torch.float64) * 6
@@ -40,12 +40,12 @@ def smooth(count=2, size=32):
 def test_sample_and_gradients_match_grid_sample(size):
     images = torch.randn(3, 2, *size, dtype=torch.float64, requires_grad=True)
     points = (torch.rand(3, 40, 2, dtype=torch.float64) * 3 - 1.5).requires_grad_()
-    result = sample(images, points)
+    sampled = sample(images, points)
     expected = functional.grid_sample(images, points[:, None], align_corners=False)[:, :, 0]
-    torch.testing.assert_close(result, expected)
-    weights = torch.randn_like(result)
+    torch.testing.assert_close(sampled, expected)
+    weights = torch.randn_like(sampled)
     for gradient, expected_gradient in zip(
-        torch.autograd.grad((result * weights).sum(), [images, points]),
+        torch.autograd.grad((sampled * weights).sum(), [images, points]),
         torch.autograd.grad((expected * weights).sum(), [images, points]),
         strict=True,
     ):
@@ -84,47 +84,49 @@ def test_spatial_transformer_matches_affine_grid():
 # --- polar transformer ------------------------------------------------------------------------------------------------
 
 
-def rotated(images, degrees):
-    """Return images rotated by an angle, clockwise because y points down."""
+def rotate(images, degrees):
+    """Return images rotated by an angle; rotations are clockwise, because y points down."""
     angle = math.radians(degrees)
-    back = torch.tensor([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=images.dtype)
-    points = image_points(*images.shape[-2:], like=images) @ back.T
+    inverse_rotation = torch.tensor(
+        [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]], dtype=images.dtype
+    )
+    points = image_points(*images.shape[-2:], like=images) @ inverse_rotation.T
     return sample(images, points.expand(len(images), -1, -1)).unflatten(2, images.shape[-2:])
 
 
 def transformer_without_translation(filters=4):
-    """Return a transformer whose predicted centre is the image centre: its translation heat maps are constant."""
+    """Return a transformer with constant translation heat maps, which predicts the centre of the image."""
     transformer = PolarTransformer(filters=filters).double().eval()
     for axis in transformer.translation.axes:
         nn.init.zeros_(axis.weight)
-    # Larger than initial weights, so that angles have different probabilities.
+    # Weights are larger than initial weights, so that angles have different probabilities.
     nn.init.normal_(transformer.rotation.axes[0].weight, std=20.0)
     return transformer
 
 
 @pytest.mark.parametrize("columns", [3, -5, 16, 32])
 def test_rotation_shifts_the_polar_image_cyclically(columns):
-    images = smooth()
+    images = smooth_images()
     transformer = PolarTransformer(filters=2)
     centre = torch.zeros(2, 2, dtype=torch.float64)
     polar = transformer.polar_images(images, centre)
     assert polar.shape == (2, 3, 32, 64)
-    result = transformer.polar_images(rotated(images, columns * 360 / 64), centre)
+    polar_of_rotated = transformer.polar_images(rotate(images, columns * 360 / 64), centre)
     expected = polar.roll(columns, dims=3)
-    error, movement = (result - expected).abs().max(), (result - polar).abs().max()
-    # Quarter turns map pixels to pixels; other angles interpolate twice.
+    error, movement = (polar_of_rotated - expected).abs().max(), (polar_of_rotated - polar).abs().max()
+    # Quarter turns map pixels to pixels; for other angles, interpolation adds an error.
     assert error < (1e-12 if columns % 16 == 0 else 0.2) * movement
 
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_polar_transformer_removes_rotations(degrees):
     """With a fixed centre, a rotated image is mapped to the same result as the original."""
-    transformer, images = transformer_without_translation(), smooth()
+    transformer, images = transformer_without_translation(), smooth_images()
     expected = transformer(images)
     assert (expected - images).abs().max() > 0.1 * images.abs().max()
-    result = transformer(rotated(images, degrees))
-    # The predicted direction adds a small constant weight at angle 0, which shifts it by about 1e-4.
-    torch.testing.assert_close(result, expected, rtol=0, atol=2e-3 * images.abs().max().item())
+    transformed = transformer(rotate(images, degrees))
+    # The small constant weight of angle 0 shifts the predicted direction by about 1e-4.
+    torch.testing.assert_close(transformed, expected, rtol=0, atol=2e-3 * images.abs().max().item())
 
 
 def test_heat_maps_shift_with_the_image():
@@ -134,27 +136,29 @@ def test_heat_maps_shift_with_the_image():
     images[..., 28:34, 28:36] = 1
     horizontal, vertical = transformer.translation(images)
     assert horizontal.shape == vertical.shape == (1, 16)
-    moved = transformer.translation(images.roll((8, -4), dims=(2, 3)))
-    torch.testing.assert_close(moved[0], horizontal.roll(-1, dims=1))
-    torch.testing.assert_close(moved[1], vertical.roll(2, dims=1))
-    assert not torch.allclose(moved[0], horizontal)
-    assert not torch.allclose(moved[1], vertical)
+    shifted_heat_maps = transformer.translation(images.roll((8, -4), dims=(2, 3)))
+    torch.testing.assert_close(shifted_heat_maps[0], horizontal.roll(-1, dims=1))
+    torch.testing.assert_close(shifted_heat_maps[1], vertical.roll(2, dims=1))
+    assert not torch.allclose(shifted_heat_maps[0], horizontal)
+    assert not torch.allclose(shifted_heat_maps[1], vertical)
 
 
 def test_polar_transformer_centres_images():
     transformer = transformer_without_translation()
-    images = functional.pad(smooth(1, size=20), (6, 6, 6, 6))  # nothing leaves the image when it moves
+    images = functional.pad(smooth_images(1, size=20), (6, 6, 6, 6))  # padding, so that the shift loses nothing
     expected = transformer(images)
     transformer.centre = lambda _images: torch.tensor([[0.25, -0.125]], dtype=torch.float64)  # 4 and -2 pixels
     torch.testing.assert_close(transformer(images.roll((-2, 4), dims=(2, 3))), expected, rtol=0, atol=1e-3)
 
 
 def test_centroid_and_direction_of_probabilities():
-    even = torch.full((1, 8), 1 / 8, dtype=torch.float64)
-    assert centroid(even, 32).abs() < 1e-12
-    assert direction(even)[0].tolist() == pytest.approx([1, 0])  # without a direction, the angle is 0
-    last = functional.one_hot(torch.tensor([7]), 8).double()
-    assert centroid(last, 32).item() == pytest.approx(3.5 * 0.25)
-    between = (last + functional.one_hot(torch.tensor([0]), 8)) / 2  # -180 and 135 degrees
-    angle = math.degrees(math.atan2(direction(between)[0, 1], direction(between)[0, 0]))
+    uniform = torch.full((1, 8), 1 / 8, dtype=torch.float64)
+    assert centroid(uniform, 32).abs() < 1e-12
+    assert direction(uniform)[0].tolist() == pytest.approx(
+        [1, 0]
+    )  # equal probabilities have no direction, and the angle is 0
+    at_last_position = functional.one_hot(torch.tensor([7]), 8).double()
+    assert centroid(at_last_position, 32).item() == pytest.approx(3.5 * 0.25)
+    at_two_positions = (at_last_position + functional.one_hot(torch.tensor([0]), 8)) / 2  # -180 and 135 degrees
+    angle = math.degrees(math.atan2(direction(at_two_positions)[0, 1], direction(at_two_positions)[0, 0]))
     assert angle == pytest.approx(157.5, abs=0.02)

@@ -1,4 +1,4 @@
-"""The published markers of the study of image distributions: all but one follow from the published numbers."""
+"""Significance markers of the study of image distributions: all but one follow from the published numbers."""
 
 import json
 
@@ -13,7 +13,7 @@ from robust201.studies.comparisons import (
     LEVEL,
     check_published_marks,
     compare_groups,
-    printed_tables,
+    published_tables,
 )
 
 
@@ -23,17 +23,17 @@ def check():
 
 
 def test_published_tables_are_eighteen_with_six_epochs():
-    tables = printed_tables()
+    tables = published_tables()
     assert tables.groupby("table").size().tolist() == [6] * 18
     assert tables.groupby(["network", "group"]).ngroups == 3 * len(GROUPS)
     assert tables.loc[~tables["certain"], ["table", "epoch"]].to_numpy().tolist() == [[5, e] for e in (10, 25, 50, 150)]
     assert int(tables["mean"].isna().sum()) == 1
-    # With nine epsilons, R is between the floor of 1/48 and 1, unless accuracies rise.
+    # With nine epsilons, R is between its floor, 1/48, and 1, unless accuracies rise.
     assert tables["mean"].dropna().between(1 / 48, 1).all()
-    assert set("".join(tables["marks"])) == {family.mark for family in FAMILIES}
+    assert set("".join(tables["marks"])) == {family.marker for family in FAMILIES}
 
 
-def test_published_decisions_follow_from_the_numbers_except_one(check):
+def test_published_decisions_except_one_follow_from_the_published_numbers(check):
     assert (len(check.comparisons), len(check.certain), int(check.certain["agrees"].sum())) == (126, 118, 117)
     (exception,) = check.exceptions.itertuples()
     assert (exception.network, exception.epoch, exception.first, exception.second) == (
@@ -42,11 +42,11 @@ def test_published_decisions_follow_from_the_numbers_except_one(check):
     )
     assert (exception.printed, exception.marked) == ("", "first")
     assert exception.t == pytest.approx(4.50, abs=0.005)
-    assert exception.higher_holm == "first"  # no correction makes it agree
+    assert exception.higher_holm == "first"  # the comparison is also significant after correction
 
 
 def test_p_values_match_scipy(check):
-    tables = printed_tables().set_index(["network", "group", "epoch"])
+    tables = published_tables().set_index(["network", "group", "epoch"])
     for row in check.comparisons.itertuples():
         first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
         expected = stats.ttest_ind_from_stats(
@@ -55,7 +55,7 @@ def test_p_values_match_scipy(check):
         assert row.p == pytest.approx(expected.pvalue, rel=1e-9, nan_ok=True)
 
 
-def test_four_markers_do_not_survive_the_correction_for_126_tests(check):
+def test_four_markers_are_lost_by_correction_for_126_tests(check):
     assert (len(check.marks), len(check.left)) == (106, 102)
     lost = check.claims.query("lost != ''")
     assert [(row.experiment, row.network, row.lost) for row in lost.itertuples()] == [
@@ -67,24 +67,24 @@ def test_four_markers_do_not_survive_the_correction_for_126_tests(check):
     assert (check.comparisons["p_holm"].dropna() >= check.comparisons["p"].dropna()).all()
 
 
-def test_payload_is_json_and_keeps_small_p_values(check):
-    value = json.loads(json.dumps(check.to_payload(), allow_nan=False))
-    assert len(value["comparisons"]) == 126
-    assert sum(row["p"] is None for row in value["comparisons"]) == 2
-    assert 0 < min(row["p"] for row in value["comparisons"] if row["p"] is not None) < 1e-50
+def test_payload_is_json_with_small_p_values(check):
+    payload = json.loads(json.dumps(check.to_payload(), allow_nan=False))
+    assert len(payload["comparisons"]) == 126
+    assert sum(row["p"] is None for row in payload["comparisons"]) == 2
+    assert 0 < min(row["p"] for row in payload["comparisons"] if row["p"] is not None) < 1e-50
 
 
-def test_compare_groups_pairs_by_seed():
+def test_compare_groups_pairs_networks_by_seed():
     seeds = pd.RangeIndex(8)
-    start = np.random.default_rng(1).normal(0.5, 0.1, 8)
-    values = {
-        ("LeNet", "mnist", 1): pd.Series(start + 0.01 + 0.001 * np.arange(8), seeds),
-        ("LeNet", "cifar10", 1): pd.Series(start[::-1], seeds[::-1]),  # the same seeds in reverse order
+    r_of_cifar10 = np.random.default_rng(1).normal(0.5, 0.1, 8)
+    r_by_group = {
+        ("LeNet", "mnist", 1): pd.Series(r_of_cifar10 + 0.01 + 0.001 * np.arange(8), seeds),
+        ("LeNet", "cifar10", 1): pd.Series(r_of_cifar10[::-1], seeds[::-1]),  # the same seeds in reverse order
     }
     summaries = pd.DataFrame(
-        [(*key, series.mean(), series.std(), len(series)) for key, series in values.items()],
+        [(*key, series.mean(), series.std(), len(series)) for key, series in r_by_group.items()],
         columns=["network", "group", "epoch", "mean", "sd", "n"],
     )
-    (row,) = compare_groups(summaries, values).itertuples()
+    (row,) = compare_groups(summaries, r_by_group).itertuples()
     assert row.n_pairs == 8
     assert row.p_paired < 0.001 < LEVEL < row.p

@@ -1,4 +1,4 @@
-"""The dataset paper's claims on synthetic results, in which each claim or its opposite is planted."""
+"""The dataset paper's claims on synthetic results in which each claim holds, or its opposite."""
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,8 @@ EVALUATED = nasbench201.evaluated_indices()
 NO_CORRELATIONS = pd.DataFrame()
 
 
-def effect(spec, sign):
-    """Return an effect on robustness as the paper describes it, or its opposite."""
+def robustness_effect(spec, sign):
+    """Return a cell's effect on robustness: the one that the paper describes (sign 1), or its opposite (-1)."""
     edges = nasbench201.parse(spec)
     convolved = ["conv" in operation for operation in edges]
     pooled = edges[2] == "avg_pool_3x3"
@@ -26,85 +26,110 @@ def effect(spec, sign):
 
 
 def write_space(folder, sign=1):
-    """Write results of all cells: clean accuracy grows with the parameters, and the rest follows `effect`."""
+    """Write results of all cells: clean accuracy grows with the parameters, and accuracies under attack follow
+    `robustness_effect`."""
     specs = nasbench201.specs()
     size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
-    robust = {index: 0.3 + effect(specs[index], sign) for index in EVALUATED}
-    keys = {
+    robust = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
+    accuracies_by_key = {
         "clean": {index: 0.5 + 0.4 * size[index] for index in EVALUATED},
         "fgsm": {index: [0.9 * robust[index], 0.0] for index in EVALUATED},
         "pgd": {index: [0.8 * robust[index], 0.0] for index in EVALUATED},
         "fog": {index: [0.4 + sign * 0.1 * size[index]] * 5 for index in EVALUATED},
     }
-    return results_of(write_results(folder, {k: {str(i): v for i, v in rows.items()} for k, rows in keys.items()}))
+    return results_of(
+        write_results(
+            folder,
+            {
+                key: {str(index): accuracies for index, accuracies in by_index.items()}
+                for key, by_index in accuracies_by_key.items()
+            },
+        )
+    )
 
 
-def write_attacks(folder, values):
+def write_attack_results(folder, values):
     """Write results of PGD and APGD-CE at 1 and 8/255 in the published layout."""
     write_results(folder, values)
     (folder / "meta.json").write_text(nasbench201.meta_text({"pgd": (1.0, 8.0), "aa_apgd-ce": (1.0, 8.0)}))
     return folder
 
 
-def verdicts(results, correlations=NO_CORRELATIONS):
+def check_verdicts(results, correlations=NO_CORRELATIONS):
     return {claim.claim: claim.verdict for claim in check_claims(results, correlations)}
 
 
-def verdict_on(verdict_by_claim, words):
-    (verdict,) = [verdict for claim, verdict in verdict_by_claim.items() if words in claim]
+def find_verdict(verdict_by_claim, claim_part):
+    (verdict,) = [verdict for claim, verdict in verdict_by_claim.items() if claim_part in claim]
     return verdict
 
 
-PLANTED = ("non-isomorphic", "almost none has a convolution", "factor of two", "pooling on edge 3", "Every change")
+PLANTED_CLAIMS = (
+    "non-isomorphic",
+    "almost none has a convolution",
+    "factor of two",
+    "pooling on edge 3",
+    "Every change",
+)
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])
-def test_check_claims_finds_planted_claims(tmp_path, sign, expected):
-    verdict_by_claim = verdicts(write_space(tmp_path, sign))
-    for words in PLANTED[1:]:
+def test_check_claims_confirms_or_contradicts_planted_claims(tmp_path, sign, expected):
+    verdict_by_claim = check_verdicts(write_space(tmp_path, sign))
+    for claim_part in PLANTED_CLAIMS[1:]:
         # With the opposite sign, cells also differ by a factor of two.
-        assert verdict_on(verdict_by_claim, words) == (HOLDS if words == "factor of two" else expected), words
-    assert verdict_on(verdict_by_claim, PLANTED[0]) == HOLDS
+        expected_verdict = HOLDS if claim_part == "factor of two" else expected
+        assert find_verdict(verdict_by_claim, claim_part) == expected_verdict, claim_part
+    assert find_verdict(verdict_by_claim, PLANTED_CLAIMS[0]) == HOLDS
 
 
-def test_check_claims_leaves_claims_untested_on_part_of_the_space(tmp_path):
-    few = {str(index): 0.5 for index in EVALUATED[:10]}
-    verdict_by_claim = verdicts(
-        results_of(write_results(tmp_path, {"clean": few, "pgd": {k: [0.3, 0.1] for k in few}}))
+def test_claims_about_the_space_are_untested_on_few_cells(tmp_path):
+    clean_accuracies = {str(index): 0.5 for index in EVALUATED[:10]}
+    verdict_by_claim = check_verdicts(
+        results_of(
+            write_results(
+                tmp_path, {"clean": clean_accuracies, "pgd": {index: [0.3, 0.1] for index in clean_accuracies}}
+            )
+        )
     )
-    assert {verdict_on(verdict_by_claim, words) for words in PLANTED[1:]} == {UNTESTED}
-    assert verdict_on(verdict_by_claim, "Jacobian") == UNTESTED
+    assert {find_verdict(verdict_by_claim, claim_part) for claim_part in PLANTED_CLAIMS[1:]} == {UNTESTED}
+    assert find_verdict(verdict_by_claim, "Jacobian") == UNTESTED
 
 
-def test_check_claims_ranks_the_papers_best_cells(tmp_path):
+def test_claims_about_best_cells_depend_on_their_ranks(tmp_path):
     names = ["13714", "3456", "21"]
     clean = dict(zip(names, (0.9, 0.5, 0.6), strict=True))
-    verdict_by_claim = verdicts(results_of(write_results(tmp_path, {"clean": clean})))
-    assert verdict_on(verdict_by_claim, "#13714") == HOLDS
-    assert verdict_on(verdict_by_claim, "#3456") == FAILS
-    assert verdict_on(verdicts(results_of(write_results(tmp_path / "b", {"clean": {"21": 0.5}}))), "#3456") == UNTESTED
+    verdict_by_claim = check_verdicts(results_of(write_results(tmp_path, {"clean": clean})))
+    assert find_verdict(verdict_by_claim, "#13714") == HOLDS
+    assert find_verdict(verdict_by_claim, "#3456") == FAILS
+    assert (
+        find_verdict(check_verdicts(results_of(write_results(tmp_path / "b", {"clean": {"21": 0.5}}))), "#3456")
+        == UNTESTED
+    )
 
 
 @pytest.mark.parametrize(("gap", "expected"), [(0.1, HOLDS), (-0.1, FAILS)])
-def test_check_claims_compares_pgd_with_apgd(tmp_path, gap, expected):
+def test_claim_that_apgd_is_stronger_than_pgd_is_checked(tmp_path, gap, expected):
     names = [str(index) for index in EVALUATED[:12]]
     spread = np.linspace(0, 0.02, len(names))
     values = {
         "pgd": {name: [0.4, 0.0] for name in names},
-        "aa_apgd-ce@Linf": {name: [0.4 - gap - more, 0.0] for name, more in zip(names, spread, strict=True)},
+        "aa_apgd-ce@Linf": {name: [0.4 - gap - offset, 0.0] for name, offset in zip(names, spread, strict=True)},
     }
-    verdict_by_claim = verdicts(results_of(write_attacks(tmp_path, {"clean": dict.fromkeys(names, 0.9)} | values)))
-    assert verdict_on(verdict_by_claim, "APGD-CE leaves fewer") == expected
-    assert verdict_on(verdict_by_claim, "have this order") == expected
+    verdict_by_claim = check_verdicts(
+        results_of(write_attack_results(tmp_path, {"clean": dict.fromkeys(names, 0.9)} | values))
+    )
+    assert find_verdict(verdict_by_claim, "accuracy under APGD-CE is lower") == expected
+    assert find_verdict(verdict_by_claim, "have this order") == expected
 
 
 @pytest.mark.parametrize(
     ("taus", "expected"), [((-0.6, -0.2), HOLDS), ((-0.1, 0.5), FAILS), ((-0.6, float("nan")), UNTESTED)]
 )
-def test_check_claims_follows_the_jacobian_over_epsilon(tmp_path, taus, expected):
-    rows = pd.DataFrame({"measure": "Jacobian norm", "key": "pgd", "strength": (1.0, 8.0), "kendall": taus})
+def test_claim_about_jacobian_norms_compares_epsilons(tmp_path, taus, expected):
+    correlations = pd.DataFrame({"measure": "Jacobian norm", "key": "pgd", "strength": (1.0, 8.0), "kendall": taus})
     results = results_of(write_results(tmp_path, {"clean": {"21": 0.5}}))
-    assert verdict_on(verdicts(results, rows), "Jacobian") == expected
+    assert find_verdict(check_verdicts(results, correlations), "Jacobian") == expected
 
 
 def test_medians_and_curves_are_compared_with_published_ones(tmp_path):
@@ -117,7 +142,7 @@ def test_medians_and_curves_are_compared_with_published_ones(tmp_path):
     assert curve.loc[("clean", 0.0), "printed"] == 0.856
 
 
-def study_of(dataset="cifar10"):
+def make_study(dataset="cifar10"):
     fields = {"study": "dataset", "name": "planted", "sweeps": ["sweep.yaml"], "dataset": dataset}
     return DatasetStudy.model_validate(fields)
 
@@ -129,11 +154,11 @@ def test_page_begins_with_contradicted_claims(tmp_path):
         "pgd": {name: [0.3 + 0.01 * index, 0.0] for index, name in enumerate(names)},
         "aa_apgd-ce@Linf": {name: [0.5, 0.0] for name in names},
     }
-    folder = write_attacks(tmp_path / "data", values)
-    page, *files = write_pages(study_of(), Exports([folder]), tmp_path / "out")
-    text = page.read_text()
-    assert text.splitlines()[2].startswith("These 12 cells on 10,000 images confirm ")
-    assert "Contradicted: “By median accuracy" in text.splitlines()[2]
+    folder = write_attack_results(tmp_path / "data", values)
+    page, *files = write_pages(make_study(), Exports([folder]), tmp_path / "out")
+    page_text = page.read_text()
+    assert page_text.splitlines()[2].startswith("These 12 cells on 10,000 images confirm ")
+    assert "Contradicted: “By median accuracy" in page_text.splitlines()[2]
     assert {path.name for path in files} >= {"claims.csv", "medians.csv", "attacks.svg", "rank-correlation-attacks.svg"}
     assert all(path.is_file() for path in files)
 
@@ -141,4 +166,4 @@ def test_page_begins_with_contradicted_claims(tmp_path):
 def test_study_rejects_exports_without_its_dataset(tmp_path):
     folder = write_results(tmp_path / "data", {"clean": {"21": 0.5}})
     with pytest.raises(ResultsError, match="no export has accuracies on cifar100"):
-        write_pages(study_of("cifar100"), Exports([folder]), tmp_path / "out")
+        write_pages(make_study("cifar100"), Exports([folder]), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Robustness R, its tables, tests and curves, on synthetic networks with planted accuracies."""
+"""Robustness R, its tables, tests and curves, for synthetic networks with planted accuracies."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from robust201.core.records import Weights
 from robust201.statistics.robustness import robustness_r, sensitivity
 from robust201.studies import drawings
 from robust201.studies.comparisons import check_published_marks
-from robust201.studies.image_distribution import EPSILONS, attach_printed_decisions, measure_image_distribution
+from robust201.studies.image_distribution import EPSILONS, attach_published_decisions, measure_image_distribution
 from robust201.studies.networks import Exports
 from robust201.studies.pages import write_pages
 from tests.support.planted_studies import (
@@ -65,7 +65,7 @@ def test_r_is_computed_per_network_and_then_averaged(study_result):
     assert cell["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
 
 
-def test_r_above_one_is_counted_and_never_clipped(study_result):
+def test_r_above_one_is_counted_and_not_clipped(study_result):
     cell = study_result.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
     assert cell["above_one"] == 4
     assert cell["mean"] > 1.3
@@ -86,22 +86,22 @@ def test_tables_show_published_numbers_of_the_named_epochs(study_result):
     np.testing.assert_allclose(lenet["p_printed"], expected.pvalue)
     assert (
         study_result.tables.query("network == 'tiny'")["printed_mean"].isna().all()
-    )  # a name without published numbers
+    )  # the paper has no network of this name
 
 
-def test_comparisons_find_the_planted_order_and_paired_tests_find_more(study_result):
+def test_paired_tests_detect_smaller_differences_than_unpaired_tests(study_result):
     tests = study_result.comparisons.set_index(["first", "second", "network", "epoch"])
     assert len(tests) == 7 * 2 * 2
     row = tests.loc["mnist", "cifar10", "LeNet", 4]
     assert row["higher_holm"] == "first"
     assert (tests["n_pairs"] == 4).all()
-    close = tests.loc["cifar10", "fusion_object", "LeNet", 4]
-    assert close["p_paired"] < close["p"]
+    small_difference = tests.loc["cifar10", "fusion_object", "LeNet", 4]
+    assert small_difference["p_paired"] < small_difference["p"]
     assert (tests["p_holm"].dropna() >= tests["p"].dropna()).all()
 
 
-def test_attach_printed_decisions_adds_the_published_markers(study_result):
-    rows = attach_printed_decisions(IMAGE_DISTRIBUTION, study_result.comparisons, check_published_marks().comparisons)
+def test_attach_published_decisions_adds_the_published_markers(study_result):
+    rows = attach_published_decisions(IMAGE_DISTRIBUTION, study_result.comparisons, check_published_marks().comparisons)
     decisions = rows.set_index(["first", "second", "network", "epoch"])["printed"]
     assert decisions["mnist", "cifar10", "LeNet", 4] == "first"
     assert decisions["cifar10", "fusion_object", "LeNet", 4] == ""  # published at epoch 50 without a marker
@@ -116,14 +116,14 @@ def test_curves_are_means_over_networks(study_result):
     assert (curve["n"] == 4).all()
 
 
-def test_unknown_recipe_gives_one_line_error(exports):
+def test_unknown_recipe_is_an_error(exports):
     groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
-    other = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
+    misspelled_study = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
     with pytest.raises(
         ResultsError,
         match=r"trained with plane in .*, mnist with finetuned, mnist with plain \(keys on mnist: clean, fgsm\)",
     ) as error:
-        measure_image_distribution(other, exports)
+        measure_image_distribution(misspelled_study, exports)
     assert "\n" not in str(error.value)
 
 
@@ -135,19 +135,19 @@ def test_networks_at_chance_have_no_r_and_are_counted_on_the_page(tmp_path, monk
     networks = {"LeNet": IMAGE_DISTRIBUTION.networks["LeNet"]}
     study = IMAGE_DISTRIBUTION.model_copy(update={"groups": groups, "networks": networks})
     trained = {dataset: {"lenet5": make_weights("plain", (1,), (0, 1))} for dataset in ("mnist", "cifar10")}
-    out = write_study(tmp_path / "export", trained, {"clean": (), "fgsm": STRENGTHS}, accuracy)
-    study_result = measure_image_distribution(study, Exports([out]))
+    export_folder = write_study(tmp_path / "export", trained, {"clean": (), "fgsm": STRENGTHS}, accuracy)
+    study_result = measure_image_distribution(study, Exports([export_folder]))
     assert study_result.tables["n"].tolist() == [0, 2]
     assert study_result.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
     monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # drawing is slow
-    page = write_pages(study, Exports([out]), tmp_path / "out")[0].read_text()
+    page = write_pages(study, Exports([export_folder]), tmp_path / "out")[0].read_text()
     assert (
-        "2 of them are not above guessing on clean images: they have no R and are left out of means and tests." in page
+        "2 of them are not above chance on clean images: they have no R, and are left out of means and tests." in page
     )
     assert "| MNIST | 1 | 0 | 0.1200 | – | – | [–, –] | 0 |" in page
 
 
-def test_groups_with_different_numbers_of_classes_are_compared_by_sensitivity(exports, monkeypatch):
+def test_r_is_computed_from_sensitivity_if_numbers_of_classes_differ(exports, monkeypatch):
     sizes = {"mnist": (100, N_IMAGES)}
     monkeypatch.setattr(Exports, "task_size", lambda _self, dataset: sizes.get(dataset, (10, N_IMAGES)))
     study_result = measure_image_distribution(IMAGE_DISTRIBUTION, exports)

@@ -1,4 +1,4 @@
-"""The study files that ship with robust201 are valid and consistent."""
+"""The study YAMLs that ship with robust201 are valid and consistent."""
 
 import itertools
 from pathlib import Path
@@ -10,7 +10,7 @@ from robust201.cli.app import app
 from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config, load_training
 from robust201.studies.config import STUDIES, load_study
-from robust201.studies.robust_features import printed_numbers
+from robust201.studies.robust_features import published_numbers
 from tests.conftest import REPOSITORY
 
 JOBS = sorted(
@@ -26,8 +26,8 @@ def _change_to_repository(monkeypatch):
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
 
 
-def trained(study):
-    """Return the store and the snapshots in epochs and in steps of every (architecture, dataset, recipe, seed)."""
+def read_snapshots(study):
+    """Return, by (architecture, dataset, recipe, seed), the store and the snapshots in epochs and in steps."""
     snapshots_by_run = {}
     for argv in study.step_words():
         if argv[0] == "train":
@@ -59,7 +59,7 @@ def test_job_steps_are_valid_command_lines(name):
 @pytest.mark.parametrize("name", JOBS)
 def test_job_trains_every_network_that_its_sweeps_evaluate(name):
     study = load_study(Path("jobs") / f"{name}.yaml")
-    snapshots_by_run = trained(study)
+    snapshots_by_run = read_snapshots(study)
     for path in study.sweeps:
         sweep = load_config(path)
         for architecture, dataset in itertools.product(sweep.selected_architectures, sweep.datasets):
@@ -77,7 +77,7 @@ def test_job_trains_every_network_that_its_sweeps_evaluate(name):
 @pytest.mark.parametrize("name", JOBS)
 def test_job_trains_every_network_that_its_tables_name(name):
     study = load_study(Path("jobs") / f"{name}.yaml")
-    trained_runs = {(architecture, dataset, recipe) for architecture, dataset, recipe, _ in trained(study)}
+    trained_runs = {(architecture, dataset, recipe) for architecture, dataset, recipe, _ in read_snapshots(study)}
     if study.study == "image-distribution":
         named_runs = [
             (network.architecture, group.dataset, recipe)
@@ -103,9 +103,9 @@ def test_job_trains_every_network_that_its_tables_name(name):
     assert trained_runs.issuperset(named_runs)
 
 
-def test_full_image_distribution_job_has_the_papers_counts():
+def test_full_image_distribution_job_has_the_published_number_of_evaluations():
     study = load_study(Path("jobs/image-distribution.yaml"))
-    assert len(trained(study)) == 360
+    assert len(read_snapshots(study)) == 360
     sweeps = [load_config(path) for path in study.sweeps]
     weights = [sweep.weights for sweep in sweeps]
     networks = [
@@ -118,17 +118,17 @@ def test_full_image_distribution_job_has_the_papers_counts():
 def test_full_dynamics_job_has_the_published_snapshots():
     study = load_study(Path("jobs/robust-features-dynamics.yaml"))
     (sweep,) = (load_config(path) for path in study.sweeps)
-    assert list(sweep.weights.steps) == printed_numbers()["dynamics"]["iterations"]
+    assert list(sweep.weights.steps) == published_numbers()["dynamics"]["iterations"]
 
 
 def test_shorter_dynamics_job_has_snapshots_at_the_same_fractions_of_the_training():
     study = load_study(Path("jobs/robust-features-dynamics-cifar10.yaml"))
     (sweep,) = (load_config(path) for path in study.sweeps)
-    published = printed_numbers()["dynamics"]["iterations"]
+    published = published_numbers()["dynamics"]["iterations"]
     assert list(sweep.weights.steps) == [round(iteration * study.iterations_per_printed) for iteration in published]
 
 
-IMAGES = """study: image-distribution
+IMAGE_DISTRIBUTION = """study: image-distribution
 name: x
 sweeps: [a]
 networks: {LeNet: {architecture: lenet5}}"""
@@ -152,11 +152,17 @@ iterations_per_epoch: 8"""
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("study_yaml", "message"),
     [
         (f"{DYNAMICS}\niterations_per_printed: .001", "line 9: iterations_per_printed: expected at least 0.0016"),
-        (f"{IMAGES}\ngroups:\n  mnst: {{dataset: a, recipes: [a]}}", "line 6: groups.mnst: .*Did you mean 'mnist'"),
-        (f"{IMAGES}\nmixed_model: sometimes", "line 5: mixed_model: expected true or false, got 'sometimes'"),
+        (
+            f"{IMAGE_DISTRIBUTION}\ngroups:\n  mnst: {{dataset: a, recipes: [a]}}",
+            "line 6: groups.mnst: .*Did you mean 'mnist'",
+        ),
+        (
+            f"{IMAGE_DISTRIBUTION}\nmixed_model: sometimes",
+            "line 5: mixed_model: expected true or false, got 'sometimes'",
+        ),
         ("study: image-distributions", r"one of image-distribution, .*Did you mean 'image-distribution'"),
         ("study: image-distribution\nname: x y\nsweeps: [a]", r"study.yaml, line 2: name: "),
         (f"{MIXING}\nepochs: 3\nepcohs: 3", r"line 9: expected a known field, got 'epcohs'.*'epochs'"),
@@ -168,9 +174,9 @@ iterations_per_epoch: 8"""
         ("study: robust-features-mixing\nname: x\nsweeps: [a]", "expected the field 'dataset', got none"),
     ],
 )
-def test_load_study_rejects_invalid_fields_in_one_line(fields, message, tmp_path):
-    file = tmp_path / "study.yaml"
-    file.write_text(fields)
+def test_load_study_rejects_invalid_fields(study_yaml, message, tmp_path):
+    study_path = tmp_path / "study.yaml"
+    study_path.write_text(study_yaml)
     with pytest.raises(ConfigError, match=message) as error:
-        load_study(file)
+        load_study(study_path)
     assert "\n" not in str(error.value)

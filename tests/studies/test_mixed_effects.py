@@ -1,4 +1,4 @@
-"""Mixed models of R: effects with complete and incomplete groups, over architectures, and with too few seeds."""
+"""Mixed models of R: effects for complete and incomplete groups, over architectures, and with too few seeds."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from robust201.studies.mixed_effects import ALL_NETWORKS, FACTORS, fit_mixed_eff
 
 
 def make_models(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
-    """Return R of every group, with an effect of the seed that all groups share."""
+    """Return R of networks in all groups, with a seed effect that all groups share."""
     rng = np.random.default_rng(0)
     rows = []
     for network in networks:
@@ -33,7 +33,7 @@ def study_effects(models):
     return fit_mixed_effects(models)
 
 
-def effect(effects, experiment, network, epoch):
+def find_effect(effects, experiment, network, epoch):
     rows = effects.query("experiment == @experiment and network == @network")
     return rows[rows["epoch"].isna() if epoch is None else rows["epoch"] == epoch].iloc[0]
 
@@ -49,7 +49,7 @@ def test_mixed_effects_cover_every_factor(study_effects):
 
 def test_effect_of_complete_groups_is_the_difference_of_their_means(models, study_effects):
     means = models.groupby(["network", "group", "epoch"])["r"].mean()
-    row = effect(study_effects.effects, "E2a", "ResNet50", 4)
+    row = find_effect(study_effects.effects, "E2a", "ResNet50", 4)
     expected = means["ResNet50", "fusion_digit", 4] - means["ResNet50", "fusion_object", 4]
     assert row["estimate"] == pytest.approx(expected)
     assert row["degrees"] == pytest.approx(4 * 5, rel=1e-4)
@@ -59,14 +59,14 @@ def test_effect_of_complete_groups_is_the_difference_of_their_means(models, stud
 
 
 def test_effects_over_architectures_use_the_last_epochs(models, study_effects):
-    both = [effect(study_effects.effects, "E3a", network, 4) for network in ("LeNet", "ResNet50")]
-    mean = effect(study_effects.effects, "E3a", ALL_NETWORKS, None)
-    assert mean["estimate"] == pytest.approx(np.mean([row["estimate"] for row in both]))
-    assert mean["error"] == pytest.approx(np.hypot(*(row["error"] for row in both)) / 2)
+    effects_by_network = [find_effect(study_effects.effects, "E3a", network, 4) for network in ("LeNet", "ResNet50")]
+    mean = find_effect(study_effects.effects, "E3a", ALL_NETWORKS, None)
+    assert mean["estimate"] == pytest.approx(np.mean([row["estimate"] for row in effects_by_network]))
+    assert mean["error"] == pytest.approx(np.hypot(*(row["error"] for row in effects_by_network)) / 2)
     row = study_effects.effects.query("factor == 'architecture'").iloc[0]
-    last = models.query("epoch == 4").groupby("network")["r"].mean()
+    mean_r = models.query("epoch == 4").groupby("network")["r"].mean()
     assert row["network"] == "LeNet against ResNet50"
-    assert row["estimate"] == pytest.approx(last["LeNet"] - last["ResNet50"])
+    assert row["estimate"] == pytest.approx(mean_r["LeNet"] - mean_r["ResNet50"])
     assert row["degrees"] < 10  # degrees of freedom come from seeds, not from training runs
 
 
@@ -75,17 +75,22 @@ def test_single_network_has_no_effects_over_architectures():
     assert study_effects.effects["network"].unique().tolist() == ["LeNet"]
 
 
-def test_other_groups_inform_about_a_missing_training_run(models):
+def test_missing_training_run_hardly_changes_the_effect(models):
     complete = models.query("network == 'LeNet' and epoch == 4")
     highest = complete.query("group == 'mnist'").sort_values("r").index[-1]
-    whole, gap = (
-        effect(fit_mixed_effects(rows).effects, "E1", "LeNet", 4) for rows in (complete, complete.drop(highest))
+    complete_effect, incomplete_effect = (
+        find_effect(fit_mixed_effects(rows).effects, "E1", "LeNet", 4) for rows in (complete, complete.drop(highest))
     )
     without_r = complete.assign(r=complete["r"].where(complete.index != highest))
-    assert effect(fit_mixed_effects(without_r).effects, "E1", "LeNet", 4)["estimate"] == gap["estimate"]
+    assert (
+        find_effect(fit_mixed_effects(without_r).effects, "E1", "LeNet", 4)["estimate"] == incomplete_effect["estimate"]
+    )
     means = complete.drop(highest).groupby("group")["r"].mean()
     difference_of_means = means["mnist"] - means["cifar10"]
-    assert abs(gap["estimate"] - whole["estimate"]) < abs(difference_of_means - whole["estimate"]) / 2
+    assert (
+        abs(incomplete_effect["estimate"] - complete_effect["estimate"])
+        < abs(difference_of_means - complete_effect["estimate"]) / 2
+    )
 
 
 def test_missing_groups_have_no_effects(models):

@@ -1,4 +1,4 @@
-"""The pages in docs/ contain the tables that the package computes."""
+"""Pages of studies link all their files; pages in docs/ contain the tables that the package computes."""
 
 import re
 
@@ -18,45 +18,45 @@ def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
     for table in (comparison_lines(comparisons.exceptions), comparison_lines(comparisons.borderline)):
         assert table in page
     write_csv(tmp_path / "claims.csv", comparisons.claims)
-    file = REPOSITORY / "docs/tables/image-distribution-claims.csv"
-    assert file.read_text() == (tmp_path / "claims.csv").read_text()
+    claims_path = REPOSITORY / "docs/tables/image-distribution-claims.csv"
+    assert claims_path.read_text() == (tmp_path / "claims.csv").read_text()
 
 
-FINDINGS = {
+FINDINGS_BY_STUDY = {
     "image-distribution": "4 of 4 comparisons differ at the 5% level by Welch's test",
     "robust-features-dynamics": "At its last snapshot, std has: clean accuracy 80.00% (published: 91.16%), success of",
     "robust-features-mixing": "From no robust images to robust images alone, accuracy rises in 2 of 4 curves",
     "robust-features-equivariance": "Most accurate, by candidates chosen on validation: STN D* under clean (77.00%)",
 }
-"""Beginning of the first line of a study's page."""
+"""Beginning of the finding on each study's page."""
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_write_pages_links_all_tables_and_figures(name, tmp_path):
     study, exports = STUDIES[name](tmp_path)
     if name == "image-distribution":  # fewer panels, since drawing is slow
-        few = {group: study.groups[group] for group in ("mnist", "cifar10", "cifar10_to_mnist")}
-        study = study.model_copy(update={"networks": {"LeNet": study.networks["LeNet"]}, "groups": few})
+        three_groups = {group: study.groups[group] for group in ("mnist", "cifar10", "cifar10_to_mnist")}
+        study = study.model_copy(update={"networks": {"LeNet": study.networks["LeNet"]}, "groups": three_groups})
     page, *files = write_pages(study, exports, tmp_path / "out")
-    text = page.read_text()
-    assert text.startswith("# planted: ")
-    assert text.splitlines()[2].startswith(FINDINGS[name])
-    assert max(len(table.splitlines()) for table in re.findall(r"(?:^\|.*\n)+", text, re.M)) <= 2 + MAX_ROWS
-    links = re.findall(r"\]\(((?:figures|tables)/[^)]*)\)", text)
+    page_text = page.read_text()
+    assert page_text.startswith("# planted: ")
+    assert page_text.splitlines()[2].startswith(FINDINGS_BY_STUDY[name])
+    assert max(len(table.splitlines()) for table in re.findall(r"(?:^\|.*\n)+", page_text, re.M)) <= 2 + MAX_ROWS
+    links = re.findall(r"\]\(((?:figures|tables)/[^)]*)\)", page_text)
     assert {page.parent / link for link in links} == {*files}
     assert {path.suffix for path in files} == {".csv", ".svg"}
-    assert "nan" not in text
+    assert "nan" not in page_text
     if name.startswith("robust-features"):
-        tables = re.findall(r"([^\n]*)\n\n(\| .*)\n\| ---", text)
+        tables = re.findall(r"([^\n]*)\n\n(\| .*)\n\| ---", page_text)
         assert len(tables) > 1
-        for before, header in tables:
-            assert "| difference |" in header or before.startswith("Ours / theirs / difference")
-        assert "Intervals of two seeds are wide" in text
-        assert "[–" not in text
+        for preceding_text, header in tables:
+            assert "| difference |" in header or preceding_text.startswith("Ours / theirs / difference")
+        assert "Intervals of two seeds are wide" in page_text
+        assert "[–" not in page_text
     if name == "robust-features-mixing":
-        before = {path: path.read_bytes() for path in (page, *files)}
+        first_bytes = {path: path.read_bytes() for path in (page, *files)}
         write_pages(study, exports, tmp_path / "out")
-        assert before == {path: path.read_bytes() for path in (page, *files)}
+        assert first_bytes == {path: path.read_bytes() for path in (page, *files)}
 
 
 def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_path):
@@ -66,9 +66,9 @@ def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_pa
     assert "| tiny, clean | -10.00 | [-10.00, -10.00] | – | – | 2 of 2 | – |" in page.read_text()
 
 
-def test_long_tables_are_files_only():
-    for n_rows, on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
-        lines = table_lines(["name", "value"], [["a", "1"]] * n_rows)
-        text = short_table(lines, "values")
-        assert (text == lines) == on_page
-    assert text == f"The {MAX_ROWS + 1} rows are in [tables/values.csv](tables/values.csv).\n"
+def test_short_table_links_long_tables():
+    for n_rows, is_on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
+        table = table_lines(["name", "value"], [["a", "1"]] * n_rows)
+        shown_text = short_table(table, "values")
+        assert (shown_text == table) == is_on_page
+    assert shown_text == f"The {MAX_ROWS + 1} rows are in [tables/values.csv](tables/values.csv).\n"

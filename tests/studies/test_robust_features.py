@@ -1,4 +1,4 @@
-"""The three questions of the study of robust features, on synthetic networks with planted accuracies."""
+"""The three questions of the study of robust features, for synthetic networks with planted accuracies."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from robust201.studies.robust_features import (
     measure_dynamics,
     measure_equivariance,
     measure_mixing,
-    printed_numbers,
+    published_numbers,
 )
 from tests.support.planted_studies import (
     N_IMAGES,
@@ -27,19 +27,22 @@ from tests.support.planted_studies import (
 
 
 def test_published_numbers_are_complete_and_in_percent():
-    published = printed_numbers()
+    published = published_numbers()
     assert len(published["dynamics"]["iterations"]) == 29
     curves = [curve for run in published["dynamics"]["runs"].values() for curve in run.values()]
     assert {len(curve) for curve in curves} == {29}
     mixing = [curve for network in published["mixing"]["networks"].values() for curve in network.values()]
     assert {len(curve) for curve in mixing} == {11} == {len(published["mixing"]["alphas"])}
     tables = [
-        row for name in ("best", "by_depth") for t in published["equivariance"][name].values() for row in t.values()
+        accuracies
+        for name in ("best", "by_depth")
+        for by_attack in published["equivariance"][name].values()
+        for accuracies in by_attack.values()
     ]
-    assert {len(row) for row in tables} == {4}
-    values = np.concatenate([np.ravel(rows) for rows in (curves, mixing, tables)])
-    assert ((values >= 0) & (values <= 100)).all()
-    assert np.median(values) > 1
+    assert {len(accuracies) for accuracies in tables} == {4}
+    percentages = np.concatenate([np.ravel(rows) for rows in (curves, mixing, tables)])
+    assert ((percentages >= 0) & (percentages <= 100)).all()
+    assert np.median(percentages) > 1
 
 
 # --- Dynamics
@@ -50,7 +53,7 @@ def dynamics(tmp_path_factory):
     return measure_dynamics(*plant_dynamics(tmp_path_factory.mktemp("dynamics")))
 
 
-def test_attack_success_is_relative_to_originally_correct_images(dynamics):
+def test_attack_success_is_relative_to_correctly_classified_images(dynamics):
     indexed = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert indexed.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
     assert indexed.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
@@ -62,22 +65,22 @@ def test_attack_success_is_relative_to_originally_correct_images(dynamics):
     assert indexed.loc[("tiny", "clean", 625), "min"] == indexed.loc[("tiny", "clean", 625), "max"] == 0.8
 
 
-def test_networks_in_two_exports_count_once_and_must_agree(dynamics, tmp_path):
+def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_path):
     study, exports = plant_dynamics(tmp_path / "first")
-    (first,) = (reader.path for reader in exports.readers)
-    twice = Exports([first, first], iterations_per_epoch=625)
-    pd.testing.assert_frame_equal(measure_dynamics(study, twice).curves, dynamics.curves)
+    (folder,) = (reader.path for reader in exports.readers)
+    repeated_exports = Exports([folder, folder], iterations_per_epoch=625)
+    pd.testing.assert_frame_equal(measure_dynamics(study, repeated_exports).curves, dynamics.curves)
 
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
-    other = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
-    both = Exports([first, other])
+    other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
+    contradictory_exports = Exports([folder, other_folder])
     message = "there are two different results of resnet32-narrow plain after 1 with seed 0 in "
-    for read in (
-        lambda: both.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
-        lambda: both.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),
+    for read_results in (
+        lambda: contradictory_exports.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
+        lambda: contradictory_exports.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),
     ):
         with pytest.raises(ResultsError, match=message) as error:
-            read()
+            read_results()
         assert "\n" not in str(error.value)
 
 
@@ -93,7 +96,7 @@ def test_published_curves_are_compared_at_equal_iterations(dynamics):
     assert np.isnan(trends.loc[("std", "asr rot30"), "tau"])  # the curve is constant
 
 
-def test_shorter_runs_are_compared_at_the_same_fraction_of_the_training(tmp_path):
+def test_shorter_runs_are_compared_at_the_same_fraction_of_training(tmp_path):
     study, exports = plant_dynamics(tmp_path)
     shorter = study.model_copy(update={"iterations_per_printed": 0.2})
     indexed = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
@@ -120,12 +123,12 @@ def test_accuracy_over_alpha_is_compared_with_published_numbers(mixing):
     assert indexed.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
 
 
-def test_mixing_trends_have_slopes_and_falls(mixing):
+def test_mixing_trends_have_slopes_and_numbers_of_decreases(mixing):
     indexed = mixing.trends.set_index(["network", "curve"])
     rising, dipping = indexed.loc[("ResNet-50", "pgd_l2:0.25")], indexed.loc[("VGG-16", "pgd_l2:0.25")]
     assert rising["slope"] == pytest.approx(0.41)
     assert rising["low"] < 0.41 < rising["high"]
-    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # despite the dip of 0.1 the accuracy rises
+    assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the accuracy rises despite the dip of 0.1
     assert indexed.loc[("ResNet-50", "clean"), "fall"] == 2
     assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # from 0.1 to 0.2
 
@@ -152,7 +155,7 @@ def test_candidate_is_selected_and_evaluated_on_different_images(equivariance):
     assert depth.loc[("rot30", "STN-ResNet-18", "D"), "candidates"] == 2
 
 
-def test_candidates_have_their_accuracy_on_all_images(equivariance):
+def test_candidates_have_accuracies_on_all_images(equivariance):
     rows = equivariance.candidates.query("attack == 'rot30' and architecture == 'STN-ResNet-34' and recipe == 'd-2'")
     weights = make_weights("d-2", (3,), SEEDS)
     expected = [

@@ -13,13 +13,13 @@ from robust201.spaces.base import Space
 from robust201.spaces.nasbench201.space import NasBench201
 
 LIGHT = 309
-"""A network with one convolution in its cell."""
+"""Index of an architecture whose cell has a single convolution."""
 
 SPACE = NasBench201(channels=4, cells=1)
 
 
-class Small(Space):
-    """One network with dropout, BatchNorm, a bias and a linear layer."""
+class SmallSpace(Space):
+    """A space with a single network, which has dropout, BatchNorm, a bias and a linear layer."""
 
     name = "small"
     channels_last = True
@@ -44,7 +44,7 @@ class Small(Space):
 
 
 def make_images(n_images: int = 20, size: int = 8, seed: int = 0) -> ImageSet:
-    """Return two classes of different brightness, which a few training steps can separate."""
+    """Return images of two classes that differ in brightness, so that a few training steps can separate them."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n_images, dtype=np.int64) % 2
     images = (rng.integers(0, 100, (n_images, 3, size, size)) + 150 * labels[:, None, None, None]).astype(np.uint8)

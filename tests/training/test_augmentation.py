@@ -1,4 +1,4 @@
-"""Augmentation: the effect of each operation on pixels, and draws that depend on image, epoch and seed only."""
+"""Augmentation: effects on pixels, and random numbers that depend only on image, epoch and seed."""
 
 import numpy as np
 import pytest
@@ -24,36 +24,38 @@ def augment(fields, pixels, ids=None, *, seed=1, epoch=0, n_ids=N_IDS):
     return augmenter(pixels, ids, epoch).numpy()
 
 
-def test_augmentation_of_zero_strength_is_the_identity():
+def test_augmentation_without_fields_is_the_identity():
     pixels = make_pixels()
     assert np.array_equal(augment({}, pixels), pixels.astype(np.float32) / np.float32(255))
     assert AUGMENTATIONS["none"] == Augmentation()
 
 
-ALL = [fields.model_dump() for name, fields in AUGMENTATIONS.items() if name != "none"]
+ALL_AUGMENTATIONS = [fields.model_dump() for name, fields in AUGMENTATIONS.items() if name != "none"]
 
 
 @settings(max_examples=20)
-@given(st.sampled_from(ALL), st.permutations(range(12)), st.integers(1, 12), st.integers(0, 3))
-def test_augmentation_does_not_depend_on_the_batch(fields, order, batch, epoch):
+@given(st.sampled_from(ALL_AUGMENTATIONS), st.permutations(range(12)), st.integers(1, 12), st.integers(0, 3))
+def test_augmentation_does_not_depend_on_the_batch(fields, order, batch_size, epoch):
     pixels = make_pixels()
-    together = augment(fields, pixels, epoch=epoch)
-    for start in range(0, len(order), batch):
-        ids = order[start : start + batch]
-        assert np.array_equal(augment(fields, pixels[ids], ids, epoch=epoch), together[ids])
+    all_augmented = augment(fields, pixels, epoch=epoch)
+    for start in range(0, len(order), batch_size):
+        ids = order[start : start + batch_size]
+        assert np.array_equal(augment(fields, pixels[ids], ids, epoch=epoch), all_augmented[ids])
 
 
-@pytest.mark.parametrize("fields", [*ALL, {"jitter": 0.1}, {"translate": 2}, {"rotate_degrees": 9}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [*ALL_AUGMENTATIONS, {"jitter": 0.1}, {"translate": 2}, {"rotate_degrees": 9}], ids=str
+)
 def test_augmentation_differs_between_images_seeds_and_epochs(fields):
-    same = np.repeat(make_pixels(1), N_IDS, axis=0)
-    augmented = augment(fields, same)
+    equal_images = np.repeat(make_pixels(1), N_IDS, axis=0)
+    augmented = augment(fields, equal_images)
     assert len({image.tobytes() for image in augmented}) > 4
-    assert not np.array_equal(augmented, augment(fields, same, epoch=1))
-    assert not np.array_equal(augmented, augment(fields, same, seed=2))
-    assert np.array_equal(augmented, augment(fields, same))
+    assert not np.array_equal(augmented, augment(fields, equal_images, epoch=1))
+    assert not np.array_equal(augmented, augment(fields, equal_images, seed=2))
+    assert np.array_equal(augmented, augment(fields, equal_images))
 
 
-@pytest.mark.parametrize("fields", ALL, ids=str)
+@pytest.mark.parametrize("fields", ALL_AUGMENTATIONS, ids=str)
 def test_augmentation_keeps_range_and_shape(fields):
     augmented = augment(fields, make_pixels())
     assert (augmented.shape, augmented.dtype) == ((N_IDS, 3, 8, 8), np.float32)
@@ -63,34 +65,34 @@ def test_augmentation_keeps_range_and_shape(fields):
 
 def test_flip_twice_is_the_identity():
     pixels = make_pixels()
-    once = augment({"flip": True}, pixels)
-    mirrored = np.array([not np.array_equal(a, b) for a, b in zip(once, augment({}, pixels), strict=True)])
-    assert 10 < mirrored.sum() < 30
-    twice = augment({"flip": True}, np.rint(once * 255).astype(np.uint8))
-    assert np.array_equal(twice, augment({}, pixels))
+    flipped = augment({"flip": True}, pixels)
+    is_mirrored = np.array([not np.array_equal(a, b) for a, b in zip(flipped, augment({}, pixels), strict=True)])
+    assert 10 < is_mirrored.sum() < 30
+    flipped_twice = augment({"flip": True}, np.rint(flipped * 255).astype(np.uint8))
+    assert np.array_equal(flipped_twice, augment({}, pixels))
 
 
 @settings(max_examples=30)
 @given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
 def test_flip_and_crop_shift_and_mirror_images(flip, padding, epoch, seed):
-    source = make_pixels(6, low=1)
-    augmented = np.rint(augment({"flip": flip, "crop_padding": padding}, source, epoch=epoch, seed=seed) * 255)
-    for image, result in zip(source, augmented, strict=True):
+    images = make_pixels(6, low=1)
+    augmented = np.rint(augment({"flip": flip, "crop_padding": padding}, images, epoch=epoch, seed=seed) * 255)
+    for image, augmented_image in zip(images, augmented, strict=True):
         padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
         candidates = [padded, padded[..., ::-1]] if flip else [padded]
-        span = range(2 * padding + 1)
+        offsets = range(2 * padding + 1)
         assert any(
-            np.array_equal(result, candidate[:, y : y + 8, x : x + 8])
+            np.array_equal(augmented_image, candidate[:, y : y + 8, x : x + 8])
             for candidate in candidates
-            for y in span
-            for x in span
+            for y in offsets
+            for x in offsets
         )
 
 
-def test_crops_include_every_offset_and_both_orientations():
-    image = np.zeros((400, 3, 8, 8), np.uint8)
-    image[:, :, 4, 3] = 1
-    augmented = augment({"flip": True, "crop_padding": 2}, image, n_ids=400)
+def test_crops_have_all_offsets_and_both_orientations():
+    images = np.zeros((400, 3, 8, 8), np.uint8)
+    images[:, :, 4, 3] = 1
+    augmented = augment({"flip": True, "crop_padding": 2}, images, n_ids=400)
     _, _, rows, columns = np.nonzero(augmented[:, :1])
     assert set(rows) == {2, 3, 4, 5, 6}
     assert set(columns) == {1, 2, 3, 4, 5, 6}
@@ -98,34 +100,37 @@ def test_crops_include_every_offset_and_both_orientations():
 
 
 @pytest.mark.parametrize("bilinear", [False, True])
-@given(right=st.integers(-9, 9), down=st.integers(-9, 9))
-def test_resample_translates_by_integer_pixels_exactly(bilinear, right, down):
+@given(shift_right=st.integers(-9, 9), shift_down=st.integers(-9, 9))
+def test_resample_translates_by_integer_pixels_exactly(bilinear, shift_right, shift_down):
     images = torch.from_numpy(make_pixels(2)).float() / 255
-    moved = resample(images, np.zeros(2), np.array([[right] * 2, [down] * 2], float), bilinear).numpy()
+    translated = resample(images, np.zeros(2), np.array([[shift_right] * 2, [shift_down] * 2], float), bilinear).numpy()
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (9, 9), (9, 9)))
-    assert np.array_equal(moved, padded[:, :, 9 - down : 17 - down, 9 - right : 17 - right])
+    assert np.array_equal(
+        translated, padded[:, :, 9 - shift_down : 17 - shift_down, 9 - shift_right : 17 - shift_right]
+    )
 
 
 @pytest.mark.parametrize("bilinear", [False, True])
-@pytest.mark.parametrize("quarters", range(-4, 5))
-def test_resample_rotates_by_right_angles_exactly_and_counterclockwise(bilinear, quarters):
+@pytest.mark.parametrize("quarter_turns", range(-4, 5))
+def test_resample_rotates_by_right_angles_counterclockwise(bilinear, quarter_turns):
     images = torch.from_numpy(make_pixels(2)).float() / 255
-    turned = resample(images, np.full(2, 90.0 * quarters), np.zeros((2, 2)), bilinear).numpy()
-    expected = np.rot90(images.numpy(), quarters, axes=(2, 3))
-    if bilinear and quarters:  # sin(pi) is not exactly 0 in floating point.
-        np.testing.assert_allclose(turned, expected, atol=1e-5)
+    rotated = resample(images, np.full(2, 90.0 * quarter_turns), np.zeros((2, 2)), bilinear).numpy()
+    expected = np.rot90(images.numpy(), quarter_turns, axes=(2, 3))
+    if bilinear and quarter_turns:  # sin(pi) is not exactly 0 in floating point.
+        np.testing.assert_allclose(rotated, expected, atol=1e-5)
     else:
-        assert np.array_equal(turned, expected)
+        assert np.array_equal(rotated, expected)
 
 
 @given(degrees=st.floats(-180, 180), right=st.floats(-4, 4), down=st.floats(-4, 4))
-def test_resample_equals_scipy(degrees, right, down):
+def test_resample_matches_scipy(degrees, right, down):
     image = make_pixels(1, size=9)[0] / 255
     resampled = resample(
         torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), bilinear=True
     )
     angle = np.deg2rad(degrees)
-    # From output to input, rows before columns. The padding gives scipy's `constant` mode the same zeros at the edge.
+    # SciPy's matrix maps output to input coordinates, rows first. Padding gives its `constant` mode zeros at the
+    # border.
     matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     offset = 4 - matrix @ (4 + np.array([down, right]))
     padded = np.pad(image, ((0, 0), (9, 9), (9, 9)))
@@ -138,17 +143,17 @@ def test_resample_equals_scipy(degrees, right, down):
 
 
 def test_translations_cover_their_range():
-    """In a ramp image, a pixel's value gives its shift."""
+    """The images are horizontal ramps, so a pixel's value shows the shift."""
     ramp = np.broadcast_to(np.arange(40, 104, 2, dtype=np.uint8), (N_IDS, 3, 32, 32)).copy()
-    moved = augment({"translate": 3}, ramp)[:, 0, 16, 16] * 255
-    shifts = (ramp[0, 0, 16, 16] - moved) / 2
+    centre_values = augment({"translate": 3}, ramp)[:, 0, 16, 16] * 255
+    shifts = (ramp[0, 0, 16, 16] - centre_values) / 2
     assert -3 <= shifts.min() < -2
     assert 2 < shifts.max() <= 3
     assert len(set(shifts.round(3))) == N_IDS
 
 
-def test_jitter_changes_the_mean_grey_by_brightness_only():
-    """Only brightness changes a uniform grey image, which gives each image's brightness factor."""
+def test_jitter_changes_the_mean_grey_only_by_brightness():
+    """Uniform grey images are changed only by brightness, so they show each image's brightness factor."""
     grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
     factors = augment({"jitter": 0.25}, grey)[:, 0, 0, 0] * 255 / 100
     assert 0.75 <= factors.min() < 0.8

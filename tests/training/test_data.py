@@ -1,4 +1,4 @@
-"""Training data: the contents of batches; an epoch contains each image once, in a new order."""
+"""Training data: contents of batches, and epochs with each image once, in a new order."""
 
 from decimal import Decimal
 from math import ceil, floor
@@ -18,19 +18,19 @@ TENTHS = [f"{tenth / 10:g}" for tenth in range(11)]
 
 
 def numbered_images(count: int, name: str, *, size: int = 4, n_classes: int = N_CLASSES) -> ImageSet:
-    """Return images that encode their number in the first two pixels, labelled by that number."""
-    numbers = np.arange(count)
+    """Return images whose first two pixels encode their index; labels are the index modulo `n_classes`."""
+    indices = np.arange(count)
     images = np.full((count, 3, size, size), ord(name[0]), np.uint8)
-    images[:, 0, 0, 0], images[:, 0, 0, 1] = numbers // 256, numbers % 256
-    labels = (numbers % n_classes).astype(np.int64)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = indices // 256, indices % 256
+    labels = (indices % n_classes).astype(np.int64)
     normalisation = Normalisation((0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
-    return ImageSet(name, images, labels, numbers, n_classes, normalisation, image_hash(images, labels, numbers))
+    return ImageSet(name, images, labels, indices, n_classes, normalisation, image_hash(images, labels, indices))
 
 
 NATURAL, ROBUST = numbered_images(300, "natural"), numbered_images(320, "robust")
 
 
-def epoch_of(data: TrainingData, batch_size: int, seed: int = 0, epoch: int = 0) -> list[Batch]:
+def read_epoch(data: TrainingData, batch_size: int, seed: int = 0, epoch: int = 0) -> list[Batch]:
     return list(data.batches(batch_size, seed, epoch))
 
 
@@ -38,9 +38,11 @@ def concatenate(batches: list[Batch]) -> Batch:
     return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
 
-def is_equal(first: list[Batch], second: list[Batch]) -> bool:
-    return len(first) == len(second) and all(
-        np.array_equal(a, b) for one, other in zip(first, second, strict=True) for a, b in zip(one, other, strict=True)
+def is_equal(batches: list[Batch], other_batches: list[Batch]) -> bool:
+    return len(batches) == len(other_batches) and all(
+        np.array_equal(array, other_array)
+        for batch, other_batch in zip(batches, other_batches, strict=True)
+        for array, other_array in zip(batch, other_batch, strict=True)
     )
 
 
@@ -52,14 +54,14 @@ every_data_class = pytest.mark.parametrize(
         Fusion(NATURAL, ROBUST),
         Fusion(ROBUST, NATURAL, 0.25, "second"),
     ],
-    ids=["one", "mixture", "fusion", "fusion-second"],
+    ids=["one-source", "mixture", "fusion", "fusion-second"],
 )
 
 
 @every_data_class
 @pytest.mark.parametrize("batch_size", [7, 100, 1000])
 def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch_size: int) -> None:
-    batches = epoch_of(data, batch_size)
+    batches = read_epoch(data, batch_size)
     assert len(batches) == data.n_batches(batch_size) == ceil(300 / batch_size)
     epoch_batch = concatenate(batches)
     assert all(len(batch.labels) == batch_size for batch in batches[:-1])
@@ -74,15 +76,15 @@ def test_epoch_has_the_expected_batches_images_and_ids(data: TrainingData, batch
 
 
 @every_data_class
-def test_batches_depend_on_seed_and_epoch_only(data: TrainingData) -> None:
-    batches = epoch_of(data, 32, seed=5, epoch=9)
-    assert is_equal(batches, epoch_of(data, 32, seed=5, epoch=9))
-    assert not is_equal(batches, epoch_of(data, 32, seed=5, epoch=10))
-    assert not is_equal(batches, epoch_of(data, 32, seed=6, epoch=9))
+def test_batches_depend_only_on_seed_and_epoch(data: TrainingData) -> None:
+    batches = read_epoch(data, 32, seed=5, epoch=9)
+    assert is_equal(batches, read_epoch(data, 32, seed=5, epoch=9))
+    assert not is_equal(batches, read_epoch(data, 32, seed=5, epoch=10))
+    assert not is_equal(batches, read_epoch(data, 32, seed=6, epoch=9))
 
 
 def test_one_source_yields_every_image_with_its_label() -> None:
-    epoch_batch = concatenate(epoch_of(OneSource(NATURAL), 128))
+    epoch_batch = concatenate(read_epoch(OneSource(NATURAL), 128))
     np.testing.assert_array_equal(np.sort(epoch_batch.ids), np.arange(300))
     np.testing.assert_array_equal(epoch_batch.pixels, NATURAL.images[epoch_batch.ids])
     np.testing.assert_array_equal(epoch_batch.labels, NATURAL.labels[epoch_batch.ids])
@@ -96,8 +98,8 @@ def test_one_source_yields_every_image_with_its_label() -> None:
 def test_mixture_has_the_exact_fraction_in_every_batch(alpha: str, batch_size: int, seed: int) -> None:
     data = Mixture(NATURAL, ROBUST, float(alpha))
     try:
-        batches = epoch_of(data, batch_size, seed)
-    except DatasetError:  # Rounding up in each batch may require more robust images than exist.
+        batches = read_epoch(data, batch_size, seed)
+    except DatasetError:  # Rounding up in each batch may require more robust images than there are.
         assert ceil(Decimal(alpha) * batch_size) * ceil(300 / batch_size) > 320
         return
     for batch in batches:
@@ -115,12 +117,12 @@ def test_mixture_has_the_exact_fraction_in_every_batch(alpha: str, batch_size: i
 
 
 @pytest.mark.parametrize(("alpha", "n_robust"), [(0.1, 10), (0.2, 20), (0.3, 30), (0.6, 60), (0.7, 70), (0.55, 55)])
-def test_mixture_fraction_is_computed_in_decimal(alpha: float, n_robust: int) -> None:
+def test_mixture_counts_robust_images_in_exact_arithmetic(alpha: float, n_robust: int) -> None:
     batch = next(Mixture(NATURAL, ROBUST, alpha).batches(100, 0, 0))
-    assert (batch.ids >= 300).sum() == n_robust  # In floating point, ceil(.55 * 100) is 56.
+    assert (batch.ids >= 300).sum() == n_robust  # With floats, ceil(0.55 * 100) is 56.
 
 
-def test_mixture_of_50_000_images_has_391_batches() -> None:
+def test_mixture_of_50_000_images_has_391_batches_of_128() -> None:
     images = numbered_images(50_000, "natural", size=2)
     for alpha in (0.0, 0.1, 0.9, 1.0):
         sizes = [len(batch.ids) for batch in Mixture(images, images, alpha).batches(128, 0, 0)]
@@ -130,25 +132,25 @@ def test_mixture_of_50_000_images_has_391_batches() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 128, 300, 301])
-def test_mixture_with_alpha_0_equals_its_natural_source(batch_size: int) -> None:
+def test_mixture_with_alpha_0_equals_one_source(batch_size: int) -> None:
     mixture, source = Mixture(NATURAL, ROBUST, 0), OneSource(NATURAL)
-    assert is_equal(epoch_of(mixture, batch_size), epoch_of(source, batch_size))
+    assert is_equal(read_epoch(mixture, batch_size), read_epoch(source, batch_size))
     assert (mixture.n_ids, mixture.normalisation) == (source.n_ids, source.normalisation)
 
 
 def test_mixture_orders_robust_and_natural_images_independently() -> None:
-    epoch_batch = concatenate(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100))
-    robust, natural = epoch_batch.ids[epoch_batch.ids >= 300] - 300, epoch_batch.ids[epoch_batch.ids < 300]
-    assert not np.array_equal(robust, natural)
-    later = concatenate(epoch_of(Mixture(NATURAL, NATURAL, 0.5), 100, epoch=1)).ids
-    assert not np.array_equal(robust, later[later >= 300] - 300)
+    epoch_batch = concatenate(read_epoch(Mixture(NATURAL, NATURAL, 0.5), 100))
+    robust_order, natural_order = epoch_batch.ids[epoch_batch.ids >= 300] - 300, epoch_batch.ids[epoch_batch.ids < 300]
+    assert not np.array_equal(robust_order, natural_order)
+    next_epoch_ids = concatenate(read_epoch(Mixture(NATURAL, NATURAL, 0.5), 100, epoch=1)).ids
+    assert not np.array_equal(robust_order, next_epoch_ids[next_epoch_ids >= 300] - 300)
 
 
-def test_mixture_needs_enough_robust_images() -> None:
-    few = numbered_images(31, "few")
-    assert Mixture(NATURAL, few, 0.1).n_batches(300) == 1
-    with pytest.raises(DatasetError, match=r"expected 60 robust images or more for an epoch of 300, got 31"):
-        Mixture(NATURAL, few, 0.1).n_batches(5)
+def test_mixture_rejects_too_few_robust_images() -> None:
+    few_images = numbered_images(31, "few")
+    assert Mixture(NATURAL, few_images, 0.1).n_batches(300) == 1
+    with pytest.raises(DatasetError, match="an epoch of 300 images needs 60 robust ones, and there are only 31"):
+        Mixture(NATURAL, few_images, 0.1).n_batches(5)
 
 
 @given(
@@ -156,24 +158,26 @@ def test_mixture_needs_enough_robust_images() -> None:
 )
 def test_fusion_blends_each_image_once(alpha: float, label: str) -> None:
     data = Fusion(NATURAL, ROBUST, alpha, label)  # type: ignore[arg-type]
-    epoch_batch = concatenate(epoch_of(data, 125))
-    plain = concatenate(epoch_of(Fusion(NATURAL, ROBUST, 1.0), 125))
-    firsts = plain.pixels[:, 0, 0, 0].astype(int) * 256 + plain.pixels[:, 0, 0, 1]
-    seconds = concatenate(epoch_of(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
-    np.testing.assert_array_equal(np.sort(firsts), np.arange(300))
-    assert len(set(seconds.tolist())) == 300
-    assert set(seconds.tolist()) != set(range(300))  # Some images of the larger set are left out.
-    np.testing.assert_array_equal(epoch_batch.pixels, blend(NATURAL.images[firsts], ROBUST.images[seconds], alpha))
-    labelled = NATURAL.labels[firsts] if label == "first" else ROBUST.labels[seconds]
-    np.testing.assert_array_equal(epoch_batch.labels, labelled)
-    np.testing.assert_array_equal(epoch_batch.ids, firsts)
+    epoch_batch = concatenate(read_epoch(data, 125))
+    first_only = concatenate(read_epoch(Fusion(NATURAL, ROBUST, 1.0), 125))
+    first_rows = first_only.pixels[:, 0, 0, 0].astype(int) * 256 + first_only.pixels[:, 0, 0, 1]
+    second_rows = concatenate(read_epoch(Fusion(NATURAL, ROBUST, 0.0), 125)).pixels[:, 0, 0, :2].astype(int) @ [256, 1]
+    np.testing.assert_array_equal(np.sort(first_rows), np.arange(300))
+    assert len(set(second_rows.tolist())) == 300
+    assert set(second_rows.tolist()) != set(range(300))  # The epoch omits some images of the larger set.
+    np.testing.assert_array_equal(
+        epoch_batch.pixels, blend(NATURAL.images[first_rows], ROBUST.images[second_rows], alpha)
+    )
+    expected_labels = NATURAL.labels[first_rows] if label == "first" else ROBUST.labels[second_rows]
+    np.testing.assert_array_equal(epoch_batch.labels, expected_labels)
+    np.testing.assert_array_equal(epoch_batch.ids, first_rows)
 
 
 def test_fusion_pairs_images_differently_in_each_epoch() -> None:
-    pairs = [
-        concatenate(epoch_of(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)
+    epochs = [
+        concatenate(read_epoch(Fusion(NATURAL, ROBUST), 125, epoch=epoch)).pixels.reshape(300, -1) for epoch in range(2)
     ]
-    assert not {row.tobytes() for row in pairs[0]} >= {row.tobytes() for row in pairs[1]}
+    assert not {blended.tobytes() for blended in epochs[0]} >= {blended.tobytes() for blended in epochs[1]}
 
 
 @given(
@@ -206,18 +210,18 @@ def test_identity_contains_everything_that_determines_the_batches() -> None:
     )
 
 
-def test_fusion_has_the_classes_of_its_label_source() -> None:
-    many = numbered_images(30, "many", n_classes=9)
-    assert Fusion(NATURAL, many).n_classes == 7
-    assert Fusion(NATURAL, many, label="second").n_classes == 9
+def test_fusion_has_the_classes_of_the_set_with_the_labels() -> None:
+    nine_classes = numbered_images(30, "many", n_classes=9)
+    assert Fusion(NATURAL, nine_classes).n_classes == 7
+    assert Fusion(NATURAL, nine_classes, label="second").n_classes == 9
 
 
-def test_incompatible_sources_are_rejected() -> None:
+def test_mixture_and_fusion_reject_incompatible_sets() -> None:
     with pytest.raises(DatasetError, match=r"Mixing many into natural failed: expected 7 classes .* got 9"):
         Mixture(NATURAL, numbered_images(300, "many", n_classes=9), 0.5)
-    for kind in (Mixture, Fusion):
+    for data_class in (Mixture, Fusion):
         with pytest.raises(DatasetError, match=r"\(3, 4, 4\).* \(3, 8, 8\)"):
-            kind(NATURAL, numbered_images(300, "large", size=8), 0.5)
+            data_class(NATURAL, numbered_images(300, "large", size=8), 0.5)
         for alpha in (-0.1, 1.1, float("nan")):
             with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
-                kind(NATURAL, ROBUST, alpha)
+                data_class(NATURAL, ROBUST, alpha)

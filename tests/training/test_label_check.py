@@ -1,4 +1,4 @@
-"""The check of generated images by an independent network, which here classifies by brightness."""
+"""The check of generated images by an independent network; in these tests, it classifies by brightness."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ LEVELS = np.array([0, 85, 170, 255], np.uint8)
 
 
 class BrightnessNetwork(nn.Module):
-    """Classify an image by the level of `LEVELS` nearest to its mean."""
+    """Classify an image as the brightness level in `LEVELS` that is nearest to its mean."""
 
     def forward(self, pixels):
         levels = torch.from_numpy(LEVELS).float() / 255
@@ -30,71 +30,71 @@ class BrightnessNetwork(nn.Module):
 JUDGE = Classifier(BrightnessNetwork(), Normalisation((0,) * 3, (1,) * 3), N_CLASSES)
 
 
-def plain_images(classes):
+def uniform_images(classes):
     return np.broadcast_to(LEVELS[classes][:, None, None, None], (len(classes), 3, 4, 4)).copy()
 
 
-def originals():
-    """Return twelve images whose row numbers are unsorted and have gaps."""
+def training_images():
+    """Return twelve uniform images whose row numbers are unsorted and have gaps."""
     labels, rows = np.arange(12) % N_CLASSES, np.arange(100, 124, 2)[::-1].copy()
-    pixels = plain_images(labels)
+    pixels = uniform_images(labels)
     normalisation = Normalisation((0,) * 3, (1,) * 3)
     return ImageSet("planted", pixels, labels, rows, N_CLASSES, normalisation, image_hash(pixels, labels, rows))
 
 
-def write_generated(folder: Path, images: ImageSet, shift, classes):
-    """Write images of `classes`, each started from the image `shift` rows later."""
+def write_generated(folder: Path, images: ImageSet, offset, classes):
+    """Write images that look like `classes` but have the labels of `images`; each started `offset` positions later."""
     folder.mkdir()
-    starts = np.roll(images.indices, -shift)
-    np.savez(folder / "train.npz", images=plain_images(classes), labels=images.labels, start_rows=starts)
+    start_rows = np.roll(images.indices, -offset)
+    np.savez(folder / "train.npz", images=uniform_images(classes), labels=images.labels, start_rows=start_rows)
     return folder
 
 
-def test_read_labels_counts_images_of_the_own_and_of_the_start_class(tmp_path):
-    images = originals()
-    origins = np.roll(images.labels, -1)
-    classes = np.where(np.arange(12) < 9, images.labels, origins)
+def test_read_labels_counts_labels_and_start_labels(tmp_path):
+    images = training_images()
+    start_labels = np.roll(images.labels, -1)
+    classes = np.where(np.arange(12) < 9, images.labels, start_labels)
     check = read_labels(write_generated(tmp_path / "a", images, 1, classes), images, JUDGE)
     assert (check.n_images, check.own, check.origin) == (12, 0.75, 0.25)
     assert check.carries_labels
-    starts_check = read_labels(write_generated(tmp_path / "b", images, 1, origins), images, JUDGE)
-    assert (starts_check.own, starts_check.origin, starts_check.carries_labels) == (
+    failed_check = read_labels(write_generated(tmp_path / "b", images, 1, start_labels), images, JUDGE)
+    assert (failed_check.own, failed_check.origin, failed_check.carries_labels) == (
         0.0,
         1.0,
         False,
     )
 
 
-def test_read_labels_rejects_images_of_one_class_and_of_other_origins(tmp_path):
-    images = originals()
-    with pytest.raises(DatasetError, match="of its own class"):
+def test_read_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_path):
+    images = training_images()
+    with pytest.raises(DatasetError, match="from an image with the same label"):
         read_labels(write_generated(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
     folder = write_generated(tmp_path / "b", images, 1, images.labels)
     np.savez(
-        folder / "train.npz", images=plain_images(images.labels), labels=images.labels, start_rows=images.indices + 1
+        folder / "train.npz", images=uniform_images(images.labels), labels=images.labels, start_rows=images.indices + 1
     )
-    with pytest.raises(DatasetError, match="not among the 12 given"):
+    with pytest.raises(DatasetError, match="not among the 12 training images"):
         read_labels(folder, images, JUDGE)
 
 
-def test_read_labels_rejects_images_with_a_target(tmp_path):
+def test_read_labels_rejects_images_of_a_targeted_attack(tmp_path):
     images = tiny_images()
     settings = FeatureSettings.of("next-target", steps=1, batch_size=8)
     write_feature_images(tmp_path, images, tiny_classifier(), settings, network={"name": "tiny"})
-    with pytest.raises(DatasetError, match="only images made by --method representation"):
+    with pytest.raises(DatasetError, match="generated with --method representation"):
         read_labels(tmp_path, images, tiny_classifier())
 
 
-def test_robustify_warns_of_images_that_do_not_carry_their_labels(robust201: RunCommand, tmp_path: Path) -> None:
-    """After a single step, an image still shows its start image."""
+def test_robustify_warns_if_judge_does_not_recognise_labels(robust201: RunCommand, tmp_path: Path) -> None:
+    """After a single step, an image still looks like its starting image."""
     store = "bundled:benchmark_data/demo"
-    few = ("--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01")
-    unchecked = robust201("robustify", "13714", *few, "--store", store, "--out", tmp_path / "robust")
+    few_images_and_steps = ("--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01")
+    unchecked = robust201("robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust")
     assert unchecked.code == 0
     assert "Not checked" in unchecked.err
     (judge,) = Path("benchmark_data/demo").rglob("000021*.safetensors")
     checked = robust201(
-        "robustify", "13714", *few, "--store", store, "--out", tmp_path / "robust",
+        "robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust",
         "--judge", judge, "--judge-network", "21",
     )  # fmt: skip
     assert checked.code == 0

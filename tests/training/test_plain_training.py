@@ -1,4 +1,4 @@
-"""Training without attacks or mixtures: equal bytes to an independent loop, and the demo's weights."""
+"""Training without attacks or mixtures: weights equal those of an independent loop and of the demo."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ RECIPE = Recipe.model_validate(
 )
 
 
-def with_changes(changes):
+def changed_recipe(changes):
     return Recipe.model_validate(RECIPE.model_dump() | changes)
 
 
@@ -41,28 +41,31 @@ def train_network(recipe=RECIPE, *, architecture=LIGHT, seed=1, images=IMAGES, o
     return snapshot
 
 
-def plain_training(images, recipe, seed):
-    """Train without the library's loop; return the weights and the losses."""
+def train_independently(images, recipe, seed):
+    """Train with a loop that does not use `training.loop`; return the weights and the loss of each step."""
 
-    def draws(epoch, purpose, count):
-        return generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
+    def random_words(epoch, purpose, n_images):
+        return generator(seed, "training", epoch, purpose).bit_generator.random_raw(n_images)
 
-    count, padding, batch_size = len(images), recipe.augmentation.crop_padding, recipe.batch_size
+    n_images, padding, batch_size = len(images), recipe.augmentation.crop_padding, recipe.batch_size
     with torch.random.fork_rng():
         torch.manual_seed(derived_seed(seed, "training", "initial weights"))
         network = build_network(nasbench201.specs()[LIGHT], channels=4, cells=1, n_classes=2)
     optimiser = torch.optim.SGD(network.parameters(), momentum=0.9, weight_decay=5e-4, nesterov=True)
-    n_steps, losses = recipe.epochs * -(-count // batch_size), []
+    n_steps, losses = recipe.epochs * -(-n_images // batch_size), []
     for epoch in range(recipe.epochs):
-        mirrored, offsets = draws(epoch, "flip", count) % 2 == 1, draws(epoch, "crop", 2 * count) % (2 * padding + 1)
-        order = np.argsort(draws(epoch, "order", count), kind="stable")
-        for start in range(0, count, batch_size):
+        is_mirrored, offsets = (
+            random_words(epoch, "flip", n_images) % 2 == 1,
+            random_words(epoch, "crop", 2 * n_images) % (2 * padding + 1),
+        )
+        order = np.argsort(random_words(epoch, "order", n_images), kind="stable")
+        for start in range(0, n_images, batch_size):
             indices = order[start : start + batch_size]
             crops = []
             for i in indices:
-                image = images.images[i, :, :, ::-1] if mirrored[i] else images.images[i]
+                image = images.images[i, :, :, ::-1] if is_mirrored[i] else images.images[i]
                 padded = np.pad(image, ((0, 0), (padding, padding), (padding, padding)))
-                y, x = int(offsets[i]), int(offsets[count + i])
+                y, x = int(offsets[i]), int(offsets[n_images + i])
                 crops.append(padded[:, y : y + image.shape[1], x : x + image.shape[2]])
             pixels = (torch.from_numpy(np.stack(crops)).float() / 255 - 0.5) / 0.3
             optimiser.param_groups[0]["lr"] = 0.1 * 0.5 * (1 + float(np.cos(np.pi * (len(losses) / n_steps))))
@@ -77,22 +80,22 @@ def plain_training(images, recipe, seed):
 @pytest.mark.parametrize(
     ("changes", "seed"),
     [({}, 1), ({"batch_size": 7}, 2), ({"augmentation": {"flip": True, "crop_padding": 3}, "epochs": 1}, 1)],
-    ids=["plain", "batches of 7", "wide crops"],
+    ids=["base recipe", "batches of 7", "wide crops"],
 )
-def test_train_gives_the_same_bytes_as_the_plain_loop(changes, seed):
-    recipe = with_changes(changes)
-    expected, losses = plain_training(IMAGES, recipe, seed)
+def test_train_equals_the_independent_loop_bit_by_bit(changes, seed):
+    recipe = changed_recipe(changes)
+    expected, losses = train_independently(IMAGES, recipe, seed)
     snapshot = train_network(recipe, seed=seed)
     assert weights_hash(snapshot.state_dict) == weights_hash(expected)
     n_batches = -(-20 // recipe.batch_size)
     sizes = [recipe.batch_size] * (n_batches - 1) + [20 - recipe.batch_size * (n_batches - 1)]
-    mean = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / 20
-    assert snapshot.history[-1].loss == mean
+    mean_loss = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / 20
+    assert snapshot.history[-1].loss == mean_loss
 
 
 def test_train_learns_and_reports_each_epoch():
     records = []
-    snapshot = train_network(with_changes({"epochs": 6}), on_epoch=records.append)
+    snapshot = train_network(changed_recipe({"epochs": 6}), on_epoch=records.append)
     assert list(snapshot.history) == records
     assert [record.epoch for record in records] == [1, 2, 3, 4, 5, 6]
     assert records[-1].loss < records[0].loss
@@ -106,12 +109,12 @@ def test_train_learns_and_reports_each_epoch():
     assert accuracy == pytest.approx(test_accuracy)
 
 
-def test_train_of_a_network_without_a_path_reaches_only_chance_accuracy():
+def test_network_without_a_path_to_the_output_has_chance_accuracy():
     assert measure_accuracy(SPACE, 10, train_network(architecture=10).state_dict, IMAGES) == 0.5
 
 
 def test_published_job_has_the_published_settings(monkeypatch):
-    """The settings are those of table 1 of NAS-Bench-201."""
+    """The settings are those in table 1 of the NAS-Bench-201 paper."""
     monkeypatch.setenv("ROBUST201_DATA", "data")
     config = load_training(REPOSITORY / "jobs/train-published.yaml")
     assert (config.network.channels, config.network.cells, config.seeds) == (16, 5, (777,))
@@ -156,8 +159,8 @@ def test_demo_networks_have_the_recorded_accuracies():
         network = build_network(record.spec, **sizes).eval()
         network.load_state_dict(store.load(record), strict=True)
         with torch.inference_mode():
-            answers = network((pixels - mean) / std)[1].argmax(dim=1).numpy()
-        accuracy = (answers == test_images.labels).mean()
-        # The tolerance of one image allows for rounding that differs between machines.
+            predictions = network((pixels - mean) / std)[1].argmax(dim=1).numpy()
+        accuracy = (predictions == test_images.labels).mean()
+        # One image may differ, because rounding differs between machines.
         assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))
         assert accuracy > 0.9 or 3 in nasbench201.constant_nodes(record.spec)

@@ -1,4 +1,4 @@
-"""Recipes: rejected fields, their identity, learning rates by schedule, and the steps of snapshots."""
+"""Recipes: rejected fields, identity, learning rates of schedules, and snapshot steps."""
 
 import math
 import re
@@ -21,16 +21,17 @@ def recipe(**changes) -> Recipe:
 
 
 def test_step_schedule_drops_in_the_middle_of_an_epoch():
-    """The fusion study trains for 125 epochs of 400 batches and divides the rate by 10 at epoch 62.5."""
+    """The study of image distributions trains for 125 epochs of 400 batches, and divides the rate by 10 at epoch
+    62.5."""
     fields = recipe(schedule={"steps": {"at_epochs": [62.5]}})
     assert [fields.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
     assert [fields.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
-    # If half an epoch falls within a step, the rate drops from the next step on.
+    # If epoch 62.5 falls within a step, the rate drops at the next step.
     assert fields.learning_rate_of(24_437, 391) == 0.1
     assert fields.learning_rate_of(24_438, 391) == pytest.approx(0.01)
 
 
-def test_step_schedule_multiplies_its_drops():
+def test_step_schedule_accumulates_its_drops():
     fields = recipe(epochs=None, iterations=78_125, schedule={"steps": {"at_iterations": [40_000, 60_000]}})
     rates = [fields.learning_rate_of(step, 782) for step in (39_999, 40_000, 59_999, 60_000, 78_124)]
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
@@ -45,7 +46,7 @@ def test_cosine_schedule_falls_to_zero():
     assert rates == pytest.approx([0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.0])
 
 
-def test_snapshot_at_a_drop_precedes_the_lower_rate():
+def test_snapshot_at_a_drop_is_taken_before_the_lower_rate():
     fields = recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
     assert fields.snapshot_steps(10) == (20, 40)
     assert (fields.learning_rate_of(19, 10), fields.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
@@ -70,36 +71,39 @@ def test_snapshot_steps_follow_from_epochs_and_iterations(changes, steps):
 
 
 def test_robust_features_study_has_29_snapshots():
-    early = [625, 1250, 1875, 2500]
+    early_steps = [625, 1250, 1875, 2500]
     fields = recipe(
-        epochs=None, iterations=78_125, batch_size=64, snapshots={"iterations": [*early, *range(3125, 78_126, 3125)]}
+        epochs=None,
+        iterations=78_125,
+        batch_size=64,
+        snapshots={"iterations": [*early_steps, *range(3125, 78_126, 3125)]},
     )
     steps = fields.snapshot_steps(782)
     assert len(steps) == 29
     assert steps[-1] == 78_125
 
 
-def test_snapshot_beyond_the_end_is_rejected():
+def test_snapshot_after_the_end_is_rejected():
     fields = recipe(snapshots={"iterations": [5000]})
-    with pytest.raises(ConfigError, match=r"snapshots: expected them within its 1,250 steps .*after step 5,000"):
+    with pytest.raises(ConfigError, match=r"snapshots: training ends after 1,250 steps .*after step 5,000"):
         fields.snapshot_steps(10)
 
 
-INVALID = [
+INVALID_RECIPES = [
     ({"momentun": 0.9}, "momentun"),
-    ({"epochs": None}, "exactly one of epochs and iterations, got none"),
-    ({"iterations": 5}, "exactly one of epochs and iterations, got epochs and iterations"),
+    ({"epochs": None}, "exactly one of epochs and iterations \\(neither is set\\)"),
+    ({"iterations": 5}, "exactly one of epochs and iterations \\(both are set\\)"),
     ({"epochs": 0}, "greater than or equal to 1"),
     ({"learning_rate": float("nan")}, "less than 1"),
     ({"weight_decay": float("inf")}, "less than 1"),
-    ({"schedule": {}}, "exactly one of cosine and steps, got none"),
-    ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations, got none"),
-    ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"each above the one before, got \[100.0, 50.0\]"),
-    ({"schedule": {"steps": {"at_epochs": []}}}, "one or more numbers"),
-    ({"schedule": {"steps": {"at_epochs": [62.5, 125]}}}, "before the end, after 125 epochs, got one at 125"),
+    ({"schedule": {}}, "exactly one of cosine and steps"),
+    ({"schedule": {"steps": {}}}, "exactly one of at_epochs and at_iterations"),
+    ({"schedule": {"steps": {"at_epochs": [100, 50]}}}, r"strictly increasing numbers, got \[100.0, 50.0\]"),
+    ({"schedule": {"steps": {"at_epochs": []}}}, "one or more strictly increasing numbers"),
+    ({"schedule": {"steps": {"at_epochs": [62.5, 125]}}}, "ends after 125 epochs, but the learning rate drops at 125"),
     (
         {"epochs": None, "iterations": 9, "schedule": {"steps": {"at_iterations": [9]}}},
-        "before the end, after 9 iterations, got one at 9",
+        "ends after 9 iterations, but the learning rate drops at 9",
     ),
     ({"schedule": {"steps": {"at_epochs": [1], "factor": 1e300}}}, "less than 1000"),
     ({"epochs": 10**400}, "less than or equal to 999999999"),
@@ -108,35 +112,38 @@ INVALID = [
     ({"weight_decay": 1e300}, "less than 1"),
     ({"augmentation": {"translate": 1e300}}, "less than or equal to 1024"),
     ({"augmentation": {"crop_padding": 10**9}}, "less than or equal to 1024"),
-    ({"augmentation": "st"}, "got 'st'. Did you mean 'std'"),
+    ({"augmentation": "st"}, "unknown augmentation 'st'.*Did you mean 'std'"),
     ({"augmentation": {"jitter": 2}}, "less than or equal to 1"),
     ({"augmentation": {"flip": 1, "crop": 2}}, "crop"),
-    ({"adversarial": {}}, "exactly one of pgd and trades, got none"),
-    ({"adversarial": {"pgd": {}, "trades": {}}}, "got pgd and trades"),
+    ({"adversarial": {}}, "exactly one of pgd and trades"),
+    ({"adversarial": {"pgd": {}, "trades": {}}}, r"exactly one of pgd and trades \(both are set\)"),
     ({"adversarial": {"pgd": {"epsilon_255": -1}}}, "greater than or equal to 0"),
-    ({"adversarial": {"pgd": {"update_statistics": True}}}, "expected `mode: training`"),
+    ({"adversarial": {"pgd": {"update_statistics": True}}}, "`update_statistics` needs `mode: training`"),
     ({"adversarial": {"trades": {"start": "none"}}}, "normal"),
-    ({"nesterov": True, "momentum": 0}, "expected a momentum above 0"),
+    ({"nesterov": True, "momentum": 0}, "needs a `momentum` above 0"),
     ({"decay": "biases"}, "weights"),
     ({"data": {"mixture": {"robust": "r", "alpha": 1.5}}}, "less than or equal to 1"),
     ({"data": {}}, "exactly one of mixture and fusion"),
-    ({"snapshots": {"epochs": [126]}}, "expected snapshots within 125 epochs, got one after 126"),
-    ({"epochs": None, "iterations": 9, "snapshots": {"iterations": [10]}}, "within 9 iterations, got one after 10"),
+    ({"snapshots": {"epochs": [126]}}, "ends after 125 epochs, but a snapshot is due after 126"),
+    (
+        {"epochs": None, "iterations": 9, "snapshots": {"iterations": [10]}},
+        "ends after 9 iterations, but a snapshot is due after 10",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), INVALID, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("changes", "message"), INVALID_RECIPES, ids=lambda value: str(value)[:60])
 def test_invalid_recipe_is_rejected(changes, message):
     with pytest.raises(ValidationError, match=message):
         recipe(**changes)
 
 
-def test_training_of_too_many_steps_is_rejected():
-    with pytest.raises(ConfigError, match=r"at most 999,999,999 steps, got 1,000,000,000 \(1,000 per epoch\)"):
+def test_too_many_steps_are_rejected():
+    with pytest.raises(ConfigError, match=r"1,000,000,000 steps \(1,000 per epoch\) exceed the maximum of 999,999,999"):
         recipe(epochs=10**6).snapshot_steps(1000)
 
 
-IDENTITY = {
+TRAINING_FIELDS = {
     "space": "zoo",
     "space_identity": {},
     "architecture": "resnet18",
@@ -154,9 +161,9 @@ def training_id(recipe, **fields):
     return hash_training(recipe=recipe.identity(), **fields)
 
 
-def test_training_id_depends_on_everything_that_determines_the_weights():
+def test_training_id_depends_on_all_inputs_of_training():
     ids = {
-        training_id(**(IDENTITY | changes), recipe=fields)
+        training_id(**(TRAINING_FIELDS | changes), recipe=fields)
         for changes, fields in (
             ({}, recipe()),
             ({"space": "mine"}, recipe()),
@@ -180,8 +187,8 @@ def test_training_id_depends_on_everything_that_determines_the_weights():
 
 
 def test_training_id_does_not_depend_on_names_and_snapshots():
-    plain = training_id(**IDENTITY, recipe=recipe(augmentation="std"))
-    spelled_out = recipe(
+    base_id = training_id(**TRAINING_FIELDS, recipe=recipe(augmentation="std"))
+    equivalent_recipe = recipe(
         augmentation=AUGMENTATIONS["std"].model_dump(),
         snapshots={"epochs": [1]},
         on=["cifar10"],
@@ -189,10 +196,10 @@ def test_training_id_does_not_depend_on_names_and_snapshots():
         start={"recipe": "other", "dataset": "mnist"},
         learning_rate=0.1,
     )
-    assert training_id(**IDENTITY, recipe=spelled_out) == plain
-    gpu = IDENTITY | {"device": "cuda"}
-    assert training_id(**(gpu | {"device": "cuda:1", "threads": 8}), recipe=recipe()) == training_id(
-        **gpu, recipe=recipe()
+    assert training_id(**TRAINING_FIELDS, recipe=equivalent_recipe) == base_id
+    gpu_fields = TRAINING_FIELDS | {"device": "cuda"}
+    assert training_id(**(gpu_fields | {"device": "cuda:1", "threads": 8}), recipe=recipe()) == training_id(
+        **gpu_fields, recipe=recipe()
     )
 
 
@@ -215,6 +222,6 @@ def test_documented_recipes_are_valid(monkeypatch):
 
 
 def test_documentation_lists_all_augmentations():
-    text = (REPOSITORY / "docs" / "training.md").read_text().partition("| name | fields |")[2].partition("\n\n")[0]
-    names = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in text.splitlines()[1:] if line))
+    table = (REPOSITORY / "docs" / "training.md").read_text().partition("| name | fields |")[2].partition("\n\n")[0]
+    names = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in table.splitlines()[1:] if line))
     assert names == list(AUGMENTATIONS)

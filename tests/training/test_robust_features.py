@@ -1,4 +1,4 @@
-"""Datasets of robust and non-robust features: distances to targets decrease, and a resumed run gives equal bytes."""
+"""Datasets of robust and non-robust features: distances to targets decrease, and resumed runs give equal bytes."""
 
 import json
 from pathlib import Path
@@ -34,17 +34,18 @@ METHODS: tuple[Method, ...] = ("representation", "random-target", "next-target")
 def write_features(
     folder: Path, method: Method = "representation", *, network: nn.Module | None = None, **settings: object
 ) -> str:
-    chosen = FeatureSettings.of(method, **{"steps": 8, "batch_size": 8, **settings})  # type: ignore[arg-type]
-    return write_feature_images(folder, IMAGES, tiny_classifier(network), chosen, network={"name": "tiny"})
+    feature_settings = FeatureSettings.of(method, **{"steps": 8, "batch_size": 8, **settings})  # type: ignore[arg-type]
+    return write_feature_images(folder, IMAGES, tiny_classifier(network), feature_settings, network={"name": "tiny"})
 
 
 def read_folder(folder: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, float]]:
+    """Return images, labels, other arrays by name, and the recorded outcome."""
     images = load_images(SPEC, path=folder, split="train")
     with np.load(folder / "train.npz") as arrays:
-        others = {name: arrays[name] for name in arrays.files if name not in {"images", "labels"}}
+        other_arrays = {name: arrays[name] for name in arrays.files if name not in {"images", "labels"}}
     manifest = json.loads((folder / "train.json").read_text())
     assert manifest["images_sha256"] == images.sha256
-    return images.images, images.labels, others, manifest["outcome"]
+    return images.images, images.labels, other_arrays, manifest["outcome"]
 
 
 def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_representation_method_reduces_distances_and_keeps_labels(tmp_path: Path
     np.testing.assert_array_equal(sources["source_rows"], IMAGES.indices)
     assert set(sources["start_rows"].tolist()) <= set(IMAGES.indices.tolist())
     assert (sources["start_rows"] != sources["source_rows"]).all()
-    assert np.abs(images.astype(int) - IMAGES.images).mean() > 20, "other images, with the same representation"
+    assert np.abs(images.astype(int) - IMAGES.images).mean() > 20, "images must not be copies of the originals"
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
@@ -69,29 +70,35 @@ def test_target_methods_label_images_by_their_targets(tmp_path: Path, method: Me
         assert set(labels.tolist()) == set(range(N_CLASSES))
     change = (images.astype(float) - IMAGES.images).reshape(len(images), -1) / 255
     assert np.linalg.norm(change, axis=1).max() <= 3.0 + 0.5 / 255 * np.sqrt(3 * SIZE**2)
-    before = tiny_classifier()(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
-    assert outcome["share_seen_as_target"] > (before == labels).mean() + 0.3
-    after = tiny_classifier()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
-    assert outcome["share_seen_as_target"] == pytest.approx((after == labels).mean())
+    initial_predictions = tiny_classifier()(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    assert outcome["share_seen_as_target"] > (initial_predictions == labels).mean() + 0.3
+    final_predictions = tiny_classifier()(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+    assert outcome["share_seen_as_target"] == pytest.approx((final_predictions == labels).mean())
 
 
 def test_representation_method_starts_from_any_other_image() -> None:
-    few = select(IMAGES, count=3, seed=0)
+    three_images = select(IMAGES, count=3, seed=0)
     pairs = set()
     for seed in range(20):
-        work = robust_features._Work(few, tiny_classifier(), FeatureSettings.of("representation", seed=seed))
-        pairs |= set(zip(work.sources["source_rows"].tolist(), work.sources["start_rows"].tolist(), strict=True))
-    rows = few.indices.tolist()
-    assert pairs == {(row, other) for row in rows for other in rows if row != other}
-    with pytest.raises(ConfigError, match="expected two images or more"):
-        robust_features._Work(select(IMAGES, count=1, seed=0), tiny_classifier(), FeatureSettings.of("representation"))
+        generator = robust_features._FeatureGenerator(
+            three_images, tiny_classifier(), FeatureSettings.of("representation", seed=seed)
+        )
+        pairs |= set(
+            zip(generator.sources["source_rows"].tolist(), generator.sources["start_rows"].tolist(), strict=True)
+        )
+    rows = three_images.indices.tolist()
+    assert pairs == {(row, start_row) for row in rows for start_row in rows if row != start_row}
+    with pytest.raises(ConfigError, match="at least two are needed, got 1"):
+        robust_features._FeatureGenerator(
+            select(IMAGES, count=1, seed=0), tiny_classifier(), FeatureSettings.of("representation")
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_pixels_stay_in_range_and_in_the_ball_before_rounding(method: Method) -> None:
     settings = FeatureSettings.of(method, steps=5, step_size=3.0)
-    work = robust_features._Work(IMAGES, tiny_classifier(), settings)
-    pixels = work.make(3, 12)
+    generator = robust_features._FeatureGenerator(IMAGES, tiny_classifier(), settings)
+    pixels = generator.generate(3, 12)
     assert pixels.dtype == np.float32
     assert pixels.shape == (9, 3, SIZE, SIZE)
     assert pixels.min() >= 0
@@ -102,24 +109,24 @@ def test_pixels_stay_in_range_and_in_the_ball_before_rounding(method: Method) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "moment"),
+    ("method", "interruption"),
     [*((method, 2) for method in METHODS), ("representation", 0), ("representation", "before the images")],
 )
 def test_interrupted_and_resumed_run_gives_equal_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, moment: int | str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, interruption: int | str
 ) -> None:
-    write_features(tmp_path / "whole", method)
-    written: list[int] = []
+    write_features(tmp_path / "uninterrupted", method)
+    written_starts: list[int] = []
     write_block, atomic_write = AdversarialStore.write, image_folder.atomic_write
 
     def stop_after_blocks(store: AdversarialStore, strength: float, start: int, pixels: np.ndarray) -> None:
-        if len(written) == moment:
+        if len(written_starts) == interruption:
             raise KeyboardInterrupt
-        written.append(start)
+        written_starts.append(start)
         write_block(store, strength, start, pixels)
 
     def stop_at_images(path: Path) -> object:
-        if path.suffix == ".npz" and moment == "before the images":
+        if path.suffix == ".npz" and interruption == "before the images":
             raise KeyboardInterrupt
         return atomic_write(path)
 
@@ -129,17 +136,19 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
         with pytest.raises(KeyboardInterrupt):
             write_features(tmp_path / "resumed", method)
     assert not (tmp_path / "resumed/train.npz").exists()
-    moment = -1
-    before = tuple(written)
+    interruption = -1
+    starts_before_interruption = tuple(written_starts)
     with monkeypatch.context() as patch:
         patch.setattr(AdversarialStore, "write", stop_after_blocks)
         digest = write_features(tmp_path / "resumed", method)
-    assert written == [0, 8, 16], "every block once"
-    assert len(before) in {0, 2, 3}
+    assert written_starts == [0, 8, 16], "each block must be written once"
+    assert len(starts_before_interruption) in {0, 2, 3}
     for name in ("train.npz", "train.json"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
+        assert (tmp_path / "uninterrupted" / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes()
     assert {path.name for path in (tmp_path / "resumed").iterdir()} == {"train.npz", "train.json"}
-    monkeypatch.setattr(robust_features._Work, "make", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(
+        robust_features._FeatureGenerator, "generate", lambda *_: pytest.fail("complete images are generated again")
+    )
     assert write_features(tmp_path / "resumed", method) == digest
 
 
@@ -159,8 +168,8 @@ def test_run_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
         write_features(tmp_path)
     block.unlink()
     write_features(tmp_path)
-    write_features(tmp_path / "whole")
-    assert (tmp_path / "train.npz").read_bytes() == (tmp_path / "whole/train.npz").read_bytes()
+    write_features(tmp_path / "uninterrupted")
+    assert (tmp_path / "train.npz").read_bytes() == (tmp_path / "uninterrupted/train.npz").read_bytes()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -172,7 +181,7 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
     assert len(digests) == 1
 
 
-def test_folder_made_with_other_settings_is_rejected(tmp_path: Path) -> None:
+def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
     write_features(tmp_path, seed=1)
     for change, message in (
         ({"seed": 2}, "expected images with seed 2, got images with 1"),
@@ -182,12 +191,12 @@ def test_folder_made_with_other_settings_is_rejected(tmp_path: Path) -> None:
     ):
         with pytest.raises(DatasetError, match=message):
             write_features(tmp_path, **change)  # type: ignore[arg-type]
-    first = read_folder(tmp_path)[2]["start_rows"]
+    start_rows = read_folder(tmp_path)[2]["start_rows"]
     write_features(tmp_path / "seed", seed=2)
-    assert not np.array_equal(first, read_folder(tmp_path / "seed")[2]["start_rows"])
+    assert not np.array_equal(start_rows, read_folder(tmp_path / "seed")[2]["start_rows"])
 
 
-def test_recorded_weights_hash_is_that_of_a_store(tmp_path: Path) -> None:
+def test_recorded_weights_hash_equals_that_of_the_file(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     from robust201.core.files import sha256_of
@@ -204,9 +213,9 @@ def test_settings_have_the_published_defaults() -> None:
     assert FeatureSettings.of("representation") == FeatureSettings("representation", 1000, 0.1, None, 0, 100)
     assert FeatureSettings.of("next-target") == FeatureSettings("next-target", 100, 0.1, 0.5, 0, 100)
     for invalid in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
-        with pytest.raises(ConfigError, match="expected a number above 0"):
+        with pytest.raises(ConfigError, match="it must be above 0"):
             FeatureSettings.of("next-target", **invalid)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="expected no epsilon"):
+    with pytest.raises(ConfigError, match="epsilon must not be set"):
         FeatureSettings.of("representation", epsilon=1.0)
 
 
@@ -223,7 +232,7 @@ def test_representation_is_the_input_of_the_last_linear_layer() -> None:
 
 
 def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ends with a torch\.nn\.Linear"):
+    with pytest.raises(ConfigError, match=r"it has no torch\.nn\.Linear"):
         write_features(tmp_path, network=nn.Sequential(nn.Conv2d(3, N_CLASSES, SIZE), nn.Flatten()))
     layer = nn.Linear(3 * SIZE**2, N_CLASSES)
 
@@ -235,34 +244,41 @@ def test_networks_without_a_representation_are_rejected(tmp_path: Path) -> None:
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             return self.layer(pixels.flatten(1)) + self.layer(-pixels.flatten(1))
 
-    with pytest.raises(EvaluationError, match="called once, for each image, got 2 calls"):
+    with pytest.raises(EvaluationError, match="called once per pass on all images, got 2 calls"):
         write_features(tmp_path, network=SharedLayer())
     with torch.no_grad():
         layer.weight.fill_(float("nan"))
-    with pytest.raises(EvaluationError, match="expected finite gradients"):
+    with pytest.raises(EvaluationError, match="gradients are NaN or infinite"):
         write_features(tmp_path, "next-target", network=SharedLayer())
 
 
 def test_robustify_accepts_networks_of_a_store_and_of_a_file(robust201: RunCommand, tmp_path: Path) -> None:
-    few = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
-    out = tmp_path / "robust"
-    result = robust201("robustify", "13714", *few, "--store", "bundled:benchmark_data/demo", "--out", out)
+    few_images_and_steps = ("--dataset", "digits", "--count", "12", "--steps", "2", "--batch-size", "6")
+    folder = tmp_path / "robust"
+    result = robust201(
+        "robustify", "13714", *few_images_and_steps, "--store", "bundled:benchmark_data/demo", "--out", folder
+    )
     assert result.code == 0
     section = yaml.safe_load(result.out)["datasets"]["robust"]
-    assert section == {"path": str(out), "classes": 10, "image_size": 32}
-    assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=out, split="train")) == 12
-    file = tmp_path / "mine.py"
-    file.write_text(
+    assert section == {"path": str(folder), "classes": 10, "image_size": 32}
+    assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=folder, split="train")) == 12
+    python_file = tmp_path / "mine.py"
+    python_file.write_text(
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))\n"
     )
-    custom = (f"{file}:build", *few, "--method", "next-target")
+    file_arguments = (f"{python_file}:build", *few_images_and_steps, "--method", "next-target")
     normalisation = ("--mean", "0,0,0", "--std", "1,1,1")
-    assert robust201("robustify", *custom, *normalisation, "--out", tmp_path / "own").code == 0
+    assert robust201("robustify", *file_arguments, *normalisation, "--out", tmp_path / "own").code == 0
     provenance = json.loads((tmp_path / "own/train.json").read_text())["made"]
     assert provenance["network"]["normalisation"] == [0, 0, 0, 1, 1, 1]
-    moved = file.rename(tmp_path / "moved.py")
-    assert robust201("robustify", f"{moved}:build", *custom[1:], *normalisation, "--out", tmp_path / "own").code == 0
+    moved_file = python_file.rename(tmp_path / "moved.py")
+    assert (
+        robust201(
+            "robustify", f"{moved_file}:build", *file_arguments[1:], *normalisation, "--out", tmp_path / "own"
+        ).code
+        == 0
+    )
     for invalid in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
-        assert robust201("robustify", *custom, *invalid, "--out", tmp_path / "wrong").code == 2
+        assert robust201("robustify", *file_arguments, *invalid, "--out", tmp_path / "wrong").code == 2
     assert not (tmp_path / "wrong").exists()

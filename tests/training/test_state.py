@@ -1,4 +1,4 @@
-"""Training states: damaged ones are set aside, the newest two are retained, those of another training rejected."""
+"""Training states: damaged states are renamed, the newest two kept, and states of another training run rejected."""
 
 import os
 import stat
@@ -26,33 +26,33 @@ def make_state(step, value=1.5):
     return TrainingState(step, network, {"weight": torch.full((2, 3), -value)}, 0.1 + 0.2, 3, 8, history)
 
 
-def is_equal(first, second):
+def is_equal(state, other):
     return (
-        (first.step, first.loss_sum, first.n_correct, first.n_images, first.history)
-        == (second.step, second.loss_sum, second.n_correct, second.n_images, second.history)
-        and weights_hash(first.network) == weights_hash(second.network)
-        and weights_hash(first.momentum) == weights_hash(second.momentum)
+        (state.step, state.loss_sum, state.n_correct, state.n_images, state.history)
+        == (other.step, other.loss_sum, other.n_correct, other.n_images, other.history)
+        and weights_hash(state.network) == weights_hash(other.network)
+        and weights_hash(state.momentum) == weights_hash(other.momentum)
     )
 
 
 @pytest.fixture
-def lines():
+def notices():
     return []
 
 
 @pytest.fixture
-def folder(tmp_path, lines):
-    return StateFolder(tmp_path / "states", "a" * 64, lines.append)
+def folder(tmp_path, notices):
+    return StateFolder(tmp_path / "states", "a" * 64, notices.append)
 
 
-def test_state_is_loaded_as_it_was_saved(folder):
+def test_loaded_state_equals_the_saved_one(folder):
     assert folder.load(at_most=10) is None
     folder.save(make_state(3))
     assert is_equal(folder.load(at_most=10), make_state(3))
     assert folder.load(at_most=2) is None
 
 
-def test_state_folder_retains_two_states_and_loads_the_newest_permitted(folder, tmp_path):
+def test_state_folder_keeps_two_states_and_loads_the_newest_up_to_at_most(folder, tmp_path):
     for step in (1, 2, 10):
         folder.save(make_state(step))
     assert [path.name[:14] for path in sorted((tmp_path / "states").iterdir())] == ["step-000000002", "step-000000010"]
@@ -60,17 +60,17 @@ def test_state_folder_retains_two_states_and_loads_the_newest_permitted(folder, 
     assert folder.load(at_most=9).step == 2
 
 
-def test_state_saved_last_is_retained_despite_later_steps(folder):
-    for step in (10, 20, 3, 5):  # Training repeats steps from 3 on if a snapshot before step 5 was lost.
+def test_state_saved_last_is_kept_although_others_have_later_steps(folder):
+    for step in (10, 20, 3, 5):  # Training repeats earlier steps if a snapshot was lost.
         folder.save(make_state(step))
     assert folder.load(at_most=9).step == 5
 
 
 @settings(max_examples=20)
 @given(st.data())
-def test_load_detects_any_damage_and_uses_the_previous_state(tmp_path_factory, data):
-    root, lines = tmp_path_factory.mktemp("states"), []
-    folder = StateFolder(root, "a" * 64, lines.append)
+def test_load_uses_the_previous_state_if_the_newest_is_damaged(tmp_path_factory, data):
+    root, notices = tmp_path_factory.mktemp("states"), []
+    folder = StateFolder(root, "a" * 64, notices.append)
     folder.save(make_state(1))
     folder.save(make_state(2, value=2.5))
     (newest,) = root.glob("step-000000002-*")
@@ -81,24 +81,24 @@ def test_load_detects_any_damage_and_uses_the_previous_state(tmp_path_factory, d
         raw[data.draw(st.integers(0, len(raw) - 1), "byte")] ^= data.draw(st.integers(1, 255), "change")
     newest.write_bytes(raw)
     assert is_equal(folder.load(at_most=10), make_state(1))
-    (line,) = lines
-    assert line.startswith(f"The state of a training after 2 steps in {newest} was damaged")
-    assert "\n" not in line
+    (notice,) = notices
+    assert notice.startswith(f"The state of a training run after 2 steps in {newest} was damaged")
+    assert "\n" not in notice
     assert (root / f"damaged-{newest.name}").read_bytes() == raw
     assert folder.load(at_most=10).step == 1
-    assert len(lines) == 1
+    assert len(notices) == 1
 
 
-def test_load_without_an_undamaged_state_returns_none(folder, lines, tmp_path):
+def test_load_returns_none_if_all_states_are_damaged(folder, notices, tmp_path):
     for step in (1, 2):
         folder.save(make_state(step))
     for path in (tmp_path / "states").iterdir():
         path.write_bytes(b"")
     assert folder.load(at_most=10) is None
-    assert len(lines) == 2
+    assert len(notices) == 2
 
 
-def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, lines):
+def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, notices):
     def run_training(**options):
         return list(train(SPACE, LIGHT, OneSource(IMAGES), RECIPE, seed=1, **options))
 
@@ -107,12 +107,14 @@ def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, lines):
     newest = max(tmp_path.glob("step-*"))
     newest.write_bytes(newest.read_bytes()[:-1])
     steps = []
-    (resumed,) = run_training(states=tmp_path, notice=lines.append, keep_going=lambda step: steps.append(step) or True)
-    assert (steps, len(lines)) == ([4, 5], 1)
+    (resumed,) = run_training(
+        states=tmp_path, notice=notices.append, keep_going=lambda step: steps.append(step) or True
+    )
+    assert (steps, len(notices)) == ([4, 5], 1)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
-def test_load_removes_temporary_files_and_no_others(folder, tmp_path):
+def test_load_deletes_only_temporary_files(folder, tmp_path):
     folder.save(make_state(1))
     leftover, user_file = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
     leftover.write_bytes(b"half")
@@ -122,16 +124,16 @@ def test_load_removes_temporary_files_and_no_others(folder, tmp_path):
     assert user_file.exists()
 
 
-def test_state_of_another_training_is_rejected(folder, tmp_path):
+def test_state_of_another_training_run_is_rejected(folder, tmp_path):
     folder.save(make_state(1))
-    with pytest.raises(StorageError, match=r"expected training b{16}…, got one of training a{16}…"):
+    with pytest.raises(StorageError, match=r"it belongs to training run a{16}…, not to b{16}…"):
         StateFolder(tmp_path / "states", "b" * 64, print).load(at_most=10)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_state_gives_a_one_line_error(folder, tmp_path):
+def test_unreadable_state_is_an_error(folder, tmp_path):
     folder.save(make_state(1))
     (path,) = (tmp_path / "states").iterdir()
     path.chmod(stat.S_IWUSR)
-    with pytest.raises(StorageError, match="expected a file that can be read, got Permission denied"):
+    with pytest.raises(StorageError, match="Permission denied"):
         folder.load(at_most=10)

@@ -18,18 +18,18 @@ N_INITIAL_CELLS = 10
 BATCH_SIZE = 10
 ENSEMBLE_SIZE = 5
 MAX_PATH_LENGTH = 2
-"""Maximum length of a path in edges; it gives the first 30 path features of NAS-Bench-201."""
+"""Maximum length of a path in edges; the value 2 gives the first 30 path features of NAS-Bench-201."""
 
 N_PARENTS = 5
 N_CANDIDATES = 100
 
 
 class Bananas(Optimiser):
-    """Start with `N_INITIAL_CELLS` random cells, then query `BATCH_SIZE` promising candidates at a time and retrain.
+    """Query random cells first; then repeatedly train an ensemble, and query the best `BATCH_SIZE` candidates.
 
-    Candidates are new mutants of the best `N_PARENTS` cells, with `N_CANDIDATES` mutations per parent. The best parents
-    come first, until there are that many candidates. They are ranked by independent Thompson sampling: a normal sample
-    per candidate, with the mean and standard deviation of the ensemble's predictions.
+    Candidates are mutants of the best `N_PARENTS` cells that have not been queried. Each parent, best first, is mutated
+    `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Independent Thompson sampling ranks the candidates:
+    each gets a normal sample with the mean and standard deviation of the ensemble's predictions.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -39,27 +39,27 @@ class Bananas(Optimiser):
         self._encodings = self.cells.path_encodings(MAX_PATH_LENGTH)
 
     @classmethod
-    def prepare(cls, several: Sequence[Self]) -> None:
-        """Train the ensembles of all runs without pending queries, in one call."""
-        due = [run for run in several if run._observations and not run._pending]
-        proposals = [(run, candidates) for run in due if (candidates := run._candidates())]
+    def prepare(cls, runs: Sequence[Self]) -> None:
+        """Train the ensembles of all runs without pending queries in one call, and choose their next batches."""
+        idle_runs = [run for run in runs if run._observations and not run._pending]
+        proposals = [(run, candidates) for run in idle_runs if (candidates := run._candidates())]
         for count in sorted({len(run._observations) for run, _ in proposals}):
             group = [(run, candidates) for run, candidates in proposals if len(run._observations) == count]
-            predicted = fit_and_predict(
+            predictions_by_run = fit_and_predict(
                 [run._encodings[[cell for cell, _ in run._observations]] for run, _ in group],
                 [run._losses() for run, _ in group],
                 [run._encodings[candidates] for run, candidates in group],
                 [run.rng for run, _ in group],
                 size=ENSEMBLE_SIZE,
             )
-            for (run, candidates), predictions in zip(group, predicted, strict=True):
+            for (run, candidates), predictions in zip(group, predictions_by_run, strict=True):
                 run._choose(candidates, predictions)
 
     def propose(self) -> Query | None:
         if not self._pending:
             if self._observations:
                 self.prepare([self])
-            if not self._pending:  # at the start, or if no mutant is new
+            if not self._pending:  # at the start, or if all mutants have been queried
                 self._pending = self.draw_new(BATCH_SIZE if self._observations else N_INITIAL_CELLS)
         return Query(self._pending.pop()) if self._pending else None
 
@@ -68,10 +68,10 @@ class Bananas(Optimiser):
 
     def _candidates(self) -> list[int]:
         self.preference.redraw()
-        best = sorted(self._observations, key=lambda observation: -self.preference.score(observation[1]))[:N_PARENTS]
+        parents = sorted(self._observations, key=lambda observation: -self.preference.score(observation[1]))[:N_PARENTS]
         probability = mutation_probability(len(self.cells.space.edges))
         candidates: dict[int, None] = {}
-        for parent, _ in best:
+        for parent, _ in parents:
             if len(candidates) >= N_CANDIDATES:
                 break
             mutants = (self.cells.mutate(parent, self.rng, probability) for _ in range(N_CANDIDATES))
@@ -79,7 +79,7 @@ class Bananas(Optimiser):
         return list(candidates)
 
     def _losses(self) -> NDArray[np.float64]:
-        """Return 100 minus the observed values in percent; values other than fractions are scaled by their range."""
+        """Return 100 minus the observed values in percent; values outside [0, 1] are first scaled to this range."""
         scores = np.array([self.preference.score(values) for _, values in self._observations])
         low, high = scores.min(), scores.max()
         if (low < 0 or high > 1) and high > low:

@@ -1,4 +1,4 @@
-"""Tabular benchmark: the cells that a search may query, and their values in a dataset's results."""
+"""Tabular benchmark: looks up the values of the cells that a search queries in a dataset's results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class WeightedSum:
         name: the objective as the user wrote it.
         columns: (n, E) values of its evaluations by index of the space; NaN if missing.
         weights: (E,) weights of the evaluations.
-        is_accuracy: whether it consists of fractions of images only, which tables and figures show in percent.
+        is_accuracy: whether all terms are accuracies, which tables and figures show in percent.
     """
 
     name: str
@@ -38,14 +38,14 @@ class WeightedSum:
 
 
 class Benchmark:
-    """Values of every cell.
+    """Values of all cells that a search may query.
 
     Attributes:
-        cells: the search's members.
+        cells: the cells that may be queried.
         names: names of the objectives.
         values: (n, objectives) by index of the space; higher is better.
-        order: (E,) for a single objective, the order in which partial queries use its evaluations, chosen so that the
-            first few are spread over all.
+        order: (E,) order in which partial queries use the evaluations of a single objective; the first few are spread
+            over the whole range.
     """
 
     def __init__(self, cells: SearchCells, objectives: Sequence[WeightedSum]) -> None:
@@ -71,7 +71,7 @@ class Benchmark:
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())
         if self._columns is None or self._weights is None:
-            raise ValueError(f"a partial query of {query.n_evaluations} evaluations needs a single objective")
+            raise ValueError(f"a partial query of {query.n_evaluations} evaluations requires a single objective")
         evaluations = self.order[: query.n_evaluations]
         weights = self._weights[evaluations]
         weight_fraction = np.abs(weights).sum() / np.abs(self._weights).sum()
@@ -79,12 +79,12 @@ class Benchmark:
 
 
 def spread_order(count: int) -> NDArray[np.int64]:
-    """Return positions in an order whose first few are spread out: the middle, then the middles of the halves, etc."""
-    order, spans = [], [(0, count)]
-    while spans:
-        start, end = spans.pop(0)
+    """Return positions below `count` in bisection order: the middle, then the middles of both halves, and so on."""
+    order, intervals = [], [(0, count)]
+    while intervals:
+        start, end = intervals.pop(0)
         if start < end:
             middle = (start + end) // 2
             order.append(middle)
-            spans += [(start, middle), (middle + 1, end)]
+            intervals += [(start, middle), (middle + 1, end)]
     return np.array(order, dtype=np.int64)

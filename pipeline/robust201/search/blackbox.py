@@ -1,7 +1,7 @@
-"""Export of a dataset as a tabular benchmark for Syne Tune, with a ConfigSpace of the cells; needs neither library.
+"""Export of a dataset as a tabular benchmark for Syne Tune, with a ConfigSpace of the cells. Neither library is needed.
 
-The files are those that ``syne_tune.blackbox_repository.blackbox_tabular.deserialize`` of Syne Tune 0.16 reads, and
-``ConfigSpace.ConfigurationSpace.from_json`` of ConfigSpace 1.2.
+The files can be read by ``syne_tune.blackbox_repository.blackbox_tabular.deserialize`` (Syne Tune 0.16), and the
+``ConfigSpace`` by ``ConfigSpace.ConfigurationSpace.from_json`` (ConfigSpace 1.2).
 """
 
 import json
@@ -30,22 +30,23 @@ BLACKBOX_FIDELITY = "hp_epoch"
 """Syne Tune needs one fidelity; if none is chosen, a fidelity with the single value 1 is written."""
 
 Fidelity = Literal["images", "steps"]
-"""What can be evaluated less of: the images, or the steps (of Square: queries) of attacks. Syne Tune reads one."""
+"""Fidelity of a blackbox: number of images, or number of attack steps (for Square: queries). A blackbox has one."""
 
 FIDELITIES: tuple[Fidelity, ...] = ("images", "steps")
 
-_FEWEST_IMAGES = 10
-"""Minimum number of images of the smallest fidelity."""
+_MIN_IMAGES = 10
+"""Minimum number of images at the lowest fidelity."""
 
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Seconds that Syne Tune's simulator takes an evaluation for: 1, as results do not tell how long a training took; with
-fidelities one second for each image or step."""
+"""Simulated duration of an evaluation in seconds: 1, because training times are not recorded; with a fidelity, one
+second per image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
-"""Not ``ConfigSpace.json``: some file systems would take that for Syne Tune's ``configspace.json``."""
+"""Not named ``ConfigSpace.json``, because file systems that ignore case would confuse it with Syne Tune's
+``configspace.json``."""
 
 
 def as_fidelity(name: str | None) -> Fidelity | None:
@@ -54,19 +55,19 @@ def as_fidelity(name: str | None) -> Fidelity | None:
         return None
     if name not in FIDELITIES:
         raise ConfigError(
-            f"Writing a blackbox failed for fidelity {name!r}: expected {' or '.join(FIDELITIES)}."
+            f"Writing a blackbox failed for fidelity {name!r}: it must be {' or '.join(FIDELITIES)}."
             f"{closest(name, FIDELITIES)}"
         )
-    return next(one for one in FIDELITIES if one == name)
+    return next(fidelity for fidelity in FIDELITIES if fidelity == name)
 
 
 def parameter_names(space: CellSpace) -> list[str]:
-    """Name the hyperparameter of each edge (``hp_x0``, …) as Syne Tune's own blackbox of these cells does."""
+    """Return the hyperparameter name of each edge (``hp_x0``, …), as in Syne Tune's own blackbox of these cells."""
     return [f"hp_x{edge}" for edge in range(len(space.edges))]
 
 
 def objective_name(key: str, strength: float) -> str:
-    """Name an evaluation's error, such as ``metric_error_clean`` or ``metric_error_pgd_1``."""
+    """Return the objective name of an error, such as ``metric_error_clean`` or ``metric_error_pgd_1``."""
     return f"metric_error_{key}" if key == CLEAN else f"metric_error_{key}_{strength:g}"
 
 
@@ -79,108 +80,123 @@ def write_blackbox(
     *,
     estimates: bool = False,
 ) -> list[Path]:
-    """Write all cells with the errors (1 - accuracy) of every key and strength that all datasets of a folder have.
+    """Write every cell's error (1 - accuracy) for each key and strength that occurs in all datasets of the folder.
 
-    Cells have the values of their isomorphism class; those that were not evaluated are left out. The datasets are Syne
-    Tune's tasks. Of the fidelity `images`, an error is that of the first images in an order that is drawn once; every
-    objective needs outcomes by image. With fidelity `steps`, an error is the one after that number of attack steps
-    (see `statistics.steps`); objectives without steps, such as clean images, have the same error at all fidelities.
-    With a file of predictions, cells that were not evaluated have their predicted errors, and every objective is named
-    as a prediction; predictions have no fidelity. With `estimates`, errors that were not counted are those of
-    estimates from samples of the images, and objectives with some are named as estimates; estimates have no fidelity
-    either.
+    A cell has the values of its isomorphism class; classes that were not evaluated are left out. The datasets become
+    Syne Tune's tasks.
+
+    Args:
+        reader: reader of the results folder.
+        folder: folder to write: new, empty, or with an earlier blackbox.
+        fidelity: with `images`, an error is computed on the first images of a fixed random permutation, and every
+            objective needs per-image outcomes. With `steps`, an error is the one after that number of attack steps (see
+            `statistics.steps`); an objective without steps, such as clean accuracy, has the same error at all
+            fidelities.
+        data: the only dataset to write; by default all.
+        predictions: file with predicted accuracies of cells that were not evaluated. All objectives are then named as
+            predictions. Cannot be combined with a fidelity.
+        estimates: whether missing errors are replaced by estimates from samples of images. Objectives that contain
+            estimates are named accordingly. Cannot be combined with a fidelity.
 
     Returns:
         Paths of the written files.
 
     Raises:
-        ConfigError: the architectures are not cells, no key occurs in all datasets, or no key has this fidelity.
+        ConfigError: the architectures are not cells, no key occurs in all datasets, the results lack the fidelity, or
+            `folder` contains other files.
     """
-    tasks = held_datasets(reader)
-    without_fidelity = "estimates" if estimates else None if predictions is None else "predictions"
-    if without_fidelity is not None and fidelity is not None:
+    dataset_names = held_datasets(reader)
+    value_source = "estimates" if estimates else None if predictions is None else "predictions"
+    if value_source is not None and fidelity is not None:
         raise ConfigError(
-            f"Writing a blackbox failed for {folder}: expected {without_fidelity} or a fidelity, got both. "
-            f"{without_fidelity.capitalize()} are of accuracies on all images after all steps. Leave one out."
+            f"Writing a blackbox failed for {folder}: {value_source} and a fidelity cannot be combined, because "
+            f"{value_source} exist only for all images and steps. Omit one of the two."
         )
     if data is not None:
-        if data not in tasks:
+        if data not in dataset_names:
             raise ConfigError(
-                f"Writing a blackbox failed for {reader.path}: expected one of its datasets, got {data!r}."
-                f"{closest(data, tasks)}"
+                f"Writing a blackbox failed for {reader.path}: it has no results on {data!r}."
+                f"{closest(data, dataset_names)}"
             )
-        tasks = [data]
-    datasets = [TableValues(reader, name, predictions, estimates=estimates) for name in tasks]
+        dataset_names = [data]
+    tables = [TableValues(reader, name, predictions, estimates=estimates) for name in dataset_names]
     space = cells_of(reader)
-    isomorphs = np.array(space.isomorphs())
-    fidelities = _find_fidelities(datasets, fidelity)
-    per_dataset = [_errors(values, fidelity, fidelities) for values in datasets]
-    names = [name for name in per_dataset[0] if all(name in one for one in per_dataset)] if per_dataset else []
-    if not names:
+    representatives = np.array(space.isomorphs())
+    fidelities = _find_fidelities(tables, fidelity)
+    errors_by_dataset = [_errors(table, fidelity, fidelities) for table in tables]
+    objectives = (
+        [name for name in errors_by_dataset[0] if all(name in errors for errors in errors_by_dataset)]
+        if errors_by_dataset
+        else []
+    )
+    if not objectives:
         raise ConfigError(
-            f"Writing a blackbox failed for {reader.path}: expected accuracies of a key that all of "
-            f"{', '.join(tasks) or 'its datasets'} have, got none. Export more keys, or a dataset of its own."
+            f"Writing a blackbox failed for {reader.path}: no key has accuracies on all of "
+            f"{', '.join(dataset_names) or 'its datasets'}. Export more keys, or write one dataset at a time with "
+            "--dataset."
         )
-    # tasks, objectives, n, fidelities
-    stacked = np.stack([[errors[name] for name in names] for errors in per_dataset])
-    cells = np.flatnonzero(~np.isnan(stacked[:, :, isomorphs]).any(axis=(0, 1, 3)))
-    values = stacked[:, :, isomorphs[cells]].transpose(0, 2, 3, 1)
+    # (tasks, objectives, n, fidelities)
+    errors_by_class = np.stack([[errors[name] for name in objectives] for errors in errors_by_dataset])
+    cells = np.flatnonzero(~np.isnan(errors_by_class[:, :, representatives]).any(axis=(0, 1, 3)))
+    values = errors_by_class[:, :, representatives[cells]].transpose(0, 2, 3, 1)
     elapsed = np.broadcast_to(fidelities, values.shape[:3])[..., None]
     values = np.concatenate([values, elapsed], axis=3)
-    attribute = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
+    fidelity_name = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
     specs = space.specs()
-    table = pd.DataFrame([space.parse(specs[cell]) for cell in cells.tolist()], columns=parameter_names(space))
-    choices = {name: _domain("Categorical", categories=list(space.operations)) for name in parameter_names(space)}
-    texts = {
-        "configspace.json": choices,
-        "fidelityspace.json": {attribute: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
+    hyperparameters = pd.DataFrame(
+        [space.parse(specs[cell]) for cell in cells.tolist()], columns=parameter_names(space)
+    )
+    domains = {name: _domain("Categorical", categories=list(space.operations)) for name in parameter_names(space)}
+    json_files = {
+        "configspace.json": domains,
+        "fidelityspace.json": {fidelity_name: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
         "metadata.json": {
-            "objectives_names": [*_mark_names(names, datasets, predictions), ELAPSED_TIME],
-            "task_names": tasks,
+            "objectives_names": [*_mark_names(objectives, tables, predictions), ELAPSED_TIME],
+            "task_names": dataset_names,
         },
         CONFIGSPACE_FILE: configspace(space),
     }
     arrays: dict[str, NDArray[Any]] = {
-        # tasks, cells, seeds, fidelities, objectives
+        # (tasks, cells, seeds, fidelities, objectives)
         "objectives_evaluations.npy": values[:, :, None].astype(np.float32),
         "fidelities_values.npy": fidelities,
     }
-    names_of_files = [*texts, *arrays, "hyperparameters.parquet"]
+    file_names = [*json_files, *arrays, "hyperparameters.parquet"]
     check_output_file(folder / "metadata.json")
     folder.mkdir(parents=True, exist_ok=True)
-    if foreign := sorted({path.name for path in folder.iterdir()} - {*names_of_files}):
+    if other_files := sorted({path.name for path in folder.iterdir()} - {*file_names}):
         raise ConfigError(
-            f"Writing a blackbox failed for {folder}: expected a new or empty folder, or an earlier blackbox, got "
-            f"a folder with {foreign[0]}. Name another folder."
+            f"Writing a blackbox failed for {folder}: the folder contains {other_files[0]}, which is not part of a "
+            "blackbox. Choose a new or empty folder."
         )
-    for name, payload in texts.items():
+    for name, payload in json_files.items():
         write_text(folder / name, json.dumps(payload, indent=1))
     for name, array in arrays.items():
         with atomic_write(folder / name) as stream:
             np.save(stream, array, allow_pickle=False)
     with atomic_write(folder / "hyperparameters.parquet") as stream:
-        table.to_parquet(stream, index=False, compression="gzip")
-    return [folder / name for name in names_of_files]
+        hyperparameters.to_parquet(stream, index=False, compression="gzip")
+    return [folder / name for name in file_names]
 
 
-def _mark_names(names: Sequence[str], datasets: Sequence[TableValues], predictions: Path | None) -> list[str]:
-    """Mark the names of objectives that contain estimated or predicted values.
+def _mark_names(objectives: Sequence[str], tables: Sequence[TableValues], predictions: Path | None) -> list[str]:
+    """Return names that mark the objectives with estimated or predicted values.
 
-    With predictions, all are named like ``metric_predicted_error_clean``; those with estimates on some dataset are
-    named like ``metric_estimated_error_pgd_1``.
+    With predictions, all names are like ``metric_predicted_error_clean``. Objectives with estimates on any dataset have
+    names like ``metric_estimated_error_pgd_1``.
     """
     estimated = {
         objective_name(paper_key(key), strength)
-        for values in datasets
-        for key, strength in _objectives(values)
-        if values.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
+        for table in tables
+        for key, strength in _objectives(table)
+        if table.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
     }
-    marked = (name.replace("metric_", "metric_estimated_", 1) if name in estimated else name for name in names)
-    return [*marked] if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in marked]
+    names = [name.replace("metric_", "metric_estimated_", 1) if name in estimated else name for name in objectives]
+    return names if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in names]
 
 
 def configspace(space: CellSpace) -> dict[str, Any]:
-    """Describe the cells as a ConfigSpace, in its JSON form: a categorical hyperparameter per edge."""
+    """Return the JSON form of a ConfigSpace of the cells, with one categorical hyperparameter per edge."""
     return {
         "name": space.name,
         "hyperparameters": [
@@ -200,108 +216,110 @@ def configspace(space: CellSpace) -> dict[str, Any]:
     }
 
 
-def _domain(kind: str, **arguments: Any) -> dict[str, Any]:
-    return {"domain_cls": kind, "domain_kwargs": arguments, "sampler_cls": "Uniform", "sampler_kwargs": {}}
+def _domain(domain_class: str, **bounds: Any) -> dict[str, Any]:
+    return {"domain_cls": domain_class, "domain_kwargs": bounds, "sampler_cls": "Uniform", "sampler_kwargs": {}}
 
 
-def _find_fidelities(datasets: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
-    """Return the fidelities in ascending order; the last is the full evaluation. ConfigError if data are missing."""
+def _find_fidelities(tables: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
+    """Return the fidelities, ascending; the last is the full evaluation. Raise ConfigError if the results lack them."""
     if fidelity == "images":
-        return _numbers_of_images(datasets)
+        return _image_counts(tables)
     if fidelity == "steps":
-        return _numbers_of_steps(datasets)
+        return _step_counts(tables)
     return np.array([1])
 
 
-def _numbers_of_images(datasets: Sequence[TableValues]) -> _Integers:
-    """Return the number of images, half of it, and so on."""
-    files, sizes = datasets[0].reader.files, {}
-    for values in datasets:
-        if not any(has_outcomes_of(files, values.dataset, key) for key, _ in _objectives(values)):
+def _image_counts(tables: Sequence[TableValues]) -> _Integers:
+    """Return the number of images and its repeated halves down to `_MIN_IMAGES`, ascending."""
+    files, n_images = tables[0].reader.files, {}
+    for table in tables:
+        if not any(has_outcomes_of(files, table.dataset, key) for key, _ in _objectives(table)):
             raise ConfigError(
                 f"Writing a blackbox failed for {files.path}: fidelity images needs per-image outcomes, and "
-                f"{values.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
+                f"{table.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
             )
-        sizes[values.dataset] = len(values.reader.images(values.dataset))
-    if len(set(sizes.values())) > 1:
+        n_images[table.dataset] = len(table.reader.images(table.dataset))
+    if len(set(n_images.values())) > 1:
         raise ConfigError(
-            f"Writing a blackbox failed for {files.path}: with fidelity images, all datasets need as many images, but "
-            f"they have {', '.join(f'{name} {size:,}' for name, size in sizes.items())}. Choose one with --dataset."
+            f"Writing a blackbox failed for {files.path}: with fidelity images, all datasets must have the same number "
+            f"of images, but they have {', '.join(f'{name} {count:,}' for name, count in n_images.items())}. Choose "
+            "one dataset with --dataset."
         )
-    counts = [next(iter(sizes.values()))]
-    while counts[0] // 2 >= _FEWEST_IMAGES:
-        counts.insert(0, counts[0] // 2)
-    return np.array(counts)
+    image_counts = [next(iter(n_images.values()))]
+    while image_counts[0] // 2 >= _MIN_IMAGES:
+        image_counts.insert(0, image_counts[0] // 2)
+    return np.array(image_counts)
 
 
-def _numbers_of_steps(datasets: Sequence[TableValues]) -> _Integers:
-    """Return 1, 2, 4, …, and the last step at which any image is first misclassified."""
-    last = 0.0
-    for values in datasets:
-        files = values.reader.files
-        keys = _stepped_keys(values)
+def _step_counts(tables: Sequence[TableValues]) -> _Integers:
+    """Return the powers of 2 up to the last step at which any image is first misclassified, and this step."""
+    last_step = 0.0
+    for table in tables:
+        files = table.reader.files
+        keys = _stepped_keys(table)
         if not keys:
             raise ConfigError(
                 f"Writing a blackbox failed for {files.path}: fidelity steps needs the measurement `{STEPS}` of an "
-                f"attack, and {values.dataset} has none. Evaluate attacks with it."
+                f"attack, and {table.dataset} has none. Evaluate an attack with this measurement."
             )
-        for network in (one for key in keys for one in iter_steps(files, values.dataset, key)):
-            last = max(last, network.steps[np.isfinite(network.steps)].max(initial=1.0))
-    powers = 2 ** np.arange(int(np.log2(last)) + 1)
-    return np.union1d(powers, [int(last)])
+        for key in keys:
+            for network in iter_steps(files, table.dataset, key):
+                last_step = max(last_step, network.steps[np.isfinite(network.steps)].max(initial=1.0))
+    powers = 2 ** np.arange(int(np.log2(last_step)) + 1)
+    return np.union1d(powers, [int(last_step)])
 
 
-def _stepped_keys(values: TableValues) -> list[str]:
-    """List the attacks whose steps are recorded."""
-    files, keys = values.reader.files, dict.fromkeys(key for key, _ in _objectives(values))
-    return [key for key in keys if files.kind_of(key) == "attack" and has_steps(files, values.dataset, key)]
+def _stepped_keys(table: TableValues) -> list[str]:
+    """Return the keys of attacks whose steps are recorded."""
+    files, keys = table.reader.files, dict.fromkeys(key for key, _ in _objectives(table))
+    return [key for key in keys if files.kind_of(key) == "attack" and has_steps(files, table.dataset, key)]
 
 
-def _objectives(values: TableValues) -> Iterator[tuple[str, float]]:
-    """List the keys and strengths that a dataset has accuracies of."""
-    reader = values.reader
+def _objectives(table: TableValues) -> Iterator[tuple[str, float]]:
+    """Yield the keys and strengths for which a dataset has accuracies; attacks at strength 0 are left out."""
+    reader = table.reader
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
-        if reader.files.find(values.dataset, key, "accuracy") is None:
+        if reader.files.find(table.dataset, key, "accuracy") is None:
             continue
-        repeats = key != CLEAN and reader.files.repeats_clean(values.dataset, key)
-        for strength in reader.strengths(values.dataset, key):
-            if not (repeats and strength == CLEAN_STRENGTH):
+        repeats_clean = key != CLEAN and reader.files.repeats_clean(table.dataset, key)
+        for strength in reader.strengths(table.dataset, key):
+            if not (repeats_clean and strength == CLEAN_STRENGTH):
                 yield key, strength
 
 
-def _errors(values: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
-    """Compute the errors (n, F) of a dataset, by name of the objective."""
-    stepped = _errors_by_steps(values, fidelities) if fidelity == "steps" else {}
-    found = {}
-    for key, strength in _objectives(values):
+def _errors(table: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
+    """Return a dataset's errors (n, F) by objective name."""
+    errors_by_steps = _errors_by_steps(table, fidelities) if fidelity == "steps" else {}
+    errors = {}
+    for key, strength in _objectives(table):
         name = objective_name(paper_key(key), strength)
         if fidelity == "images":
-            if has_outcomes_of(values.reader.files, values.dataset, key):
-                found[name] = _errors_by_images(values, key, strength, fidelities)
-        elif name in stepped:
-            found[name] = stepped[name]
+            if has_outcomes_of(table.reader.files, table.dataset, key):
+                errors[name] = _errors_by_images(table, key, strength, fidelities)
+        elif name in errors_by_steps:
+            errors[name] = errors_by_steps[name]
         else:  # an objective without steps costs the same at every fidelity, so its error is repeated
-            found[name] = (1 - values.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
-    return found
-
-
-def _errors_by_images(values: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
-    """Compute errors on the first images of a fixed random permutation."""
-    outcomes = values.reader.outcomes(values.dataset, key, strength)
-    order = np.random.default_rng(0).permutation(outcomes.n_images)
-    right = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
-    errors = np.full((values.n, len(fidelities)), np.nan)
-    errors[np.array(outcomes.architectures, np.int64)] = 1 - right / fidelities
+            errors[name] = (1 - table.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return errors
 
 
-def _errors_by_steps(values: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
-    """Compute the errors of attacks with recorded steps, after each number of steps."""
-    files = values.reader.files
-    found: dict[str, _Floats] = {}
-    for key in _stepped_keys(values):
-        for network in iter_steps(files, values.dataset, key):
+def _errors_by_images(table: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
+    """Return errors (n, F) on the first images of a fixed random permutation; NaN for cells without outcomes."""
+    outcomes = table.reader.outcomes(table.dataset, key, strength)
+    order = np.random.default_rng(0).permutation(outcomes.n_images)
+    n_correct = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]
+    errors = np.full((table.n, len(fidelities)), np.nan)
+    errors[np.array(outcomes.architectures, np.int64)] = 1 - n_correct / fidelities
+    return errors
+
+
+def _errors_by_steps(table: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
+    """Return the errors (n, F) of attacks with recorded steps, after each number of steps, by objective name."""
+    files = table.reader.files
+    errors: dict[str, _Floats] = {}
+    for key in _stepped_keys(table):
+        for network in iter_steps(files, table.dataset, key):
             name = objective_name(paper_key(key), network.strength)
-            errors = found.setdefault(name, np.full((values.n, len(fidelities)), np.nan))
-            errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
-    return found
+            attack_errors = errors.setdefault(name, np.full((table.n, len(fidelities)), np.nan))
+            attack_errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
+    return errors

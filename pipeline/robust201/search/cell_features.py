@@ -1,4 +1,4 @@
-"""Features of cells for predicting accuracies: operations by edge, paths, size."""
+"""Features of cells from which accuracies are predicted: operation on each edge, paths, and size."""
 
 import itertools
 
@@ -10,15 +10,16 @@ from robust201.spaces.cell_space import CellSpace
 _Floats = NDArray[np.float64]
 
 NONE, SKIP = "none", "skip_connect"
-"""Operations that interrupt a path, and that do not change it."""
+"""`NONE` interrupts a path; `SKIP` leaves it unchanged."""
 
 
 def cell_features(space: CellSpace) -> _Floats:
     """Return the features of all cells of a space.
 
-    The features are the operation on each edge (one-hot); the number of paths from the input to the output with each
-    sequence of operations, ignoring `skip_connect` and paths with `none`, so that isomorphic cells have equal counts;
-    the number of edges with each operation; and the kernel parameters.
+    There are four groups of features: the operation on each edge (one-hot); the number of paths from the input to the
+    output with each sequence of operations (square root); the number of edges with each operation; and the kernel
+    parameters (logarithm). Sequences omit `skip_connect`, and paths with `none` are not counted, so isomorphic cells
+    have equal path counts.
 
     Returns:
         (n, F) float64; each column has mean 0 over the cells, and each group of columns has total variance 1.
@@ -32,35 +33,35 @@ def cell_features(space: CellSpace) -> _Floats:
 
 def operation_codes(space: CellSpace) -> NDArray[np.int64]:
     """Return the operation on each edge of all cells: (n, edges) indices into the space's `operations`."""
-    positions = {name: position for position, name in enumerate(space.operations)}
-    return np.array([[positions[name] for name in space.parse(spec)] for spec in space.specs()])
+    codes = {name: code for code, name in enumerate(space.operations)}
+    return np.array([[codes[name] for name in space.parse(spec)] for spec in space.specs()])
 
 
 def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
-    names = space.operations
-    path_operations = [code for code, name in enumerate(names) if name not in (NONE, SKIP)]
-    last = max(target for _, target in space.edges)
-    counts: dict[tuple[int, ...], _Floats] = {
+    operation_names = space.operations
+    path_operations = [code for code, name in enumerate(operation_names) if name not in (NONE, SKIP)]
+    output_node = max(target for _, target in space.edges)
+    n_paths: dict[tuple[int, ...], _Floats] = {
         sequence: np.zeros(len(codes))
-        for length in range(last + 1)
+        for length in range(output_node + 1)
         for sequence in itertools.product(path_operations, repeat=length)
     }
-    for path in _paths(space, last):
-        for operations in itertools.product(range(len(names)), repeat=len(path)):
-            if any(names[code] == NONE for code in operations):
+    for path in _paths(space, output_node):
+        for operations in itertools.product(range(len(operation_names)), repeat=len(path)):
+            if any(operation_names[code] == NONE for code in operations):
                 continue
-            sequence = tuple(code for code in operations if names[code] != SKIP)
-            counts[sequence] += (codes[:, path] == operations).all(axis=1)
-    return np.stack(list(counts.values()), axis=1)
+            sequence = tuple(code for code in operations if operation_names[code] != SKIP)
+            n_paths[sequence] += (codes[:, path] == operations).all(axis=1)
+    return np.stack(list(n_paths.values()), axis=1)
 
 
-def _paths(space: CellSpace, last: int) -> list[tuple[int, ...]]:
-    """Return the paths from the input to the output, each as its edges."""
+def _paths(space: CellSpace, output_node: int) -> list[tuple[int, ...]]:
+    """Return the paths from the input to the output, each as a tuple of edge positions."""
     complete: list[tuple[int, ...]] = []
     pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
     while pending:
         path, node = pending.pop()
-        if node == last:
+        if node == output_node:
             complete.append(path)
         pending += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
     return complete

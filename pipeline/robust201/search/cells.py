@@ -1,4 +1,4 @@
-"""The cells of a search as optimisers see them: indices, neighbours, mutations, encodings."""
+"""Interface between search methods and the cells of a space: indices, neighbours, mutations and path encodings."""
 
 import itertools
 from functools import cached_property
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robust201.spaces.cell_space import CellSpace
 
 _MUTATION_TRIES = 100
-"""Number of mutations into non-members after which a random member is returned."""
+"""Maximum number of attempts to mutate a cell into a member; then a random member is returned."""
 
 
 class SearchCells:
@@ -20,7 +20,7 @@ class SearchCells:
         space: the space.
         isomorphs: (n,) index of the evaluated representative of each cell.
         members: indices that a search may query, ascending.
-        distinct: whether isomorphic cells are a single member, identified by the representative.
+        distinct: whether isomorphic cells are merged into one member, whose index is that of the representative.
     """
 
     def __init__(self, space: CellSpace, evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
@@ -28,8 +28,8 @@ class SearchCells:
 
         Args:
             space: the space.
-            evaluated: (n,) by index, whether a representative has all values; other cells' entries are ignored.
-            distinct: see the attribute.
+            evaluated: (n,) by cell index, whether a representative has all values; entries of other cells are ignored.
+            distinct: whether isomorphic cells are merged into one member.
         """
         self.space = space
         self.isomorphs: NDArray[np.int32] = np.array(space.isomorphs(), dtype=np.int32)
@@ -44,11 +44,12 @@ class SearchCells:
     def __len__(self) -> int:
         return len(self.members)
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def draw_member(self, rng: np.random.Generator) -> int:
+        """Return a uniformly random member."""
         return int(self.members[rng.integers(len(self.members))])
 
     def neighbours(self, cell: int) -> tuple[int, ...]:
-        """Return the members that differ from a cell on one edge; if isomorphs are merged, sorted representatives."""
+        """Return the members that differ from a cell on one edge; if `distinct`, sorted representatives."""
         neighbours = self._neighbours.get(cell)
         if neighbours is None:
             candidates = [self._by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
@@ -58,50 +59,52 @@ class SearchCells:
         return neighbours
 
     def mutate(self, cell: int, rng: np.random.Generator, probability: float) -> int:
-        """Change each edge of a cell to another operation with a probability; the result may be the same cell."""
+        """Return a member in which each edge is changed with this probability; it may be the same cell."""
         operations = self._operations[cell]
-        n_others = len(self.space.operations) - 1
+        n_other_operations = len(self.space.operations) - 1
         for _ in range(_MUTATION_TRIES):
-            changed = rng.random(len(operations)) < probability
-            shift = changed * rng.integers(1, n_others + 1, size=len(operations))
-            mutant = int(self._by_operations[int((operations + shift) % (n_others + 1) @ self._radix)])
+            is_changed = rng.random(len(operations)) < probability
+            shifts = is_changed * rng.integers(1, n_other_operations + 1, size=len(operations))
+            mutant = int(self._by_operations[int((operations + shifts) % (n_other_operations + 1) @ self._radix)])
             mutant = int(self.isomorphs[mutant]) if self.distinct else mutant
             if self._is_member[mutant]:
                 return mutant
-        return self.draw(rng)
+        return self.draw_member(rng)
 
-    def path_encodings(self, longest: int) -> NDArray[np.float32]:
+    def path_encodings(self, max_length: int) -> NDArray[np.float32]:
         """Encode all cells of the space by their paths from the input to the output.
 
-        A path is the sequence of operations on its edges. Paths of equal length share their features, whatever nodes
-        they pass through; `none` is an operation like the others (White, Neiswanger and Savani, "BANANAS", AAAI 2021).
+        A path is encoded by the sequence of operations on its edges. Paths of equal length share their features,
+        whichever nodes they pass through; `none` is an operation like the others (White, Neiswanger and Savani,
+        "BANANAS", AAAI 2021).
 
         Args:
-            longest: maximum number of edges of a path.
+            max_length: maximum number of edges in a path.
 
         Returns:
-            (n, features) zeros and ones, ordered by the path's length.
+            (n, features) zeros and ones; features are ordered by path length.
         """
         n_operations = len(self.space.operations)
-        parts = []
+        encodings_by_length = []
         for length, paths in itertools.groupby(sorted(self._paths(), key=len), key=len):
-            if length > longest:
+            if length > max_length:
                 break
-            part = np.zeros((len(self._operations), n_operations**length), dtype=np.float32)
+            encodings = np.zeros((len(self._operations), n_operations**length), dtype=np.float32)
             for path in paths:
-                numbers = self._operations[:, path] @ (n_operations ** np.arange(length))
-                part[np.arange(len(part)), numbers] = 1
-            parts.append(part)
-        return np.concatenate(parts, axis=1)
+                sequence_numbers = self._operations[:, path] @ (n_operations ** np.arange(length))
+                encodings[np.arange(len(encodings)), sequence_numbers] = 1
+            encodings_by_length.append(encodings)
+        return np.concatenate(encodings_by_length, axis=1)
 
     def _paths(self) -> list[tuple[int, ...]]:
+        """Return the paths from the input to the output, each as a tuple of edge positions."""
         edges = self.space.edges
-        last = max(target for _, target in edges)
+        output_node = max(target for _, target in edges)
         complete: list[tuple[int, ...]] = []
         pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
         while pending:
             path, node = pending.pop()
-            if node == last:
+            if node == output_node:
                 complete.append(path)
             pending += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
         return complete
@@ -117,8 +120,8 @@ class SearchCells:
     @cached_property
     def _operations(self) -> NDArray[np.int64]:
         """(n, edges) operation on each edge, as an index into the space's `operations`."""
-        numbers = {name: number for number, name in enumerate(self.space.operations)}
-        return np.array([[numbers[name] for name in self.space.parse(spec)] for spec in self._specs])
+        codes = {name: code for code, name in enumerate(self.space.operations)}
+        return np.array([[codes[name] for name in self.space.parse(spec)] for spec in self._specs])
 
     @cached_property
     def _radix(self) -> NDArray[np.int64]:
@@ -127,12 +130,12 @@ class SearchCells:
 
     @cached_property
     def _by_operations(self) -> NDArray[np.int64]:
-        """Index of each cell by its operations, read as the digits of a number."""
-        by_number = np.empty(len(self._operations), dtype=np.int64)
-        by_number[self._operations @ self._radix] = np.arange(len(self._operations))
-        return by_number
+        """(n,) index of each cell, by the number whose digits are its operations."""
+        index_by_number = np.empty(len(self._operations), dtype=np.int64)
+        index_by_number[self._operations @ self._radix] = np.arange(len(self._operations))
+        return index_by_number
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit what can be recomputed, to keep the objects that processes receive small."""
-        kept = ("space", "isomorphs", "distinct", "members", "_is_member")
-        return {name: self.__dict__[name] for name in kept} | {"_neighbours": {}}
+        """Pickle only the fields that cannot be recomputed, because each process receives a copy."""
+        fields = ("space", "isomorphs", "distinct", "members", "_is_member")
+        return {name: self.__dict__[name] for name in fields} | {"_neighbours": {}}

@@ -1,9 +1,9 @@
-"""Ensembles of small regression networks, many trained together: multilayer perceptrons in NumPy.
+"""Ensembles of small regression networks, trained together: multilayer perceptrons in NumPy.
 
 The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
 of 0.01 and decay rates of 0.9 and 0.99, 150 epochs in batches of 32, and weights initialised as in Keras (Glorot and
 Bengio, AISTATS 2010). All networks of a call share one stack of matrices, which amortises NumPy's overhead; each
-network's numbers are the same as if it were trained alone.
+network has the same outputs as if it were trained alone.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,12 @@ BATCH = 32
 _EPSILON = 1e-7
 """Added to Adam's denominator; Keras's default."""
 
-_FLUSH_EVERY = 100
+_FLUSH_STEPS = 100
+"""Number of steps between two flushes of negligible moments."""
+
 _NEGLIGIBLE = np.float32(1e-30)
-"""First moments below this have no effect on parameters, and are regularly set to zero before they become subnormal.
-Those of inactive units decay towards zero, and processors are several times slower at subnormal numbers."""
+"""First moments below this have no effect on the parameters. They are set to zero every `_FLUSH_STEPS` steps, because
+moments of inactive units decay towards zero, and computing with subnormal numbers is several times slower."""
 
 _Array = NDArray[np.float32]
 
@@ -38,12 +40,12 @@ def fit_and_predict(
     size: int,
     epochs: int = EPOCHS,
 ) -> list[NDArray[np.float64]]:
-    """Train an ensemble on each of several problems, and predict.
+    """Train an ensemble on each of several problems, and return its predictions.
 
     Args:
         features: (n, d) training inputs of each problem, of equal shapes.
         targets: (n,) training targets of each problem.
-        inputs_to_predict: (m, d) inputs to predict for; m may differ between problems.
+        inputs_to_predict: (m, d) inputs for which outputs are predicted; m may differ between problems.
         rngs: each problem's random generator, for the weights and then the order of samples in each epoch.
         size: number of networks per ensemble.
         epochs: number of training epochs.
@@ -55,23 +57,23 @@ def fit_and_predict(
     networks = _Networks(rngs, size, d)
     inputs = np.ones((len(features), n, d + 1), dtype=np.float32)
     inputs[:, :, :d] = features
-    outputs = np.asarray(targets, dtype=np.float32)
+    all_targets = np.asarray(targets, dtype=np.float32)
     orders = np.stack([rng.permuted(np.tile(np.arange(n), (epochs, size, 1)), axis=2) for rng in rngs])
-    problem = np.arange(len(features))[:, None, None]
+    problem_indices = np.arange(len(features))[:, None, None]
     for epoch in range(epochs):
         order = orders[:, epoch]
-        shuffled = inputs[problem, order].reshape(-1, n, d + 1)
-        expected = outputs[problem, order].reshape(-1, n)
+        shuffled = inputs[problem_indices, order].reshape(-1, n, d + 1)
+        batch_targets = all_targets[problem_indices, order].reshape(-1, n)
         for start in range(0, n, BATCH):
-            networks.step(shuffled[:, start : start + BATCH], expected[:, start : start + BATCH])
+            networks.step(shuffled[:, start : start + BATCH], batch_targets[:, start : start + BATCH])
     return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
 
 
 class _Networks:
     """A stack of N networks.
 
-    Values of a layer are (N, units, b), with a batch's samples side by side: BLAS multiplies this layout fastest for 32
-    samples and 20 units. A layer's bias is the last column of its weights, and its input has a last row of ones.
+    Values of a layer have shape (N, units, b), for a batch of b samples, because BLAS multiplies this layout fastest
+    for 32 samples and 20 units. A layer's bias is the last column of its weights, and its input has a last row of ones.
     Parameters, gradients and moments are each a flat array, so that Adam takes few operations.
     """
 
@@ -79,11 +81,11 @@ class _Networks:
         n = len(rngs) * size
         self.shapes = [(WIDTH, n_features + 1), *[(WIDTH, WIDTH + 1)] * (LAYERS - 1), (1, WIDTH + 1)]
         n_parameters = n * sum(rows * columns for rows, columns in self.shapes)
-        self.parameters, self.gradients, self.first, self.second, self.spare = np.zeros(
+        self.parameters, self.gradients, self.first_moments, self.second_moments, self.scratch = np.zeros(
             (5, n_parameters), dtype=np.float32
         )
         self.weights = self._divide(self.parameters, n)
-        self.slopes = self._divide(self.gradients, n)
+        self.weight_gradients = self._divide(self.gradients, n)
         for index, rng in enumerate(rngs):
             for layer in self.weights:
                 outputs, inputs = layer.shape[1], layer.shape[2] - 1
@@ -103,76 +105,78 @@ class _Networks:
         return views
 
     def step(self, inputs: _Array, expected: _Array) -> None:
-        """Perform an Adam step on a batch: inputs (N, b, d + 1) and outputs (N, b)."""
-        count = inputs.shape[1]
-        if count not in self.buffers:
-            self.buffers[count] = _Buffers(self.n, count)
-        buffers = self.buffers[count]
-        below = inputs.transpose(0, 2, 1)
-        for layer, above in zip(self.weights, buffers.hidden, strict=False):
-            np.matmul(layer, below, out=above[:, :WIDTH])
-            np.maximum(above, buffers.zeros, out=above)
-            below = above
-        slope = np.sign(np.matmul(self.weights[-1], below) - expected[:, None]) / np.float32(count)
+        """Perform an Adam step on a batch of inputs (N, b, d + 1) and expected outputs (N, b)."""
+        batch_size = inputs.shape[1]
+        if batch_size not in self.buffers:
+            self.buffers[batch_size] = _Buffers(self.n, batch_size)
+        buffers = self.buffers[batch_size]
+        inputs_of_layer = inputs.transpose(0, 2, 1)
+        for layer, layer_outputs in zip(self.weights, buffers.hidden, strict=False):
+            np.matmul(layer, inputs_of_layer, out=layer_outputs[:, :WIDTH])
+            np.maximum(layer_outputs, buffers.zeros, out=layer_outputs)
+            inputs_of_layer = layer_outputs
+        output_gradient = np.sign(np.matmul(self.weights[-1], inputs_of_layer) - expected[:, None]) / np.float32(
+            batch_size
+        )
         for index in range(LAYERS, -1, -1):
-            below = buffers.hidden[index - 1].transpose(0, 2, 1) if index else inputs
-            np.matmul(slope, below, out=self.slopes[index])
+            inputs_of_layer = buffers.hidden[index - 1].transpose(0, 2, 1) if index else inputs
+            np.matmul(output_gradient, inputs_of_layer, out=self.weight_gradients[index])
             if index:
                 transposed = self.weights[index][:, :, :WIDTH].transpose(0, 2, 1)
-                above = buffers.spare[index % 2]
-                multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower at an outer product
-                slope = multiply(transposed, slope, out=above[:, :WIDTH])
+                layer_outputs = buffers.gradients[index % 2]
+                multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower for an outer product
+                output_gradient = multiply(transposed, output_gradient, out=layer_outputs[:, :WIDTH])
                 np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.active)
-                above *= buffers.active
+                layer_outputs *= buffers.active
         self._adam()
 
     def _adam(self) -> None:
         self.steps += 1
-        first, second, spare = self.first, self.second, self.spare
-        # The moments omit their factors 1 - decay; `variance` and `rate` make up for them.
+        first, second, scratch = self.first_moments, self.second_moments, self.scratch
+        # The moments omit Adam's factors 1 - decay; `second_moment_scale` and `rate` contain them instead.
         first *= np.float32(FIRST_DECAY)
         first += self.gradients
-        if self.steps % _FLUSH_EVERY == 0:
+        if self.steps % _FLUSH_STEPS == 0:
             first *= np.abs(first) >= _NEGLIGIBLE
         second *= np.float32(SECOND_DECAY)
-        np.multiply(self.gradients, self.gradients, out=spare)
-        second += spare
-        variance = (1 - SECOND_DECAY) / (1 - SECOND_DECAY**self.steps)
-        rate = LEARNING_RATE * (1 - FIRST_DECAY) / (1 - FIRST_DECAY**self.steps) / np.sqrt(variance)
-        np.sqrt(second, out=spare)
-        spare += np.float32(_EPSILON / np.sqrt(variance))
-        np.divide(first, spare, out=spare)
-        spare *= np.float32(rate)
-        self.parameters -= spare
+        np.multiply(self.gradients, self.gradients, out=scratch)
+        second += scratch
+        second_moment_scale = (1 - SECOND_DECAY) / (1 - SECOND_DECAY**self.steps)
+        rate = LEARNING_RATE * (1 - FIRST_DECAY) / (1 - FIRST_DECAY**self.steps) / np.sqrt(second_moment_scale)
+        np.sqrt(second, out=scratch)
+        scratch += np.float32(_EPSILON / np.sqrt(second_moment_scale))
+        np.divide(first, scratch, out=scratch)
+        scratch *= np.float32(rate)
+        self.parameters -= scratch
 
-    def predict(self, inputs: _Array, first: int, count: int) -> NDArray[np.float64]:
-        """Return the outputs (count, m) of `count` networks, starting from index `first`, for inputs (m, d)."""
-        values = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
+    def predict(self, inputs: _Array, start: int, count: int) -> NDArray[np.float64]:
+        """Return the outputs (count, m) of `count` networks, starting from index `start`, for inputs (m, d)."""
+        activations = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
         for layer in self.weights[:-1]:
-            values = _with_ones(np.maximum(np.matmul(layer[first : first + count], values), 0))
-        outputs: _Array = np.matmul(self.weights[-1][first : first + count], values)
+            activations = _with_ones(np.maximum(np.matmul(layer[start : start + count], activations), 0))
+        outputs: _Array = np.matmul(self.weights[-1][start : start + count], activations)
         return outputs[:, 0].astype(np.float64)
 
 
 def _with_ones(values: _Array) -> _Array:
-    """Append a row of ones to each matrix of (N, units, b)."""
+    """Append a row of ones to each (units, b) matrix."""
     return np.concatenate([values, np.ones_like(values[:, :1])], axis=1)
 
 
 class _Buffers:
-    """Working memory of a step, for one batch size.
+    """Preallocated arrays of a training step, for one batch size.
 
-    All arrays are (N, width + 1, b), because NumPy is several times slower for views and for scalar operands.
+    All arrays have shape (N, width + 1, b), because NumPy is several times slower with views and scalar operands.
 
     Attributes:
         hidden: values of each hidden layer, with a row of ones.
-        active: whether a unit propagates the gradient.
+        active: whether a unit is positive, so that it propagates the gradient.
         zeros: operand of comparisons with zero.
-        spare: two arrays for gradients of layers, whose last row is unused.
+        gradients: two arrays for gradients of layer outputs, used alternately; their last row is unused.
     """
 
-    def __init__(self, n: int, count: int) -> None:
-        shape = (n, WIDTH + 1, count)
+    def __init__(self, n: int, batch_size: int) -> None:
+        shape = (n, WIDTH + 1, batch_size)
         self.hidden = np.ones((LAYERS, *shape), dtype=np.float32)
         self.active = np.empty(shape, dtype=np.bool_)
-        self.zeros, *self.spare = np.zeros((3, *shape), dtype=np.float32)
+        self.zeros, *self.gradients = np.zeros((3, *shape), dtype=np.float32)

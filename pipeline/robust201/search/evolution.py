@@ -9,8 +9,8 @@ from collections import deque
 from robust201.search.optimiser import Optimiser, Query, Scores
 
 N_INITIAL = 10
-POPULATION = 30
-TOURNAMENT = 10
+POPULATION_SIZE = 30
+TOURNAMENT_SIZE = 10
 
 
 def mutation_probability(n_edges: int) -> float:
@@ -19,10 +19,10 @@ def mutation_probability(n_edges: int) -> float:
 
 
 class RegularizedEvolution(Optimiser):
-    """Mutate the best of `TOURNAMENT` members sampled with replacement from the population.
+    """Mutate the best of `TOURNAMENT_SIZE` members sampled with replacement from the population.
 
-    As in naszilla, the oldest member is removed once there are `POPULATION`. A mutation may return a cell that was
-    already evaluated, which counts as a query like any other.
+    As in naszilla, the oldest member is removed as soon as the population has `POPULATION_SIZE` members. A mutation may
+    return a cell that was already evaluated; it counts as a query like any other.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -36,11 +36,13 @@ class RegularizedEvolution(Optimiser):
         if self._initial:
             return Query(self._initial.pop())
         self.preference.redraw()
-        entrants = [self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT)]
-        parent, _ = max(entrants, key=lambda entrant: self.preference.score(entrant[1]))
+        contestants = [
+            self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT_SIZE)
+        ]
+        parent, _ = max(contestants, key=lambda contestant: self.preference.score(contestant[1]))
         return Query(self.cells.mutate(parent, self.rng, mutation_probability(len(self.cells.space.edges))))
 
     def learn(self, query: Query, values: Scores) -> None:
         self._population.append((query.architecture, values))
-        if len(self._population) >= POPULATION:
+        if len(self._population) >= POPULATION_SIZE:
             self._population.popleft()

@@ -1,4 +1,4 @@
-"""Successive halving over strengths: evaluate many cells at few strengths, and the best of them at more.
+"""Successive halving over strengths: evaluate many cells at few strengths, and only the best of them at more.
 
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
 """
@@ -8,48 +8,48 @@ from functools import cache
 from robust201.search.optimiser import Optimiser, Query, Scores
 
 ETA = 3
-"""Factor between rungs: one of `ETA` cells is kept, with `ETA` times as many evaluations."""
+"""Factor between rungs: the best 1 / `ETA` of the cells get `ETA` times as many evaluations."""
 
 
 @cache
 def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tuple[int, int], ...]:
-    """Plan rungs that together fit into the budget.
+    """Plan the rungs of one bracket within the budget.
 
     Args:
-        n_queries: budget, in evaluations of whole objectives.
+        n_queries: budget, in evaluations of complete objectives.
         n_evaluations: number of evaluations per objective.
         n_members: number of available cells.
 
     Returns:
-        For each rung, the number of cells and their total number of evaluations.
+        For each rung, the number of cells, and the number of evaluations that each of them has had after it.
     """
     sizes = [n_evaluations]
     while sizes[0] >= ETA:
         sizes.insert(0, round(sizes[0] / ETA))
     while True:
-        first = _count_first(sizes, n_queries * n_evaluations, n_members)
-        if first >= ETA ** (len(sizes) - 1):
-            return tuple((first // ETA**rung, size) for rung, size in enumerate(sizes))
+        n_first = _count_first_rung(sizes, n_queries * n_evaluations, n_members)
+        if n_first >= ETA ** (len(sizes) - 1):
+            return tuple((n_first // ETA**rung, size) for rung, size in enumerate(sizes))
         sizes.pop(0)  # too few cells to reach the last rung: start at a later one
 
 
-def _count_first(sizes: list[int], budget: int, n_members: int) -> int:
-    """Return the number of cells in the first rung: the most that the budget, in evaluations, allows; at least one."""
-    steps = [size - before for size, before in zip(sizes, [0, *sizes], strict=False)]
+def _count_first_rung(sizes: list[int], budget: int, n_members: int) -> int:
+    """Return the largest number of cells in the first rung within the budget (in evaluations); at least one."""
+    added_sizes = [size - previous for size, previous in zip(sizes, [0, *sizes], strict=False)]
 
-    def cost(first: int) -> int:
-        return sum(first // ETA**rung * step for rung, step in enumerate(steps))
+    def cost(n_first: int) -> int:
+        return sum(n_first // ETA**rung * added for rung, added in enumerate(added_sizes))
 
-    first = 1
-    while first < n_members and cost(first + 1) <= budget:
-        first += 1
-    return first
+    n_first = 1
+    while n_first < n_members and cost(n_first + 1) <= budget:
+        n_first += 1
+    return n_first
 
 
 class SuccessiveHalving(Optimiser):
-    """Run one bracket with the whole budget; a query costs the fraction of the objective's evaluations that it adds.
+    """Run one bracket with the whole budget; a query costs only the evaluations that it adds for its cell.
 
-    For an objective with a single evaluation there is one rung, which is random search.
+    An objective with a single evaluation has one rung, which is equivalent to random search.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -65,9 +65,8 @@ class SuccessiveHalving(Optimiser):
                 return None
             count, self._size = self._rungs.pop()
             if self._observations:
-                ranked = sorted(
-                    self._observations, key=lambda observation: -observation[1]
-                )  # stable: ties keep the earlier cell
+                # The sort is stable, so ties keep the earlier cell.
+                ranked = sorted(self._observations, key=lambda observation: -observation[1])
                 self._pending = [cell for cell, _ in ranked[:count]][::-1]
             else:
                 self._pending = self.draw_new(count)

@@ -7,11 +7,11 @@ are those of naszilla.
 from robust201.search.optimiser import Optimiser, Query, Scores
 
 N_STARTS = 10
-"""Random cells evaluated per restart; the search continues from the best."""
+"""Number of random cells evaluated per restart; the search continues from the best."""
 
 
 class LocalSearch(Optimiser):
-    """Move to the first better neighbour; at a local optimum, restart from cells that have not been queried."""
+    """Move to the first better neighbour; at a local optimum, restart from random cells that have not been queried."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ class LocalSearch(Optimiser):
         if self._current is None:
             self._evaluated_starts.append((query.architecture, values))
             if not self._pending_starts:
-                self._move(*max(self._evaluated_starts, key=lambda start: self.preference.score(start[1])))
+                self._move(*max(self._evaluated_starts, key=lambda observation: self.preference.score(observation[1])))
         elif self.preference.score(values) > self.preference.score(self._current):
             self._move(query.architecture, values)
 

@@ -1,4 +1,4 @@
-"""The table of search methods. To add a method, write a file with an `Optimiser` and add a row here."""
+"""The table of search methods. To add a method, write a file with a subclass of `Optimiser`, and add a row here."""
 
 from typing import NamedTuple
 
@@ -17,14 +17,14 @@ class MethodRow(NamedTuple):
     Attributes:
         name: name on the command line.
         title: name in tables and figures.
-        optimiser: class of a run.
-        of_parts: whether it evaluates parts of an objective, so that the objective needs several evaluations.
+        optimiser: class whose instances are runs.
+        needs_parts: whether it evaluates parts of an objective, which must then consist of several evaluations.
     """
 
     name: str
     title: str
     optimiser: type[Optimiser]
-    of_parts: bool = False
+    needs_parts: bool = False
 
 
 METHODS: dict[str, MethodRow] = {
@@ -34,13 +34,13 @@ METHODS: dict[str, MethodRow] = {
         MethodRow("local", "Local search", LocalSearch),
         MethodRow("random", "Random search", RandomSearch),
         MethodRow("evolution", "Regularised evolution", RegularizedEvolution),
-        MethodRow("halving", "Successive halving", SuccessiveHalving, of_parts=True),
+        MethodRow("halving", "Successive halving", SuccessiveHalving, needs_parts=True),
     )
 }
 
 
 def find_method(name: str) -> MethodRow:
-    """Return the method of this name; the `ConfigError` for an unknown name suggests the closest."""
+    """Return the method with this name; for an unknown name, raise a ConfigError that suggests the closest one."""
     if name not in METHODS:
-        raise ConfigError(f"Searching failed for method {name!r}: it does not exist.{closest(name, METHODS)}")
+        raise ConfigError(f"Searching failed for method {name!r}: there is no such method.{closest(name, METHODS)}")
     return METHODS[name]

@@ -9,7 +9,7 @@ import numpy as np
 from robust201.search.cells import SearchCells
 
 Scores = tuple[float, ...]
-"""Values of an architecture, one per objective; higher is better."""
+"""Values of an architecture, one per objective. Higher is better."""
 
 _CHEBYSHEV_SUM = 0.05
 """Weight of the sum in the augmented Chebyshev function (rho of Knowles, "ParEGO", IEEE TEC 10, 2006)."""
@@ -28,10 +28,10 @@ class Query(NamedTuple):
 
 
 class Preference:
-    """Order of architectures: by the objective, or by a random weighting of several objectives.
+    """Scalar score of architectures: the objective, or a random weighting of several objectives.
 
-    Weights are drawn anew whenever a method chooses (see `redraw`), so that a run covers the whole front. Values are
-    scaled by their observed range, and combined by the augmented Chebyshev function of ParEGO.
+    Methods draw new weights before each choice (see `redraw`), so that a run covers the whole front. Values are scaled
+    by their observed range, and combined with the augmented Chebyshev function of ParEGO.
     """
 
     def __init__(self, n_objectives: int, rng: np.random.Generator) -> None:
@@ -41,15 +41,17 @@ class Preference:
         self._low, self._high = np.full(n_objectives, np.inf), np.full(n_objectives, -np.inf)
 
     def redraw(self) -> None:
+        """Draw new weights; does nothing for a single objective."""
         if self.n_objectives > 1:
             self._weights = self._rng.dirichlet(np.ones(self.n_objectives))
 
     def observe(self, values: Scores) -> None:
-        """Extend the range that values are scaled by."""
+        """Extend the observed range to include these values."""
         if self.n_objectives > 1:
             self._low, self._high = np.fmin(self._low, values), np.fmax(self._high, values)
 
     def score(self, values: Scores) -> float:
+        """Return the scalar score of values; higher is better."""
         if self.n_objectives == 1:
             return values[0]
         span = np.where(self._high > self._low, self._high - self._low, 1.0)
@@ -60,14 +62,14 @@ class Preference:
 class Optimiser(ABC):
     """A run of a search method. All random numbers come from `rng`, so equal seeds and values give equal runs.
 
-    The caller asks for a query, evaluates it, tells the values, and repeats until the budget is spent or nothing is
-    left to query.
+    The caller repeats three steps until the budget is spent or no query is left: `ask` for a query, evaluate it, and
+    `tell` its values.
 
     Attributes:
         cells: cells that may be queried.
         rng: random generator.
-        n_queries: budget, in evaluations of whole objectives; partial queries count as fractions.
-        preference: order of the values.
+        n_queries: budget, in evaluations of complete objectives; partial queries count as fractions.
+        preference: scalar score of values.
         queried: architectures queried so far.
     """
 
@@ -82,12 +84,12 @@ class Optimiser(ABC):
         self.queried: set[int] = set()
 
     @classmethod  # noqa: B027 - most methods have nothing to prepare
-    def prepare(cls, several: Sequence[Self]) -> None:
-        """Perform work shared by several runs with equal numbers of observations in one call."""
+    def prepare(cls, runs: Sequence[Self]) -> None:
+        """Prepare the next queries of several runs in one call; by default, do nothing."""
 
     @abstractmethod
     def propose(self) -> Query | None:
-        """Choose the next query; None if nothing is left."""
+        """Choose the next query; None if nothing is left to query."""
 
     @abstractmethod
     def learn(self, query: Query, values: Scores) -> None:
@@ -101,21 +103,22 @@ class Optimiser(ABC):
         return query
 
     def tell(self, query: Query, values: Scores) -> None:
+        """Pass the values of a query to the method."""
         self.preference.observe(values)
         self.learn(query, values)
 
     def draw_new(self, count: int) -> list[int]:
-        """Return distinct members that were not queried; fewer than `count` if not enough are left."""
-        drawn: dict[int, None] = {}
+        """Return `count` distinct random members that have not been queried; fewer if not enough are left."""
+        new_cells: dict[int, None] = {}
         n_left = len(self.cells) - len(self.queried)
         count = min(count, n_left)
-        if 2 * n_left < len(self.cells):  # few are left, so rejection sampling would be slow
+        if 2 * n_left < len(self.cells):  # rejection sampling would be slow if few are left
             available = np.array(
                 [cell for cell in self.cells.members.tolist() if cell not in self.queried], dtype=np.int64
             )
             return [int(cell) for cell in self.rng.permutation(available)[:count]]
-        while len(drawn) < count:
-            cell = self.cells.draw(self.rng)
+        while len(new_cells) < count:
+            cell = self.cells.draw_member(self.rng)
             if cell not in self.queried:
-                drawn[cell] = None
-        return list(drawn)
+                new_cells[cell] = None
+        return list(new_cells)

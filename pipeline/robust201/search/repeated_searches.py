@@ -1,4 +1,4 @@
-"""Repeated searches on a dataset and their summary: mean and interval by method, optimum, and regret by query."""
+"""Repeated searches on a dataset, summarised by mean and interval per method, optimum, and regret after each query."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.objectives import ObjectiveTerm, TableValues, meets, parse_objectives
-from robust201.search.runs import NOTHING, Runs, run_methods
+from robust201.search.objectives import ObjectiveTerm, TableValues, meets_constraints, parse_objectives
+from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_indices, hypervolume
 
@@ -37,14 +37,15 @@ TABLE1_COLUMNS = {
     "aa_square:1": "Square 1",
     "corruption": "corruptions",
 }
-"""Columns of table 1 with their headings: values of the selected cells, at epsilon 1/255 and as corruption mean."""
+"""Headings of table 1 by objective: accuracies of the selected cells, attacked at epsilon 1/255, or averaged over
+corruptions."""
 
 VOLUME = "hypervolume"
-"""Column for the front of several objectives: the dominated fraction of the attainable volume."""
+"""Name of the reported column if there are several objectives: the dominated fraction of the attainable volume."""
 
 
 class Estimated(NamedTuple):
-    """A mean over runs with its 95% interval; `deviation` is that of single runs."""
+    """A mean over runs with its 95% interval, and the standard deviation of single runs."""
 
     mean: float
     low: float
@@ -59,12 +60,12 @@ class MethodResult:
     Attributes:
         method: name of the method.
         selected: (runs,) best cell of each run; empty for several objectives.
-        reported: summary of each column of the table.
+        reported: mean over runs of each reported column.
         regret: (queries,) mean over runs of the distance of the best value so far from the optimum, NaN until all runs
             have a value; for several objectives, the fraction of the attainable volume that is not dominated.
-        low: (queries,) lower end of its 95% interval.
-        high: (queries,) upper end of its 95% interval.
-        hits: fraction of runs that found the optimum.
+        low: (queries,) lower bound of the 95% interval of `regret`.
+        high: (queries,) upper bound of the 95% interval of `regret`.
+        hits: fraction of runs that reached the optimum.
     """
 
     method: str
@@ -78,13 +79,13 @@ class MethodResult:
 
 @dataclass(frozen=True, eq=False)
 class RepeatedSearch:
-    """Searches for one objective, or for a front of several.
+    """Repeated searches by several methods for one objective, or for the Pareto front of several.
 
     Attributes:
         objective: the objective as the user wrote it.
         dataset: dataset that was searched.
-        reported_on: dataset of the reported columns.
-        columns: headings of the table.
+        reported_on: dataset on which the reported columns are measured.
+        columns: names of the reported columns.
         optimum: highest value of any member in each column.
         results: results of the methods.
         n_members: number of cells that could be queried.
@@ -92,10 +93,10 @@ class RepeatedSearch:
         n_runs: number of runs of each method.
         is_front: whether there are several objectives.
         absent: columns that are left out because the dataset lacks their results.
-        in_percent: whether each column consists of accuracies, or is a fraction of a volume.
-        n_predicted: number of cells that could be queried, one per isomorphism class, with predicted accuracies.
-        n_estimated: number of cells, one per class, with accuracies that are estimates from samples of images.
-        estimated: columns and objectives that are based on such estimates.
+        in_percent: whether a column is shown in percent: accuracies, and the dominated fraction of the volume.
+        n_predicted: number of isomorphism classes that could be queried and have predicted accuracies.
+        n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
+        estimated: columns and objectives that contain such estimates.
     """
 
     objective: str
@@ -118,22 +119,22 @@ class RepeatedSearch:
         """Return one row per method and column, with mean, interval, deviation and optimum."""
         rows = [
             {"objective": self.objective, "searched_on": self.dataset, "reported_on": self.reported_on}
-            | {"method": result.method, "column": column, **estimated._asdict(), "optimum": self.optimum[column]}
+            | {"method": result.method, "column": column, **run_mean._asdict(), "optimum": self.optimum[column]}
             | ({"from_estimates": self.is_estimated(column)} if self.n_estimated else {})
             for result in self.results
-            for column, estimated in result.reported.items()
+            for column, run_mean in result.reported.items()
         ]
         return pd.DataFrame(rows)
 
     def is_estimated(self, column: str) -> bool:
-        """Return whether a column is based on estimates, as the hypervolume is if any objective of the front is."""
+        """Return whether a column contains estimates. The hypervolume does if any objective of the front does."""
         return column in self.estimated or (self.is_front and bool(self.estimated))
 
     def to_payload(self) -> dict[str, Any]:
         methods = [
             {
                 "method": result.method,
-                "reported": {name: _without_nan(estimated._asdict()) for name, estimated in result.reported.items()},
+                "reported": {name: _without_nan(run_mean._asdict()) for name, run_mean in result.reported.items()},
                 "share_of_runs_at_optimum": result.hits,
                 "found": result.selected.tolist(),
                 "regret_by_query": {
@@ -172,23 +173,23 @@ def repeat_searches(
     processes: int | None = None,
     on_progress: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> list[RepeatedSearch]:
-    """Search a dataset for each of several objectives.
+    """Search a dataset repeatedly for each of several objectives.
 
     Args:
-        reader: reader of the folder.
+        reader: reader of the results folder.
         dataset: name of the dataset to search.
-        objectives: texts (see `search.objectives`); one with a comma is a front.
+        objectives: texts (see `search.objectives`); a text with commas asks for a Pareto front.
         methods: names of `METHODS`; by default the applicable ones.
         n_queries: budget of a run.
-        n_runs: number of runs of each method.
+        n_runs: number of runs per method.
         seed: seed of all random numbers.
-        report: objectives to report of the selected cells; by default those of table 1 that the dataset has. For a
-            front, its hypervolume is reported instead.
-        report_on: dataset of the reported objectives; by default `dataset`.
-        constraints: constraints on the cells that may be queried (see `search.objectives.meets`).
+        report: objectives whose values are reported for the selected cells; by default those of table 1 that the
+            dataset has. For a front, the hypervolume is reported instead.
+        report_on: dataset on which they are reported; by default `dataset`.
+        constraints: constraints on the cells that may be queried (see `search.objectives.meets_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
-        distinct: whether isomorphic cells are a single member: 6,466 of NAS-Bench-201 instead of 15,625.
-        predictions: a file of `search.cell_predictions`, for accuracies that the dataset lacks.
+        distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
+        predictions: file by `search.cell_predictions` with accuracies that the dataset lacks.
         estimates: whether estimates from samples of the images replace missing counts.
         processes: number of processes; by default one per CPU.
         on_progress: function of (finished runs, all runs), called after each batch.
@@ -197,33 +198,38 @@ def repeat_searches(
         ConfigError: results are missing or cover too few architectures, or an argument is invalid.
     """
     values = TableValues(reader, dataset, predictions, estimates=estimates)
-    target = values if report_on is None else TableValues(reader, report_on, predictions, estimates=estimates)
-    tables = read_join_tables(reader, join, [values.terms.results, target.terms.results])
-    for table_values in (values, target):
+    report_values = values if report_on is None else TableValues(reader, report_on, predictions, estimates=estimates)
+    tables = read_join_tables(reader, join, [values.terms.results, report_values.terms.results])
+    for table_values in (values, report_values):
         table_values.join(tables)
-    parsed = [(text, parse_objectives(text)) for text in objectives]
-    searched = [[values.objective(name, terms) for name, terms in parts] for _, parts in parsed]
-    single = any(len(parts) == 1 for _, parts in parsed)
-    if report is not None and not single:
+    parsed_objectives = [(text, parse_objectives(text)) for text in objectives]
+    sums_by_search = [
+        [values.objective(name, terms) for name, terms in objective_terms] for _, objective_terms in parsed_objectives
+    ]
+    has_single = any(len(objective_terms) == 1 for _, objective_terms in parsed_objectives)
+    if report is not None and not has_single:
         raise ConfigError(
             f"Searching failed for {objectives[0]!r}: --report needs a single objective, because the hypervolume is "
-            "reported for several. Leave --report out."
+            "reported if there are several. Omit --report."
         )
-    default = list(TABLE1_COLUMNS) if single else []
-    report_names = default if report is None else list(dict.fromkeys(report))
-    objective_names = [parts[0][0] for _, parts in parsed if len(parts) == 1]
-    columns, absent = _read_columns(target, report_names, objective_names, explicit=report is not None)
-    method_names = _choose_methods(methods, [objective for parts in searched for objective in parts], len(searched))
-    objective_values = [objective.columns.sum(axis=1) for parts in searched for objective in parts]
+    default_names = list(TABLE1_COLUMNS) if has_single else []
+    report_names = default_names if report is None else list(dict.fromkeys(report))
+    objective_names = [objective_terms[0][0] for _, objective_terms in parsed_objectives if len(objective_terms) == 1]
+    columns, absent = _read_columns(report_values, report_names, objective_names, explicit=report is not None)
+    all_sums = [weighted_sum for sums in sums_by_search for weighted_sum in sums]
+    method_names = _choose_methods(methods, all_sums, len(sums_by_search))
+    objective_values = [weighted_sum.columns.sum(axis=1) for weighted_sum in all_sums]
     if report is None and predictions is not None:
         unpredicted = _find_unpredicted(columns, objective_names, objective_values, values.is_predicted)
         columns = {name: column for name, column in columns.items() if name not in unpredicted}
         absent += unpredicted
-    reported = [column.values for column in columns.values()]
-    present = ~np.isnan(np.sum([*objective_values, *reported], axis=0)) & meets(values, constraints)
-    cells = SearchCells(values.space, present, distinct=distinct)
+    reported_values = [column.values for column in columns.values()]
+    is_present = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0)) & meets_constraints(
+        values, constraints
+    )
+    cells = SearchCells(values.space, is_present, distinct=distinct)
     _check_size(cells, n_queries, dataset)
-    benchmarks = [Benchmark(cells, parts) for parts in searched]
+    benchmarks = [Benchmark(cells, sums) for sums in sums_by_search]
     runs_by_benchmark = run_methods(
         benchmarks,
         method_names,
@@ -235,30 +241,38 @@ def repeat_searches(
     )
     return [
         replace(
-            _summarise(text.strip(), dataset, target.dataset, benchmark, runs, columns, absent),
-            n_predicted=int((values.is_predicted & present).sum()),
-            n_estimated=max(values.n_estimated, target.n_estimated),
-            estimated=_find_estimated(values, target, parts, columns if len(parts) == 1 else ()),
+            _summarise(text.strip(), dataset, report_values.dataset, benchmark, runs, columns, absent),
+            n_predicted=int((values.is_predicted & is_present).sum()),
+            n_estimated=max(values.n_estimated, report_values.n_estimated),
+            estimated=_find_estimated(
+                values, report_values, objective_terms, columns if len(objective_terms) == 1 else ()
+            ),
         )
-        for (text, parts), benchmark, runs in zip(parsed, benchmarks, runs_by_benchmark, strict=True)
+        for (text, objective_terms), benchmark, runs in zip(
+            parsed_objectives, benchmarks, runs_by_benchmark, strict=True
+        )
     ]
 
 
 def _find_estimated(
     values: TableValues,
-    target: TableValues,
+    report_values: TableValues,
     objectives: Sequence[tuple[str, Sequence[ObjectiveTerm]]],
     columns: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the names of objectives and reported columns that are based on estimates."""
+    """Return the names of objectives and reported columns that contain estimates."""
     names = [name for name, terms in objectives if values.uses_estimates(terms)]
-    names += [name for name in columns if target.uses_estimates(parse_objectives(name)[0][1])]
+    names += [name for name in columns if report_values.uses_estimates(parse_objectives(name)[0][1])]
     return tuple(dict.fromkeys(names))
 
 
 def _read_columns(
     values: TableValues, report_names: Sequence[str], objectives: Sequence[str], *, explicit: bool
 ) -> tuple[dict[str, WeightedSum], tuple[str, ...]]:
+    """Return the reported columns by name, and the names of those that the dataset lacks.
+
+    Only default columns may be missing; if `explicit`, the user chose all of them.
+    """
     columns: dict[str, WeightedSum] = {}
     absent = []
     for text in dict.fromkeys([*report_names, *objectives]):
@@ -278,37 +292,41 @@ def _find_unpredicted(
     objective_values: Sequence[_Floats],
     is_predicted: NDArray[np.bool_],
 ) -> tuple[str, ...]:
-    """Return default columns that are missing for some predicted cells with all objectives, and would exclude these."""
-    searched = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
+    """Return the default columns that some predicted cells lack, although they have predictions of all objectives."""
+    is_predicted_member = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
     return tuple(
-        name for name, column in columns.items() if name not in objectives and np.isnan(column.values[searched]).any()
+        name
+        for name, column in columns.items()
+        if name not in objectives and np.isnan(column.values[is_predicted_member]).any()
     )
 
 
 def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_searches: int) -> list[str]:
-    has_parts = len(objectives) == n_searches and all(len(objective.weights) > 1 for objective in objectives)
+    has_partial_evaluations = len(objectives) == n_searches and all(
+        len(objective.weights) > 1 for objective in objectives
+    )
     if methods is None:
-        return [row.name for row in METHODS.values() if has_parts or not row.of_parts]
-    rows = [find_method(name) for name in dict.fromkeys(methods)]
-    inapplicable = [row.name for row in rows if row.of_parts and not has_parts]
+        return [row.name for row in METHODS.values() if has_partial_evaluations or not row.needs_parts]
+    method_rows = [find_method(name) for name in dict.fromkeys(methods)]
+    inapplicable = [row.name for row in method_rows if row.needs_parts and not has_partial_evaluations]
     if inapplicable:
         raise ConfigError(
             f"Searching failed for method {inapplicable[0]}: it needs one objective that is a mean over several "
             "strengths, such as pgd. Choose such an objective, or another method."
         )
-    return [row.name for row in rows]
+    return [row.name for row in method_rows]
 
 
 def _check_size(cells: SearchCells, n_queries: int, dataset: str) -> None:
     if len(cells) < n_queries:
         raise ConfigError(
-            f"Searching failed for {dataset}: {n_queries:,} queries need as many architectures with all results, and "
+            f"Searching failed for {dataset}: {n_queries:,} queries need as many architectures with all results, but "
             f"there are {len(cells):,}. Lower --queries, relax constraints, or evaluate more architectures."
         )
 
 
 def _summarise(
-    text: str,
+    objective: str,
     dataset: str,
     reported_on: str,
     benchmark: Benchmark,
@@ -322,14 +340,14 @@ def _summarise(
         optimum, in_percent = {VOLUME: 1.0}, {VOLUME: True}
         results = [_summarise_front(runs) for runs in runs_by_method]
     else:
-        by_index = {name: column.values[benchmark.cells.isomorphs] for name, column in columns.items()}
-        optimum = {name: float(values[members].max()) for name, values in by_index.items()}
+        values_by_column = {name: column.values[benchmark.cells.isomorphs] for name, column in columns.items()}
+        optimum = {name: float(values[members].max()) for name, values in values_by_column.items()}
         in_percent = {name: column.is_accuracy for name, column in columns.items()}
-        results = [_summarise_single(runs, by_index) for runs in runs_by_method]
+        results = [_summarise_single(runs, values_by_column) for runs in runs_by_method]
     n_runs = len(runs_by_method[0].queried) if runs_by_method else 0
     n_queries = runs_by_method[0].n_queries if runs_by_method else 0
     return RepeatedSearch(
-        text,
+        objective,
         dataset,
         reported_on,
         tuple(optimum),
@@ -344,30 +362,30 @@ def _summarise(
     )
 
 
-def _summarise_single(runs: Runs, columns: dict[str, _Floats]) -> MethodResult:
+def _summarise_single(runs: Runs, values_by_column: dict[str, _Floats]) -> MethodResult:
     values = runs.benchmark.values[:, 0]
-    best = float(values[runs.benchmark.cells.members].max())
+    optimum = float(values[runs.benchmark.cells.members].max())
     by_query = runs.best_by_query()
-    regret = np.where(by_query == NOTHING, np.nan, best - values[by_query])
+    regret = np.where(by_query == NO_ARCHITECTURE, np.nan, optimum - values[by_query])
     selected = by_query[:, -1]
-    reported = {name: _estimate(column[selected]) for name, column in columns.items()}
+    reported = {name: _mean_over_runs(column_values[selected]) for name, column_values in values_by_column.items()}
     return MethodResult(
-        runs.method, selected, reported, *mean_intervals(regret), float(np.mean(values[selected] == best))
+        runs.method, selected, reported, *mean_intervals(regret), float(np.mean(values[selected] == optimum))
     )
 
 
 def _summarise_front(runs: Runs) -> MethodResult:
-    shares = front_shares(runs)
-    reported = {VOLUME: _estimate(shares[:, -1])}
-    hits = float(np.mean(np.isclose(shares[:, -1], 1.0, rtol=0, atol=1e-12)))
-    nothing = np.empty(0, dtype=np.int64)
-    return MethodResult(runs.method, nothing, reported, *mean_intervals(1 - shares), hits)
+    dominated_fractions = dominated_volume_fractions(runs)
+    reported = {VOLUME: _mean_over_runs(dominated_fractions[:, -1])}
+    hits = float(np.mean(np.isclose(dominated_fractions[:, -1], 1.0, rtol=0, atol=1e-12)))
+    no_selection = np.empty(0, dtype=np.int64)
+    return MethodResult(runs.method, no_selection, reported, *mean_intervals(1 - dominated_fractions), hits)
 
 
-def front_shares(runs: Runs) -> _Floats:
-    """Return the fraction of the attainable volume that queried cells dominate, after each query: (runs, queries).
+def dominated_volume_fractions(runs: Runs) -> _Floats:
+    """Return the fraction of the attainable volume that the queried cells dominate, after each query: (runs, queries).
 
-    Volumes are measured from the worst value of any member in each objective.
+    The reference point of the volumes has the worst value of any member in each objective.
     """
     members = runs.benchmark.values[runs.benchmark.cells.members]
     low, high = members.min(axis=0), members.max(axis=0)
@@ -378,9 +396,9 @@ def front_shares(runs: Runs) -> _Floats:
         front = np.empty((0, runs.benchmark.n_objectives))
         volume = 0.0
         for index, cell in enumerate(queried[: runs.n_queries]):
-            if cell != NOTHING and not (front >= scaled[cell]).all(axis=1).any():
-                covered = hypervolume(np.minimum(front, scaled[cell]))
-                volume += float(np.prod(scaled[cell])) - covered
+            if cell != NO_ARCHITECTURE and not (front >= scaled[cell]).all(axis=1).any():
+                overlap = hypervolume(np.minimum(front, scaled[cell]))
+                volume += float(np.prod(scaled[cell])) - overlap
                 front = np.concatenate([front, scaled[cell][None]])
                 front = front[front_indices(front)]
             volumes[run, index] = volume
@@ -388,17 +406,17 @@ def front_shares(runs: Runs) -> _Floats:
     return volumes / (attainable or 1.0)
 
 
-def _estimate(samples: _Floats) -> Estimated:
-    mean, low, high = (float(number) for number in mean_intervals(samples))
+def _mean_over_runs(samples: _Floats) -> Estimated:
+    mean, low, high = (float(end) for end in mean_intervals(samples))
     return Estimated(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
 
 
-def _without_nan(numbers: dict[str, float]) -> dict[str, float | None]:
-    return {name: None if np.isnan(number) else number for name, number in numbers.items()}
+def _without_nan(floats: dict[str, float]) -> dict[str, float | None]:
+    return {name: None if np.isnan(number) else number for name, number in floats.items()}
 
 
-def _nan_to_none(numbers: _Floats) -> list[float | None]:
-    return [None if np.isnan(number) else float(number) for number in numbers]
+def _nan_to_none(floats: _Floats) -> list[float | None]:
+    return [None if np.isnan(number) else float(number) for number in floats]
 
 
 PAPER_OPTIMUM = 0.9468
@@ -409,7 +427,7 @@ TOLERANCE = 0.0005 + 1e-9
 
 
 class PaperComparison(NamedTuple):
-    """The optimum of table 1 and of our searches, as fractions, and whether they agree to the published decimals."""
+    """Clean optimum in table 1 and in our searches, as fractions, and whether they agree to the published decimals."""
 
     published: float
     ours: float
@@ -417,7 +435,7 @@ class PaperComparison(NamedTuple):
 
 
 def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
-    """Compare the clean optimum for searches over all cells on the published CIFAR-10 results; None for others."""
+    """Compare the clean optimum with the paper's; None unless all cells of the published CIFAR-10 were searched."""
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
         return None
     all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}

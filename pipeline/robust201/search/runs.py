@@ -1,4 +1,4 @@
-"""Runs of search methods in several processes: the queried architectures, and the best one after each query."""
+"""Runs of search methods in several processes, with the queried architectures and the best one after each query."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,10 @@ from robust201.search.methods import find_method
 from robust201.search.optimiser import Optimiser, Query
 
 RUNS_PER_PROCESS = 4
-"""Number of runs that a process advances together: their networks fit in a core's cache (see `search.ensemble`)."""
+"""Number of runs that a process advances together, so that their networks fit in a core's cache (see
+`search.ensemble`)."""
 
-NOTHING = -1
+NO_ARCHITECTURE = -1
 """Placeholder for an architecture that a run does not have yet."""
 
 
@@ -31,34 +32,37 @@ class Runs:
     Attributes:
         method: name of the method.
         benchmark: the benchmark.
-        queried: (runs, n) fully evaluated architectures in order; runs shorter than the longest end with `NOTHING`.
-        ready: (runs, n) evaluations of whole objectives spent when each value arrived; inf after a run's end.
+        queried: (runs, n) fully evaluated architectures in query order, padded with `NO_ARCHITECTURE`.
+        spent: (runs, n) budget spent up to and including each query, in evaluations of complete objectives; inf after a
+            run's end.
         n_queries: budget of a run.
     """
 
     method: str
     benchmark: Benchmark
     queried: NDArray[np.int64]
-    ready: NDArray[np.float64]
+    spent: NDArray[np.float64]
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Return the best architecture for one objective after each query: (runs, n_queries); ties keep the first."""
-        values = np.where(self.queried == NOTHING, -np.inf, self.benchmark.values[self.queried, 0])
-        so_far = np.maximum.accumulate(values, axis=1)
-        is_new = np.diff(so_far, axis=1, prepend=-np.inf) > 0
+        """Return the best architecture so far, by unit of the budget: (runs, n_queries). Ties keep the earlier one."""
+        values = np.where(self.queried == NO_ARCHITECTURE, -np.inf, self.benchmark.values[self.queried, 0])
+        best_values = np.maximum.accumulate(values, axis=1)
+        is_better = np.diff(best_values, axis=1, prepend=-np.inf) > 0
         columns = np.broadcast_to(np.arange(values.shape[1]), values.shape)
-        index = np.maximum.accumulate(np.where(is_new, columns, -1), axis=1)
-        best = np.where(index < 0, NOTHING, np.take_along_axis(self.queried, np.maximum(index, 0), axis=1))
+        best_positions = np.maximum.accumulate(np.where(is_better, columns, -1), axis=1)
+        best = np.where(
+            best_positions < 0, NO_ARCHITECTURE, np.take_along_axis(self.queried, np.maximum(best_positions, 0), axis=1)
+        )
         return self._by_query(best)
 
     def _by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the state after each whole query, given the states after each evaluation."""
+        """Return the state after each unit of the budget, given the states (runs, n) after each evaluation."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
-        states_by_query = np.full((len(states), self.n_queries), NOTHING, dtype=np.int64)
-        for run, (ready, row) in enumerate(zip(self.ready, states, strict=True)):
-            last = np.searchsorted(ready, budgets, side="right") - 1
-            states_by_query[run] = np.where(last < 0, NOTHING, row[np.maximum(last, 0)])
+        states_by_query = np.full((len(states), self.n_queries), NO_ARCHITECTURE, dtype=np.int64)
+        for run, (spent, run_states) in enumerate(zip(self.spent, states, strict=True)):
+            latest = np.searchsorted(spent, budgets, side="right") - 1
+            states_by_query[run] = np.where(latest < 0, NO_ARCHITECTURE, run_states[np.maximum(latest, 0)])
         return states_by_query
 
 
@@ -80,11 +84,11 @@ def run_methods(
     Args:
         benchmarks: benchmarks to search.
         methods: names of the methods.
-        n_queries: budget of a run, in evaluations of whole objectives.
+        n_queries: budget of a run, in evaluations of complete objectives.
         n_runs: number of runs of each method on each benchmark.
         seed: seed of all random numbers.
-        processes: maximum number of processes; by default one per CPU that this process may use. A single process is
-            this one.
+        processes: maximum number of processes; by default one per CPU that this process may use. With one, runs are
+            made in this process.
         on_progress: function of (finished runs, all runs), called after each batch.
 
     Returns:
@@ -99,11 +103,11 @@ def run_methods(
     n_cpus = len(os.sched_getaffinity(0))
     n_processes = min(len(jobs), n_cpus, n_cpus if processes is None else processes)
     traces_by_job: dict[tuple[int, str], list[_Trace]] = {(index, name): [] for index, name, _ in jobs}
-    done = 0
+    n_finished = 0
     for (index, name, chunk), traces in _iter_finished(benchmarks, jobs, n_queries, seed, n_processes):
         traces_by_job[index, name] += zip(chunk, traces, strict=True)
-        done += len(chunk)
-        on_progress(done, len(benchmarks) * len(methods) * n_runs)
+        n_finished += len(chunk)
+        on_progress(n_finished, len(benchmarks) * len(methods) * n_runs)
     return [
         [_gather(name, benchmark, traces_by_job[index, name], n_queries) for name in methods]
         for index, benchmark in enumerate(benchmarks)
@@ -111,50 +115,55 @@ def run_methods(
 
 
 def run_together(
-    method: str, benchmark: Benchmark, *, n_queries: int, seed: int, numbers: Sequence[int]
+    method: str, benchmark: Benchmark, *, n_queries: int, seed: int, run_numbers: Sequence[int]
 ) -> list[tuple[list[int], list[float]]]:
-    """Advance several runs of a method together; each gives the same result as it would alone.
+    """Advance several runs of a method together; each run has the same result as if made alone.
 
     Returns:
-        For each run, the fully evaluated architectures, and the budget spent by each.
+        For each run, the fully evaluated architectures, and the budget spent up to each of them.
     """
     optimiser_class = find_method(method).optimiser
-    optimisers = [_create_optimiser(optimiser_class, method, benchmark, n_queries, seed, number) for number in numbers]
-    measured: list[dict[int, int]] = [{} for _ in numbers]
-    spent = [0] * len(numbers)
-    traces: list[tuple[list[int], list[float]]] = [([], []) for _ in numbers]
-    running = list(range(len(numbers)))
-    size = benchmark.n_evaluations
+    optimisers = [
+        _create_optimiser(optimiser_class, method, benchmark, n_queries, seed, run_number) for run_number in run_numbers
+    ]
+    n_measured: list[dict[int, int]] = [{} for _ in run_numbers]
+    spent = [0] * len(run_numbers)
+    traces: list[tuple[list[int], list[float]]] = [([], []) for _ in run_numbers]
+    running = list(range(len(run_numbers)))
+    full_size = benchmark.n_evaluations
     while running:
         optimiser_class.prepare([optimisers[index] for index in running])
         for index in tuple(running):
             query = optimisers[index].ask()
-            if query is None or spent[index] + (cost := _cost(query, size, measured[index])) > n_queries * size:
+            if (
+                query is None
+                or spent[index] + (cost := _cost(query, full_size, n_measured[index])) > n_queries * full_size
+            ):
                 running.remove(index)
                 continue
             spent[index] += cost
             optimisers[index].tell(query, benchmark.evaluate(query))
-            is_whole = query.n_evaluations is None or query.n_evaluations == size
-            measured[index][query.architecture] = size if is_whole else query.n_evaluations or size
-            if is_whole:
+            is_complete = query.n_evaluations is None or query.n_evaluations == full_size
+            n_measured[index][query.architecture] = full_size if is_complete else query.n_evaluations or full_size
+            if is_complete:
                 traces[index][0].append(query.architecture)
-                traces[index][1].append(spent[index] / size)
+                traces[index][1].append(spent[index] / full_size)
     return traces
 
 
-def _cost(query: Query, size: int, measured: dict[int, int]) -> int:
-    """Return the number of evaluations that a query adds; a whole query counts in full, even if repeated."""
+def _cost(query: Query, full_size: int, n_measured: dict[int, int]) -> int:
+    """Return the number of evaluations that a query adds; a complete query counts in full, even if repeated."""
     if query.n_evaluations is None:
-        return size
-    return max(0, query.n_evaluations - measured.get(query.architecture, 0))
+        return full_size
+    return max(0, query.n_evaluations - n_measured.get(query.architecture, 0))
 
 
 def _create_optimiser(
-    optimiser_class: type[Optimiser], method: str, benchmark: Benchmark, n_queries: int, seed: int, number: int
+    optimiser_class: type[Optimiser], method: str, benchmark: Benchmark, n_queries: int, seed: int, run_number: int
 ) -> Optimiser:
     return optimiser_class(
         benchmark.cells,
-        np.random.default_rng([seed, number, *method.encode()]),
+        np.random.default_rng([seed, run_number, *method.encode()]),
         n_queries=n_queries,
         n_objectives=benchmark.n_objectives,
         n_evaluations=benchmark.n_evaluations,
@@ -176,29 +185,29 @@ def _iter_finished(
             yield job, _run(benchmarks[job[0]], job, n_queries, seed)
         return
     context = fork_server(["robust201.search.runs"])
-    stopped, stopping = context.Pipe(duplex=False)
-    initial = (tuple(benchmarks), stopped)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=initial)
+    stop_reader, stop_writer = context.Pipe(duplex=False)
+    initargs = (tuple(benchmarks), stop_reader)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=initargs)
     try:
         with holding_interrupts():
-            pending = {pool.submit(_work, job, n_queries, seed): job for job in jobs}
-        for future in as_completed(pending):
-            yield pending[future], future.result()
+            jobs_by_future = {pool.submit(_work, job, n_queries, seed): job for job in jobs}
+        for future in as_completed(jobs_by_future):
+            yield jobs_by_future[future], future.result()
     except BrokenProcessPool as error:
         raise EvaluationError(
-            "Searching failed for a worker process: it died before finishing its runs, perhaps for lack of memory. "
-            "Run the same command again, with fewer --processes."
+            "Searching failed for a worker process: it died before finishing its runs, perhaps because memory ran "
+            "out. Run the same command again, with fewer --processes."
         ) from error
     finally:
-        stopping.close()  # aborts the remaining runs of workers
+        stop_writer.close()  # aborts the remaining runs of workers
         with holding_interrupts():
             pool.shutdown(cancel_futures=True)
-        stopped.close()
+        stop_reader.close()
 
 
-def _start(benchmarks: Sequence[Benchmark], stopped: Connection) -> None:
+def _start(benchmarks: Sequence[Benchmark], stop_reader: Connection) -> None:
     _worker_benchmarks.update(enumerate(benchmarks))
-    end_with_parent(stopped)
+    end_with_parent(stop_reader)
 
 
 def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
@@ -208,15 +217,15 @@ def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[fl
 def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
     _, name, chunk = job
     with threadpool_limits(1, "blas"):  # matrices are small, and each CPU has its own process
-        return run_together(name, benchmark, n_queries=n_queries, seed=seed, numbers=chunk)
+        return run_together(name, benchmark, n_queries=n_queries, seed=seed, run_numbers=chunk)
 
 
 def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
     ordered = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
     longest = max((len(queried) for queried, _ in ordered), default=0)
-    queried = np.full((len(ordered), longest), NOTHING, dtype=np.int64)
-    ready = np.full((len(ordered), longest), np.inf)
-    for run, (architectures, spent) in enumerate(ordered):
+    queried = np.full((len(ordered), longest), NO_ARCHITECTURE, dtype=np.int64)
+    spent = np.full((len(ordered), longest), np.inf)
+    for run, (architectures, spent_by_query) in enumerate(ordered):
         queried[run, : len(architectures)] = architectures
-        ready[run, : len(spent)] = spent
-    return Runs(method, benchmark, queried, ready, n_queries)
+        spent[run, : len(spent_by_query)] = spent_by_query
+    return Runs(method, benchmark, queried, spent, n_queries)

@@ -1,4 +1,4 @@
-"""Architecture spaces: names, costs and networks of architectures, and information for readers of results."""
+"""Architecture spaces: names, costs and networks of architectures, and metadata for result files."""
 
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import ArchitectureId
@@ -8,23 +8,23 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
-"""The table of spaces by name, each with its default fields; a new space is a folder and a row here."""
+"""The table of spaces by name, each with its default fields. To add a space, add a folder and an entry here."""
 
 DEFAULT_SPACE = NasBench201.name
-"""The space of a sweep or dataset that names none, such as the published dataset."""
+"""The space of sweeps and datasets that do not name one, such as the published dataset."""
 
 
 def cell_space(name: str) -> CellSpace | None:
-    """Return the cell space of this name; None if there is no such space, or it is not a cell space."""
+    """Return the cell space with this name; None if there is none."""
     space = SPACES.get(name)
     return space if isinstance(space, CellSpace) else None
 
 
 def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
-    """Find an architecture in the table's spaces by its id or another name that its space accepts.
+    """Return the space and the id of an architecture, given its id or another name that its space accepts.
 
     Raises:
-        ArchitectureError: no space has it; the message suggests the closest.
+        ArchitectureError: no space has this architecture; the message suggests the closest.
     """
     is_text_id = isinstance(name, str) and name[:1].isalpha()
     errors = []
@@ -38,11 +38,11 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
 
 
 def why_no_native_library() -> str | None:
-    """Return why compiled networks cannot use the native library on this machine's CPU; None if they can."""
+    """Return why compiled networks cannot use the native library on this machine; None if they can."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 
     reason = native.why_not()
     if reason is None and usable_library() is None:
-        return "its results are not bit-identical to this PyTorch's"
+        return "its results are not bit-identical to those of this PyTorch"
     return reason

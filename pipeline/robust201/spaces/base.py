@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 class Space(ABC):
     """A set of architectures that can be built.
 
-    Ids are all integers or all text; text begins with a letter, followed by letters, digits, ``_``, ``.`` and ``-``.
+    All ids are integers, or all are text; text ids consist of a letter, followed by letters, digits, ``_``, ``.`` and
+    ``-``.
 
     Attributes:
         name: name in the sweep YAML; part of every unit's identity.
         has_text_ids: whether ids are text.
-        is_sized: whether its networks have a skeleton of channels and cells (see `sized`).
-        has_published_weights: whether weights have the formats of `weights.published.formats`; weights of other spaces
-            are state_dicts in files named after the networks.
+        is_sized: whether its networks have a skeleton whose channels and cells can be set (see `sized`).
+        has_published_weights: whether its weights have the formats in `weights.published.formats`. Weights of other
+            spaces are state_dicts in files that are named after the networks.
         channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
-        is_batch_invariant: whether outputs of its compiled networks for an image are bit-identical in any batch, in
+        is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
             float32 on a CPU.
         executes_code: whether building a network executes user code.
     """
@@ -42,22 +43,22 @@ class Space(ABC):
 
     @property
     def weights_name(self) -> str:
-        """Name of the space in weight stores, which must differ between different networks."""
+        """Name of the space in weight stores. Spaces with different networks must have different names."""
         return self.name
 
     def sized(self, *, channels: int, cells: int) -> "Space":
-        """Return the space with another skeleton around its cells (`network` of a sweep).
+        """Return the space with this skeleton around its cells (the field `network` of a sweep).
 
         Raises:
-            ConfigError: its networks have no skeleton.
+            ConfigError: its networks have a fixed size.
         """
         raise ConfigError(
-            f"Sizing networks failed for space: {self.name}: expected no `network`, since its networks have a fixed "
-            f"size, got channels {channels} and cells {cells}. Remove `network`."
+            f"Sizing networks failed for space: {self.name}: its networks have a fixed size, so channels "
+            f"{channels} and cells {cells} cannot be set. Remove `network`."
         )
 
     def spec(self, architecture: ArchitectureId) -> str | None:
-        """Return the text that defines an architecture, such as a cell string; None if there is only the id.
+        """Return the text that defines an architecture, such as a cell string; None if the id defines it.
 
         Raises:
             ArchitectureError: there is no such architecture.
@@ -65,14 +66,14 @@ class Space(ABC):
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Return further properties that determine what a network computes, as JSON: part of every protocol."""
+        """Return further properties that affect a network's outputs, as JSON; they are part of every protocol."""
         return {}
 
     @abstractmethod
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Resolve a selection: ``"evaluated"`` for all that are evaluated, a list of names, or comma-separated names.
+        """Return the ids of a selection: ``"evaluated"`` (all evaluated), a list of names, or comma-separated names.
 
-        The ids are unique and in the order of the space.
+        The ids are unique, in the order of the space.
 
         Raises:
             ArchitectureError: a name is not an architecture of this space; the message suggests the closest.
@@ -84,7 +85,7 @@ class Space(ABC):
         return self.select([name])[0]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
-        """Return the number of trainable parameters without building the network; None if that is impossible."""
+        """Return the number of trainable parameters, without building the network; None if that is impossible."""
         return None
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
@@ -96,10 +97,10 @@ class Space(ABC):
         """Return the estimated multiply-accumulates of a forward pass of one image, for planning."""
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
-        """Check that a CPU without AVX-512 can train a network; by default, it can.
+        """Check that a CPU without AVX-512 can train a network; by default, it can train all.
 
         Raises:
-            ArchitectureError: PyTorch would corrupt memory.
+            ArchitectureError: training would corrupt memory, because of a bug in PyTorch.
         """
         return
 
@@ -124,7 +125,7 @@ class Space(ABC):
         """Compile a loaded network for speed; return None if that is not supported, and attacks must use autograd."""
         return None
 
-    def _names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
+    def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
         if isinstance(selection, str):
             return [name.strip() for name in selection.split(",") if name.strip()]
         return selection

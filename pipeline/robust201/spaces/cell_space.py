@@ -1,4 +1,4 @@
-"""Spaces whose architectures are cells, with information for readers of results: classes, sizes and drawings."""
+"""Base class of spaces of cells: isomorphism classes, sizes, neighbours and drawings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,14 +10,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK = "#22272e"
-"""Colour of text and lines in drawings and figures; the report page replaces it by its text colour."""
+"""Colour of text and lines in drawings and figures; report pages replace it with their text colour."""
 
 PAPER = "#ffffff"
-"""Background colour of labels and nodes; the report page replaces it by its own background."""
+"""Background colour of labels and nodes; report pages replace it with their background colour."""
 
 
 class Neighbour(NamedTuple):
-    """A cell that differs from another on one edge, given by its position in `CellSpace.edges`."""
+    """A cell that differs from another on one edge.
+
+    Attributes:
+        edge: position of the edge in `CellSpace.edges`.
+        operation: its operation on this edge.
+        spec: its cell string.
+    """
 
     edge: int
     operation: str
@@ -28,14 +34,14 @@ Point = tuple[float, float]
 
 
 class EdgeParts(NamedTuple):
-    """Drawing of an operation on an edge: a curve that ends in an arrow, and a label.
+    """Drawing of an operation on an edge: a curve with an arrow head, and a label.
 
     Attributes:
         edge: position in `CellSpace.edges`.
         operation: name of the operation.
         text: text of the label.
         colour: colour of curve, arrow and label.
-        curve: points from node to node.
+        curve: points from the source node to the target node.
         angle: angle of the arrow in degrees, anticlockwise from the right.
         label: centre of the text.
     """
@@ -50,13 +56,13 @@ class EdgeParts(NamedTuple):
 
 
 class CellParts(NamedTuple):
-    """Parts of a drawing of a cell, with y upwards.
+    """Parts of the drawing of a cell; the y axis points upwards.
 
     Attributes:
-        edges: edges, drawn below the nodes.
-        nodes: centres by name.
+        edges: edges, which are drawn behind the nodes.
+        nodes: centre of each node, by name.
         radius: radius of a node.
-        bounds: left, right, bottom, top of the drawing.
+        bounds: left, right, bottom and top of the drawing.
     """
 
     edges: list[EdgeParts]
@@ -66,26 +72,26 @@ class CellParts(NamedTuple):
 
 
 class CellSpace(Space):
-    """A space of cells with consecutive ids from 0.
+    """A space of cells whose ids are 0, 1, 2 and so on.
 
     Attributes:
         operations: possible operations of an edge.
         edges: (source, target) nodes, in the order of a cell's operations.
-        isomorphs: returns, by index, the evaluated architecture of each isomorphism class.
+        isomorphs: returns, by cell index, the index of the evaluated architecture of the same isomorphism class.
         meta: returns the content of ``meta.json``, given epsilons by key.
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
         kernel_parameters: returns the number of kernel parameters of a cell string.
         max_kernel_parameters: the largest number of kernel parameters.
-        reference_kernel_parameters: the number at which figures compare cells.
+        reference_kernel_parameters: number of kernel parameters of the cells that figures compare at equal size.
         edit_distance: returns the number of edges on which two cell strings differ.
-        neighbours: returns the cells that differ on one edge.
-        read_json_table: reads a third-party table of the space from parsed JSON: numbers by dataset, index and column;
-            returns None for any other JSON.
+        neighbours: returns the cells that differ from a cell string on one edge.
+        read_json_table: reads a third-party table of the space from parsed JSON: numbers by dataset, cell index and
+            column. Returns None for any other JSON.
         read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
-        draw_cell: draws a cell, (axes, string, title).
+        draw_cell: draws a cell, given axes, cell string and title.
         cell_parts: returns the parts of a drawing of a cell string.
-        every_edge: returns the parts with all operations on every edge.
+        every_edge: returns the parts for all operations on every edge.
     """
 
     title: str

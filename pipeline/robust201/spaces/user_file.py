@@ -1,4 +1,4 @@
-"""User-defined architectures: a Python file with a function that builds them."""
+"""User-defined architectures, which a function in a Python file builds."""
 
 import re
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_GMACS = 0.1
-"""Default estimate of a network's multiply-accumulates per image, in billions."""
+"""Default estimate of the multiply-accumulates per image, in billions."""
 
 
 class UserFileSpace(Space):
-    """Networks built by ``build(architecture, n_classes)`` of a user's file, in workers only.
+    """Networks that the function ``build(architecture, n_classes)`` in a user's file builds, in workers only.
 
-    `gmacs` is the planning estimate of the multiply-accumulates of one image's forward pass, in billions.
+    `gmacs` is the estimate, for planning, of the multiply-accumulates of one image's forward pass, in billions.
     """
 
     name = "file"
     executes_code = True
-    # channels_last stays off: a user's network may `view` its feature maps.
+    # channels_last is off, because a user's network may `view` its feature maps.
 
     def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:
         self.function = function
@@ -33,20 +33,20 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """Name of the function and first digits of the file's hash, because networks differ between files."""
+        """Name of the function and start of the file's hash, because different files build different networks."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
         return self.function.identity()
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Check the form of names (see `Space`); only the function knows which names exist."""
+        """Check that names are well-formed (see `Space`); whether they exist is known only to the function."""
         if selection == "evaluated":
             raise ConfigError(
-                "Selecting architectures failed for space: file: expected `architectures` to list the names that its "
-                "function builds, got evaluated. List them."
+                "Selecting architectures failed for space: file: `evaluated` is not defined for a user's file. List in "
+                "`architectures` the names that the function builds."
             )
-        names = self._names(selection)
+        names = self._split_names(selection)
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ArchitectureError(
@@ -54,9 +54,7 @@ class UserFileSpace(Space):
                     "by letters, digits, dots, dashes and underscores. Choose another name."
                 )
         if not names:
-            raise ConfigError(
-                "Selecting architectures failed for an empty list: expected at least one name, got none. List them."
-            )
+            raise ConfigError("Selecting architectures failed for an empty list: list at least one name.")
         return tuple(sorted({str(name) for name in names}))
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
@@ -70,12 +68,12 @@ class UserFileSpace(Space):
             network = function(architecture, n_classes)
         except (Exception, SystemExit) as error:
             raise ArchitectureError(
-                f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
-                f"got {describe_failure(error)}. Correct the function."
+                f"Building a network failed for {architecture!r} by {self.function.label}: "
+                f"{describe_failure(error)}. Correct the function."
             ) from error
         if not isinstance(network, nn.Module):
             raise ArchitectureError(
-                f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
-                f"got {type(network).__name__}. Return the network from the function."
+                f"Building a network failed for {architecture!r} by {self.function.label}: it returned "
+                f"{type(network).__name__} instead of a torch.nn.Module. Return the network from the function."
             )
         return network

@@ -1,4 +1,4 @@
-"""Attacked images for the study of image distributions: one image per group, on networks of its sweeps."""
+"""Attacked images for the study of image distributions: one image per group and network."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,40 +12,40 @@ from robust201.studies.config import ImageDistributionStudy, StudyGroup, StudyNe
 from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 
-Attacked = dict[str, NDArray[np.float32]]
-"""By group, (1 + S, 3, H, W) pixels in [0, 1]: the clean image, followed by the attacked image at each strength."""
+AttackedImages = dict[str, NDArray[np.float32]]
+"""By group, (1 + S, 3, H, W) pixels in [0, 1]: the clean image and the attacked images at S strengths."""
 
 
-def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, Attacked]:
-    """Attack the first image of each group's sweep, by network of the study; groups without weights are left out.
+def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
+    """Attack the first image of each group's sweep, for each network of the study; groups without weights are left out.
 
-    The weights come from the longest training run with the lowest seed.
+    If there are several weights, the longest training run is used, and of equally long ones, that with the lowest seed.
 
     Raises:
         CheckpointError: weights are damaged.
         EvaluationError: see `robust201.attack`.
     """
-    images_by_network: dict[str, Attacked] = {}
+    images_by_network: dict[str, AttackedImages] = {}
     for name, network in study.networks.items():
-        attacked = {}
+        attacked_by_group = {}
         for group, trained in study.groups.items():
             for sweep in sweeps:
                 record = _choose_weights(sweep, network, trained)
                 if record is not None:
-                    attacked[group] = _attack_image(sweep, study.key, trained.dataset, record)
+                    attacked_by_group[group] = _attack_image(sweep, study.key, trained.dataset, record)
                     break
-        images_by_network[name] = attacked
+        images_by_network[name] = attacked_by_group
     return images_by_network
 
 
 def strengths_of(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
-    """Return the strengths of the study's attack, which all of its sweeps share; empty if they differ."""
+    """Return the strengths of the study's attack; empty if its sweeps have different strengths."""
     distinct = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
     return distinct.pop() if len(distinct) == 1 else ()
 
 
 def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup) -> CheckpointRecord | None:
-    """Return the weights of a network in a sweep; None if the sweep has none for the group."""
+    """Return the weights of a network and group in a sweep; None if the sweep has none."""
     section, space = sweep.weights, sweep.make_space({})
     if group.dataset not in sweep.datasets or section is None or section.path is None:
         return None

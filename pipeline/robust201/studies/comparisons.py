@@ -1,7 +1,7 @@
-"""Comparisons of groups of networks in the study of image distributions: the published ones recomputed, and our own.
+"""Comparisons of groups of networks in the study of image distributions: published ones, recomputed, and our own.
 
 A group consists of the networks of one architecture, trained on one set of images with one set of labels. Seven pairs
-of groups are compared for each of three networks at six epochs: 126 tests, without a correction in the paper.
+of groups are compared for each of three networks at six epochs: 126 tests. The paper does not correct for their number.
 
 Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
 116 (2021), tables 1 to 18.
@@ -25,32 +25,33 @@ LEVEL = 0.05
 """Significance level of the paper's tests."""
 
 BORDERLINE = (0.01, 0.09)
-"""Range of p-values in which rounding of the published numbers might change the decision."""
+"""Range of p-values in which the rounding of published numbers might change a decision."""
 
 _PUBLISHED = Path(__file__).parent / "published"
 
 
 class Family(NamedTuple):
-    """A pair of groups that is compared for every network and epoch.
+    """A pair of groups that are compared for every network and epoch.
 
     Attributes:
         experiment: the experiment's name in docs/image-distribution.md.
-        mark: letter of the significance marker in `published/image_distribution.json`.
-        first: group that the claim calls more robust.
+        marker: letter of the significance marker in `published/image_distribution.json`.
+        first: group that is more robust according to the claim.
         second: the other group.
-        either: whether the marker may also be on the second group, if that is more robust.
+        two_sided: whether the second group has the marker if it is the more robust one.
     """
 
     experiment: str
-    mark: str
+    marker: str
     first: str
     second: str
-    either: bool = False
+    two_sided: bool = False
 
     @property
     def claim(self) -> str:
-        sign = "against" if self.either else ">"
-        return f"{GROUPS[self.first]} {sign} {GROUPS[self.second]}"
+        """The claim as text, such as ``MNIST > CIFAR-10``."""
+        relation = "against" if self.two_sided else ">"
+        return f"{GROUPS[self.first]} {relation} {GROUPS[self.second]}"
 
 
 GROUPS: Mapping[str, str] = {
@@ -61,33 +62,33 @@ GROUPS: Mapping[str, str] = {
     "fusion_digit": "fusion, digit",
     "fusion_object": "fusion, object",
 }
-"""Labels of the groups, in the order of the published tables; the arrow means pretraining on the first dataset."""
+"""Labels of the groups, in the order of the published tables. The arrow means pretraining on the dataset before it."""
 
 FAMILIES = (
     Family("E1", "s", "mnist", "cifar10"),
     Family("E2a", "t", "fusion_digit", "fusion_object"),
     Family("E2b", "z", "mnist", "fusion_digit"),
     Family("E2b", "z", "cifar10", "fusion_object"),
-    Family("E3a", "d", "cifar10_to_mnist", "mnist", either=True),
-    Family("E3b", "d", "mnist_to_cifar10", "cifar10", either=True),
+    Family("E3a", "d", "cifar10_to_mnist", "mnist", two_sided=True),
+    Family("E3b", "d", "mnist_to_cifar10", "cifar10", two_sided=True),
     Family("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
 )
 
 
 @cache
-def _printed() -> dict[str, Any]:
+def _published_content() -> dict[str, Any]:
     content: dict[str, Any] = json.loads((_PUBLISHED / "image_distribution.json").read_text())
     return content
 
 
-def printed_tables() -> pd.DataFrame:
+def published_tables() -> pd.DataFrame:
     """Return tables 1 to 18 as published.
 
     Returns:
         One row per cell: `table`, `network`, `group`, `epoch`, `mean` and `sd` of R (NaN if not published), `n`
-        networks, `marks`, and `certain` (whether the number's epoch is certain).
+        networks, `marks` (letters of its markers), and `certain` (whether the epoch of the number is certain).
     """
-    content = _printed()
+    content = _published_content()
     rows = [
         {"table": table["table"], "network": table["network"], "group": table["group"], "n": content["models"]}
         | {"certain": True}
@@ -102,17 +103,18 @@ def printed_tables() -> pd.DataFrame:
 def compare_groups(
     summaries: pd.DataFrame, values: Mapping[tuple[str, str, int], "pd.Series[float]"] | None = None
 ) -> pd.DataFrame:
-    """Perform every comparison that the summaries allow.
+    """Perform all comparisons whose two groups are in the summaries.
 
     Args:
         summaries: one row per `network`, `group` and `epoch` with `mean`, `sd` (ddof 1) and `n`.
-        values: the networks' numbers by (network, group, epoch), indexed by seed, for tests paired by seed.
+        values: values of single networks by (network, group, epoch), indexed by seed, for tests that pair networks by
+            seed.
 
     Returns:
         One row per family, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
-        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows, where a row
-        without a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at level 0.05
-        without correction) and `higher_holm`. With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
+        `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
+        a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at level 0.05 without
+        correction) and `higher_holm`. With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
@@ -123,19 +125,19 @@ def compare_groups(
         if group == family.first and (network, family.second, epoch) in indexed.index
     ]
     frame = pd.DataFrame(rows, columns=["experiment", "claim", "first", "second", "network", "epoch"])
-    sides = [
+    groups = [
         make_groups(*indexed.loc[list(zip(frame["network"], frame[side], frame["epoch"], strict=True))].to_numpy().T)
         if len(frame)
         else make_groups([], [], [])
         for side in ("first", "second")
     ]
-    test, effect = welch_test(sides[0], sides[1]), hedges_g(sides[0], sides[1])
-    frame["mean_first"], frame["mean_second"] = sides[0].mean, sides[1].mean
+    test, effect = welch_test(groups[0], groups[1]), hedges_g(groups[0], groups[1])
+    frame["mean_first"], frame["mean_second"] = groups[0].mean, groups[1].mean
     frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.degrees
     frame["p"], frame["p_holm"] = test.p_value, _holm(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
-    frame["higher"] = _higher(frame["difference"], frame["p"])
-    frame["higher_holm"] = _higher(frame["difference"], frame["p_holm"])
+    frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
+    frame["higher_holm"] = _more_robust_side(frame["difference"], frame["p_holm"])
     if values is not None:
         pairs = [
             pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
@@ -149,27 +151,28 @@ def compare_groups(
 
 
 def _holm(p_values: Any) -> Any:
-    missing = np.isnan(p_values)
-    return np.where(missing, np.nan, holm_adjust(np.where(missing, 1.0, p_values)))
+    is_missing = np.isnan(p_values)
+    return np.where(is_missing, np.nan, holm_adjust(np.where(is_missing, 1.0, p_values)))
 
 
-def _higher(difference: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
+def _more_robust_side(differences: "pd.Series[float]", p_values: "pd.Series[float]") -> list[str]:
     return [
-        "" if np.isnan(p) or p >= LEVEL else "first" if change > 0 else "second"
-        for change, p in zip(difference, p_values, strict=True)
+        "" if np.isnan(p) or p >= LEVEL else "first" if mean_difference > 0 else "second"
+        for mean_difference, p in zip(differences, p_values, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class PublishedCheck:
-    """Published significance markers, compared with those that follow from the published means and deviations.
+    """Published significance markers, compared with those that follow from the published means and standard deviations.
 
     Attributes:
-        comparisons: `compare_groups` of the published tables, with `certain`, `printed` (the group with the published
-            marker, or ``""``), `marked` (the group with the marker by our test) and `agrees`.
-        claims: one row per claim and network, with numbers of epochs: with a published marker (`printed`), of these
-            with numbers to test it (`tested`), significant when recomputed (`recomputed`) and after Holm's correction
-            (`after_holm`); and `lost`, the epochs that the correction removes.
+        comparisons: `compare_groups` of the published tables, and four columns: `certain`; `printed`, the group with
+            the published marker, or ``""``; `marked`, the group that should have the marker according to our test; and
+            `agrees`, whether the two are equal.
+        claims: one row per claim and network, with numbers of epochs: `printed` with a published marker; of these,
+            `tested` with published numbers, `recomputed` significant when recomputed, and `after_holm` significant
+            after Holm's correction. `lost` lists the epochs that the correction removes.
     """
 
     comparisons: pd.DataFrame
@@ -182,7 +185,7 @@ class PublishedCheck:
 
     @property
     def exceptions(self) -> pd.DataFrame:
-        """Certain comparisons whose marker does not follow from the published numbers."""
+        """Certain comparisons whose published marker disagrees with the test of the published numbers."""
         return self.certain[~self.certain["agrees"]]
 
     @property
@@ -193,7 +196,7 @@ class PublishedCheck:
 
     @property
     def marks(self) -> pd.DataFrame:
-        """Comparisons with a published marker and numbers to test it."""
+        """Comparisons with a published marker and published numbers."""
         return self.comparisons[(self.comparisons["printed"] != "") & self.comparisons["p"].notna()]
 
     @property
@@ -203,7 +206,7 @@ class PublishedCheck:
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "source": _printed()["source"],
+            "source": _published_content()["source"],
             "level": LEVEL,
             "comparisons_checked": len(self.certain),
             "marks_that_follow": int(self.certain["agrees"].sum()),
@@ -218,46 +221,48 @@ class PublishedCheck:
 
 def check_published_marks() -> PublishedCheck:
     """Recompute the markers of the published tables from their means, standard deviations and 20 networks per group."""
-    tables = printed_tables()
+    tables = published_tables()
     frame = compare_groups(tables)
     cells = {(row.network, row.group, row.epoch): row for row in rows_of(tables)}
     families = {(family.first, family.second): family for family in FAMILIES}
     certain: list[bool] = []
-    printed: list[str] = []
-    marked: list[str] = []
+    published_sides: list[str] = []
+    computed_sides: list[str] = []
     for row in rows_of(frame):
         family = families[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
-        second_side = "second" if family.either and family.mark in second.marks else ""
-        printed.append("first" if family.mark in first.marks else second_side)
-        marked.append(row.higher if family.either or row.higher == "first" else "")
-    frame = frame.assign(certain=certain, printed=printed, marked=marked)
+        second_side = "second" if family.two_sided and family.marker in second.marks else ""
+        published_sides.append("first" if family.marker in first.marks else second_side)
+        computed_sides.append(row.higher if family.two_sided or row.higher == "first" else "")
+    frame = frame.assign(certain=certain, printed=published_sides, marked=computed_sides)
     frame["agrees"] = frame["printed"] == frame["marked"]
-    return PublishedCheck(frame, _claims(frame))
+    return PublishedCheck(frame, _count_markers(frame))
 
 
-def _claims(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count each family's and network's published markers, and those that remain after correction."""
+def _count_markers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count the published markers of each family and network, and those that remain after correction."""
     rows = []
-    for (first, second, network), group in frame.groupby(["first", "second", "network"], sort=False):
+    for (first, second, network), comparisons in frame.groupby(["first", "second", "network"], sort=False):
         for side in ("first", "second"):
-            marked_rows = group[group["printed"] == side]
+            marked_rows = comparisons[comparisons["printed"] == side]
             if not len(marked_rows):
                 continue
-            winner, other = (first, second) if side == "first" else (second, first)
+            more_robust, less_robust = (first, second) if side == "first" else (second, first)
             is_tested = marked_rows["p"].notna()
-            left = marked_rows["higher_holm"] == side
+            is_significant_after_holm = marked_rows["higher_holm"] == side
             rows.append(
                 {
-                    "experiment": group["experiment"].iloc[0],
-                    "claim": f"{GROUPS[str(winner)]} > {GROUPS[str(other)]}",
+                    "experiment": comparisons["experiment"].iloc[0],
+                    "claim": f"{GROUPS[str(more_robust)]} > {GROUPS[str(less_robust)]}",
                     "network": network,
                     "printed": len(marked_rows),
                     "tested": int(is_tested.sum()),
                     "recomputed": int((marked_rows["higher"] == side).sum()),
-                    "after_holm": int(left.sum()),
-                    "lost": ", ".join(str(epoch) for epoch in marked_rows["epoch"][is_tested & ~left]),
+                    "after_holm": int(is_significant_after_holm.sum()),
+                    "lost": ", ".join(
+                        str(epoch) for epoch in marked_rows["epoch"][is_tested & ~is_significant_after_holm]
+                    ),
                 }
             )
     return pd.DataFrame(rows)
@@ -269,12 +274,12 @@ def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows for JSON, with plain numbers, and null for NaN and infinity."""
+    """Return a table's rows as values for JSON: Python numbers instead of NumPy's, and None for NaN and infinity."""
     rows: list[dict[Any, Any]] = frame.astype(object).to_dict("records")
-    return [{str(name): _plain(value) for name, value in row.items()} for row in rows]
+    return [{str(name): _to_json_value(value) for name, value in row.items()} for row in rows]
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

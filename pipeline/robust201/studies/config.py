@@ -1,4 +1,4 @@
-"""The YAML of a study: steps that create its images and weights, its sweeps, and the names in its tables."""
+"""The YAML of a study: steps that create images and weights, sweeps, and the names in tables."""
 
 import shlex
 from pathlib import Path
@@ -18,17 +18,17 @@ _Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 STEP_VERBS = ("fetch", "import-images", "fuse", "train", "robustify")
-"""Commands allowed in steps, which create images and weights."""
+"""Commands that are allowed in steps; they create images and weights."""
 
 
-def _check_step(line: str) -> str:
+def _check_step(command_line: str) -> str:
     try:
-        argv = shlex.split(line)
+        argv = shlex.split(command_line)
     except ValueError as error:
-        raise ValueError(f"not a valid command line: {line!r} ({error}).") from error
+        raise ValueError(f"not a valid command line: {command_line!r} ({error}).") from error
     if len(argv) < 2 or argv[0] != "robust201" or argv[1] not in STEP_VERBS:
-        raise ValueError(f"a step must be robust201 with one of {', '.join(STEP_VERBS)}, got {line!r}.")
-    return line
+        raise ValueError(f"a step must be robust201 with one of {', '.join(STEP_VERBS)}, got {command_line!r}.")
+    return command_line
 
 
 def _check_group(name: str) -> str:
@@ -42,12 +42,12 @@ class _Study(StrictModel):
 
     Attributes:
         format: version of the file's format.
-        study: one of the five studies.
+        study: kind of study, one of five.
         name: name of the study.
-        steps: command lines that create its images and weights, in order. Each resumes after an interruption, and does
-            nothing if it is complete.
+        steps: command lines that create images and weights, in order. Each step resumes after an interruption, and does
+            nothing if it was complete.
         sweeps: sweep YAMLs to run and export after the steps.
-        note: text at the top of the study's page, such as how it was scaled down.
+        note: text at the top of the study's page, for example how the study was scaled down.
     """
 
     format: Literal[1] = 1
@@ -57,17 +57,18 @@ class _Study(StrictModel):
     note: str = ""
 
     def step_words(self) -> list[list[str]]:
-        """Return each step's arguments after ``robust201``, with variables such as ``${ROBUST201_DATA}`` replaced.
+        """Return each step's arguments after ``robust201``, with variables (``${ROBUST201_DATA}``) substituted.
 
         Raises:
-            ConfigError: a variable is not set, or a step allows the execution of code, which only users may do.
+            ConfigError: a variable is not set, or a step allows the execution of user code, which only the user of a
+                study may do.
         """
         try:
-            steps = [[substitute_variables(word) for word in shlex.split(line)[1:]] for line in self.steps]
+            steps = [[substitute_variables(argument) for argument in shlex.split(step)[1:]] for step in self.steps]
         except ValueError as error:
             raise ConfigError(f"Reading the steps failed for the study {self.name}: {error}") from error
         for argv in steps:
-            if any(word.partition("=")[0] == ALLOW_CODE for word in argv):
+            if any(argument.partition("=")[0] == ALLOW_CODE for argument in argv):
                 raise ConfigError(
                     f"Reading the steps failed for the study {self.name}: {ALLOW_CODE} is not allowed in "
                     f"{shlex.join(argv)!r}. Remove it, and pass it to robust201 study instead."
@@ -80,23 +81,23 @@ class StudyNetwork(StrictModel):
 
     Attributes:
         architecture: the architecture's id in the space of the sweeps.
-        printed_epochs: published epoch to compare each epoch with; by default, the same epoch.
+        printed_epochs: for each epoch, the published epoch with which it is compared; by default, the same epoch.
     """
 
     architecture: str | int
     printed_epochs: dict[int, int] | None = None
 
     def printed_epoch(self, epoch: int) -> int | None:
-        """Return the published epoch to compare an epoch of this study with, if any."""
+        """Return the published epoch with which an epoch is compared, or None."""
         return epoch if self.printed_epochs is None else self.printed_epochs.get(epoch)
 
 
 class StudyGroup(StrictModel):
-    """Networks of the study of image distributions with the same training data.
+    """A group of networks in the study of image distributions, with the same training data.
 
     Attributes:
-        dataset: dataset that they were trained for and are attacked on.
-        recipes: recipes of their training runs; architectures may have different ones.
+        dataset: dataset on which they are evaluated and attacked.
+        recipes: recipes of their training runs; they may differ between architectures.
     """
 
     dataset: str
@@ -104,12 +105,12 @@ class StudyGroup(StrictModel):
 
 
 class ImageDistributionStudy(_Study):
-    """Robustness R of networks, by the images and labels that they were trained on.
+    """Robustness R of networks as a function of their training images and labels.
 
     Attributes:
         key: key of the attack.
-        networks: networks by their name in the tables; LeNet, ResNet50 and FullyConnectedNet have published numbers.
-        groups: groups by their name in `studies.comparisons.GROUPS`.
+        networks: networks by name in the tables; LeNet, ResNet50 and FullyConnectedNet have published numbers.
+        groups: groups by name (`studies.comparisons.GROUPS`).
         mixed_model: whether the page includes mixed models over seeds (see `studies.mixed_effects`).
     """
 
@@ -121,20 +122,21 @@ class ImageDistributionStudy(_Study):
 
 
 _PUBLISHED_SPACING = 625
-"""Minimum number of iterations between published snapshots; scaled-down runs must keep them distinct."""
+"""Smallest number of iterations between published snapshots. In shorter runs, snapshots must not coincide."""
 
 
 class DynamicsStudy(_Study):
-    """Accuracy and attack success over the snapshots of a training run.
+    """Accuracy and attack success at the snapshots of training runs.
 
     Attributes:
         dataset: dataset whose images are attacked.
         architecture: architecture of all training runs.
-        runs: recipe by the run's name; `std` and `std*` have published numbers.
+        runs: recipe by name of the run; `std` and `std*` have published numbers.
         attacks: keys of the attacks, each at all its strengths.
-        iterations_per_epoch: iterations per epoch of training, which places snapshots after epochs on the same axis.
-        iterations_per_printed: ratio of our iterations to the published ones, below 1 for shorter training runs;
-            numbers at the same fraction of the training are compared.
+        iterations_per_epoch: training iterations per epoch, to convert the lengths of snapshots after epochs to
+            iterations.
+        iterations_per_printed: ratio of our iterations to the published ones: below 1 if training is shorter. Numbers
+            at the same fraction of training are compared.
     """
 
     study: Literal["robust-features-dynamics"]
@@ -151,10 +153,10 @@ class MixingStudy(_Study):
 
     Attributes:
         dataset: dataset whose images are attacked.
-        networks: architecture by its name in the tables; ResNet-50, ResNet-18 and VGG-16 have published numbers.
+        networks: architecture by name in the tables; ResNet-50, ResNet-18 and VGG-16 have published numbers.
         alphas: recipe by the fraction of robust images.
         epochs: number of training epochs.
-        panels: keys in each panel of the figure, by the panel's title.
+        panels: keys in each panel of the figure, by panel title.
     """
 
     study: Literal["robust-features-mixing"]
@@ -170,12 +172,12 @@ class EquivarianceStudy(_Study):
 
     Attributes:
         dataset: dataset whose images are attacked.
-        networks: candidate architectures per column, {column: {name: architecture}}; the columns ResNet-50, G-ResNet
-            and STN have published numbers, and so have the names G-ResNet-18, STN-ResNet-34 and the like.
-        settings: candidate recipes (learning rates) per setting; D, D_R, D* and D_R* have published numbers.
+        networks: candidate architectures per column, {column: {name: architecture}}; there are published numbers for
+            the columns ResNet-50, G-ResNet and STN, and for names such as G-ResNet-18 and STN-ResNet-34.
+        settings: candidate recipes (learning rates) per setting; there are published numbers for D, D_R, D* and D_R*.
         attacks: keys of the attacks.
         epochs: number of training epochs.
-        selection_seed: seed for splitting the images in half: one half selects the best candidate.
+        selection_seed: seed for splitting the images into halves; one half selects the best candidate.
     """
 
     study: Literal["robust-features-equivariance"]
@@ -188,7 +190,7 @@ class EquivarianceStudy(_Study):
 
 
 class DatasetStudy(_Study):
-    """The dataset paper's claims, medians and figures, compared with other results.
+    """Claims, medians and figures of the dataset paper, compared with other results.
 
     Attributes:
         dataset: dataset whose results are compared.
@@ -207,30 +209,31 @@ STUDIES: dict[str, type[Any]] = {
     "robust-features-equivariance": EquivarianceStudy,
     "dataset": DatasetStudy,
 }
-"""Models of a study's YAML, by its field `study`."""
+"""Model of the YAML for each value of the field `study`."""
 
 
 def load_study(path: Path) -> Study:
     """Read and validate the YAML of a study.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or a field is unknown or invalid; the closest name is suggested.
+        ConfigError: the file is missing or not YAML, or a field is unknown or invalid. The message suggests the closest
+            name.
     """
     fields = read_fields(path, "study")
     study_name = fields.get("study")
     if not isinstance(study_name, str) or study_name not in STUDIES:
         raise ConfigError(
-            f"Reading the study failed for {path}: expected the field study to be one of {', '.join(STUDIES)}, got "
+            f"Reading the study failed for {path}: the field `study` must be one of {', '.join(STUDIES)}, got "
             f"{study_name!r}.{closest(str(study_name), STUDIES)} docs/studies.md explains every field."
         )
     model = STUDIES[study_name]
     try:
         study: Study = TypeAdapter(model).validate_python(fields)
     except ValidationError as error:
-        line = find_line(path, steps_of(error.errors(include_url=False)[0]["loc"]))
-        where = str(path) if line is None else f"{path}, line {line}"
+        line_number = find_line(path, steps_of(error.errors(include_url=False)[0]["loc"]))
+        location = str(path) if line_number is None else f"{path}, line {line_number}"
         raise ConfigError(
-            f"Reading the study failed for {where}: {describe_problem(error, model)} docs/studies.md explains every "
+            f"Reading the study failed for {location}: {describe_problem(error, model)} docs/studies.md explains every "
             "field."
         ) from error
     return study

@@ -1,4 +1,4 @@
-"""Figures of the studies as files: our numbers with bands, published numbers as hollow markers."""
+"""Figures of the studies: lines and bands are our numbers, hollow markers are published numbers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,12 +32,15 @@ SERIES_COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#4a6fd
 
 GROUP_COLOURS = dict(zip(GROUPS, ("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#6e7781", "#4a6fd8"), strict=True))
 
-PLAIN_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
+UNTUNED_GROUPS = ("mnist", "cifar10", "fusion_digit", "fusion_object")
+"""Groups of networks that were trained from random weights."""
+
 TUNED_GROUPS = ("cifar10_to_mnist", "mnist_to_cifar10")
+"""Groups of fine-tuned networks."""
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format of the path's suffix; equal figures give equal bytes."""
+    """Write a figure in the format given by the path's suffix; equal figures have equal bytes."""
     settings: Any = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "pdf.fonttype": 42}
     file_format = path.suffix.lstrip(".")
     with rc_context(settings), atomic_write(path) as stream:
@@ -50,31 +53,32 @@ def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, 
     axes.fill_between(np.asarray(x, np.float64), low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _legend(figure: Figure, colours: Mapping[str, str], *, printed: bool = False) -> None:
+def _draw_legend(figure: Figure, colours: Mapping[str, str], *, has_published: bool = False) -> None:
     handles = [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours.items()]
-    if printed:
+    if has_published:
         handles.append(
             Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="printed")
         )
     parts.draw_legend(figure, handles)
 
 
-def _draw_printed(axes: Axes, x: Any, values: Any, colour: str) -> None:
+def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
     axes.plot(x, values, color=colour, marker="o", markersize=3.2, linestyle="", markerfacecolor="none", linewidth=0.8)
 
 
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
-    """Draw accuracy over epsilon, one panel per network and epoch: means over networks with a band of one deviation.
+    """Draw accuracy over epsilon, one panel per network and epoch: means over networks, with bands of one deviation.
 
-    Corresponds to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised figures,
-    chance depends on the clean accuracy: it is a dotted line in each group's colour. None if no group has curves.
+    The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised
+    figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
+    group has curves.
     """
     selected = curves[curves["group"].isin(groups)]
     if selected.empty:
         return None
-    value = "normalised" if normalised else "accuracy"
+    column = "normalised" if normalised else "accuracy"
     panels = list(selected.groupby(["network", "epoch"], sort=False))
-    top = max(1.02, float((selected[value] + selected[f"{value}_sd"].fillna(0)).max()) + 0.02)
+    top = max(1.02, float((selected[column] + selected[f"{column}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
     figure, axes_of = parts.make_axes_grid(
         len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6
@@ -82,7 +86,7 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
     for axes, ((network, epoch), rows) in zip(axes_of, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):
             colour = GROUP_COLOURS[str(group)]
-            mean, deviation = curve[value], curve[f"{value}_sd"].fillna(0)
+            mean, deviation = curve[column], curve[f"{column}_sd"].fillna(0)
             _draw_line(axes, curve["strength"] / 255, mean, mean - deviation, mean + deviation, colour)
             if normalised and curve["accuracy"].iloc[0] > 0:
                 axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
@@ -92,35 +96,39 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
         axes.set_xlim(0, float(selected["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)
     present = selected["group"].unique()
-    _legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present})
+    _draw_legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present})
     return figure
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
     """Draw the areas behind R at the last epoch, as in the paper's figure 1: accuracy over epsilon, raw and normalised.
 
-    `curves` has the columns of `ImageDistribution.curves`; the groups on natural images are shown.
+    `curves` is `ImageDistribution.curves`. Only the groups MNIST and CIFAR-10 are drawn.
     """
-    rows = curves[(curves["network"] == network) & curves["group"].isin(PLAIN_GROUPS[:2])]
+    rows = curves[(curves["network"] == network) & curves["group"].isin(UNTUNED_GROUPS[:2])]
     figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
-    for axes, column, title in zip(panels, ("accuracy", "normalised"), ("accuracy", "over the clean one"), strict=True):
+    for axes, column, title in zip(
+        panels, ("accuracy", "normalised"), ("accuracy", "accuracy / clean accuracy"), strict=True
+    ):
         for group, group_rows in rows.groupby("group", sort=False):
-            last = group_rows[group_rows["epoch"] == group_rows["epoch"].max()]
-            epsilons, colour = last["strength"] / 255, GROUP_COLOURS[str(group)]
-            axes.plot(epsilons, last[column], color=colour, linewidth=1.1)
-            axes.fill_between(epsilons, 0, last[column], color=colour, alpha=0.2, linewidth=0)
+            last_epoch = group_rows[group_rows["epoch"] == group_rows["epoch"].max()]
+            epsilons, colour = last_epoch["strength"] / 255, GROUP_COLOURS[str(group)]
+            axes.plot(epsilons, last_epoch[column], color=colour, linewidth=1.1)
+            axes.fill_between(epsilons, 0, last_epoch[column], color=colour, alpha=0.2, linewidth=0)
         axes.set_title(title, fontsize=TITLE, color=INK)
         axes.set_xlabel("ε", fontsize=TEXT, color=INK)
-    _legend(figure, {GROUPS[str(group)]: GROUP_COLOURS[str(group)] for group in dict.fromkeys(rows["group"])})
+    _draw_legend(figure, {GROUPS[str(group)]: GROUP_COLOURS[str(group)] for group in dict.fromkeys(rows["group"])})
     return figure
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R over epochs, one panel per network: means with one deviation, and published means."""
+    """Draw robustness R over epochs, one panel per network: means with bands of one deviation, and published means."""
     networks = list(dict.fromkeys(tables["network"]))
-    top = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
-    high = min(top, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
-    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, high), below=0.5)
+    max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
+    upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
+    figure, axes_of = parts.make_axes_grid(
+        len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, upper_limit), below=0.5
+    )
     for axes, network in zip(axes_of, networks, strict=True):
         axes.yaxis.set_major_formatter("{x:.1f}")
         rows = tables[tables["network"] == network]
@@ -135,24 +143,24 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
                 group_rows["mean"] + deviation,
                 GROUP_COLOURS[str(group)],
             )
-            _draw_printed(axes, x, group_rows["printed_mean"], GROUP_COLOURS[str(group)])
+            _draw_published(axes, x, group_rows["printed_mean"], GROUP_COLOURS[str(group)])
         axes.set_xticks(list(positions.values()), [str(epoch) for epoch in positions])
         axes.set_title(str(network), color=INK, fontsize=TITLE)
         axes.set_xlabel("epoch", color=INK, fontsize=TEXT)
     present = tables["group"].unique()
     colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in present}
-    _legend(figure, colours, printed=bool(tables["printed_mean"].notna().any()))
+    _draw_legend(figure, colours, has_published=bool(tables["printed_mean"].notna().any()))
     return figure
 
 
-def _error_bars(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Return the ends of bands and bars: the interval, or the range for two seeds, whose interval is too wide."""
-    few = rows["n"] < 3
-    return rows["low"].where(~few, rows["min"]), rows["high"].where(~few, rows["max"])
+def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+    """Return the ends of bands and bars: the interval, or the range if there are fewer than three seeds."""
+    has_few_seeds = rows["n"] < 3
+    return rows["low"].where(~has_few_seeds, rows["min"]), rows["high"].where(~has_few_seeds, rows["max"])
 
 
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
-    """Draw accuracy and attack success over iterations, one panel per run; see `_error_bars` for the bands."""
+    """Draw accuracy and attack success over iterations, one panel per run; see `_error_bounds` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
     names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
@@ -162,19 +170,19 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     for axes, run in zip(axes_of, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
             colour = colours[str(curve)]
-            _draw_line(axes, rows["iteration"], rows["mean"], *_error_bars(rows), colour)
-            _draw_printed(axes, rows["iteration"], rows["printed"], colour)
+            _draw_line(axes, rows["iteration"], rows["mean"], *_error_bounds(rows), colour)
+            _draw_published(axes, rows["iteration"], rows["printed"], colour)
         axes.set_title(str(run), color=INK, fontsize=TITLE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=TEXT)
     labelled_colours = {
         name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names
     }
-    _legend(figure, labelled_colours, printed=bool(curves["printed"].notna().any()))
+    _draw_legend(figure, labelled_colours, has_published=bool(curves["printed"].notna().any()))
     return figure
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy over the fraction of robust images, one panel per attack and network (bands: `_error_bars`)."""
+    """Draw accuracy over the fraction of robust images, one panel per group of attacks and network."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     names = list(dict.fromkeys(curves["curve"]))
@@ -184,16 +192,16 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
         for curve, curve_rows in rows.groupby("curve", sort=False):
-            _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bars(curve_rows), colours[str(curve)])
-            _draw_printed(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
+            _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bounds(curve_rows), colours[str(curve)])
+            _draw_published(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE)
         axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT)
-    _legend(figure, colours, printed=bool(curves["printed"].notna().any()))
+    _draw_legend(figure, colours, has_published=bool(curves["printed"].notna().any()))
     return figure
 
 
 def draw_equivariance(best: pd.DataFrame) -> Figure:
-    """Draw Table 1: one panel per network, with accuracy by attack and setting; see `_error_bars` for the bars."""
+    """Draw Table 1: accuracy by attack and setting, one panel per network; see `_error_bounds` for the bars."""
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
@@ -202,21 +210,21 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
         for index, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]
             x = rows["attack"].map(attacks.index) + (index - (len(settings) - 1) / 2) * 0.8 / len(settings)
-            low, high = _error_bars(rows)
+            low, high = _error_bounds(rows)
             lengths = [rows["mean"] - low, high - rows["mean"]]
             axes.errorbar(x, rows["mean"], yerr=lengths, color=colours[setting], marker="o", markersize=3, linestyle="")
-            _draw_printed(axes, x, rows["printed"], INK)
+            _draw_published(axes, x, rows["printed"], INK)
         axes.set_xticks(range(len(attacks)), attacks, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_title(str(network), color=INK, fontsize=TITLE)
-    _legend(figure, colours, printed=bool(best["printed"].notna().any()))
+    _draw_legend(figure, colours, has_published=bool(best["printed"].notna().any()))
     return figure
 
 
 def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Sequence[float]) -> Figure:
-    """Draw enlarged images over epsilon, with the change below each group's row, as in the paper's figures 8 and 9.
+    """Draw attacked images over epsilon, with their changes below, as in the paper's figures 8 and 9.
 
-    `images` holds (E, 3, H, W) pixels in [0, 1] by group, one per epsilon, starting with the clean image. Changes are
-    drawn around grey, scaled to the largest.
+    `images` has (E, 3, H, W) pixels in [0, 1] by group: one image per epsilon, starting with the clean image. Changes
+    are drawn relative to grey, scaled by the largest change.
     """
     rows = []
     for attacked in images.values():

@@ -1,6 +1,6 @@
-"""Robustness R of trained networks by image distribution and task: tables 1 to 18, tests, and published numbers.
+"""Robustness R of trained networks by image distribution and task: tables 1 to 18, tests and published numbers.
 
-R is computed for each network and then averaged, without clipping. Source: see `studies.comparisons`.
+R is computed for each network, not clipped, and then averaged. Source: see `studies.comparisons`.
 """
 
 from dataclasses import dataclass
@@ -21,34 +21,34 @@ from robust201.statistics.robustness import (
     robustness_r,
     sensitivity,
 )
-from robust201.studies.comparisons import compare_groups, printed_tables, rows_of
+from robust201.studies.comparisons import compare_groups, published_tables, rows_of
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
 
 EPSILONS = (0.0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-"""The paper's strengths, in pixel units of [0, 1]; sweeps give them in units of 1/255."""
+"""The paper's strengths, for pixels in [0, 1]; in sweeps, they are in units of 1/255."""
 
 
 @dataclass(frozen=True)
 class ImageDistribution:
-    """The study's numbers.
+    """The numbers of the study.
 
     Attributes:
         models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
-            mean relative change `c` (r - 1), `exceeds_one`, `rises` (whether any accuracy under attack is above the
-            clean one), `r_fitted` (R of a fitted psychometric function, NaN for fewer than five strengths) and
-            `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
+            mean relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
+            attack is above the clean one), `r_fitted` (R of a fitted psychometric function, NaN for fewer than five
+            strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
-            interval `low` to `high`, the number `above_one`, the number `table` of the published table, its
-            `printed_epoch`, `printed_mean`, `printed_sd` and number `printed_n` of networks, the `difference` of the
-            means, and `p_printed` of Welch's test of this difference.
-        curves: one row per network, group, epoch and strength (1/255): mean and deviation over networks of the accuracy
-            (`accuracy`, `accuracy_sd`) and of the ratio to the clean accuracy (`normalised`, `normalised_sd`).
-        comparisons: all tests (see `studies.comparisons.compare_groups`), with the published decision `printed`.
-        floor: R of a network that classifies only clean images correctly.
-        comparable: whether the strengths are the paper's, so that numbers may be compared with the published ones.
-        by_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because the numbers of
-            classes differ.
+            interval `low` to `high`, and the number `above_one` of networks with R above 1. Published numbers: number
+            `table` of the table, `printed_epoch`, `printed_mean`, `printed_sd`, and number `printed_n` of networks; the
+            `difference` of the means, and `p_printed` of Welch's test of this difference.
+        curves: one row per network, group, epoch and strength (1/255): mean and standard deviation over networks of the
+            accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`, `normalised_sd`).
+        comparisons: all tests (see `studies.comparisons.compare_groups`).
+        floor: R of a network that classifies no attacked image correctly.
+        comparable: whether R is comparable with published numbers: computed from accuracy at the paper's strengths.
+        by_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because groups have
+            different numbers of classes.
     """
 
     models: pd.DataFrame
@@ -66,107 +66,111 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
     Raises:
         ResultsError: a network has no results on a group's dataset.
     """
-    models, curves, floors, distinct_strengths = [], [], set(), set()
+    model_frames, curve_frames, floors, distinct_strengths = [], [], set(), set()
     sizes = {group.dataset: exports.task_size(group.dataset) for group in study.groups.values()}
     by_sensitivity = len({n_classes for n_classes, _ in sizes.values() if n_classes is not None}) > 1
     for label, network in study.networks.items():
         for group, trained_group in study.groups.items():
             frame = exports.accuracies(trained_group.dataset, study.key, trained_group.recipes, [network.architecture])
             for epoch, rows in frame.groupby("length"):
-                wide = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
+                accuracies = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
                 names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
-                strengths = wide.columns.to_numpy(np.float64)
+                strengths = accuracies.columns.to_numpy(np.float64)
                 n_classes, n_images = sizes[trained_group.dataset]
-                measured = _sensitivities(wide, n_classes, n_images, trained_group.dataset) if by_sensitivity else wide
-                curve = robustness_r(strengths, measured.to_numpy())
-                at_chance = _find_chance(wide.iloc[:, 0].to_numpy(), n_classes, n_images)
-                models.append(_models(names, wide, measured, curve, at_chance))
-                curves.append(_curve(names, wide))
+                performances = (
+                    _sensitivities(accuracies, n_classes, n_images, trained_group.dataset)
+                    if by_sensitivity
+                    else accuracies
+                )
+                curve = robustness_r(strengths, performances.to_numpy())
+                at_chance = _is_at_chance(accuracies.iloc[:, 0].to_numpy(), n_classes, n_images)
+                model_frames.append(_summarise_models(names, accuracies, performances, curve, at_chance))
+                curve_frames.append(_summarise_curve(names, accuracies))
                 floors.add(curve.floor)
                 distinct_strengths.add(tuple(strengths))
-    all_models = pd.concat(models, ignore_index=True)
-    tables = _tables(study, all_models)
-    by_seed = {
+    all_models = pd.concat(model_frames, ignore_index=True)
+    tables = _make_tables(study, all_models)
+    r_by_seed = {
         (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
         for names, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
     }
-    comparisons = compare_groups(tables, by_seed)
-    comparable = all(
+    comparisons = compare_groups(tables, r_by_seed)
+    has_published_strengths = all(
         len(strengths) == len(EPSILONS) and np.allclose(strengths, 255 * np.array(EPSILONS))
         for strengths in distinct_strengths
     )
-    all_curves = pd.concat(curves, ignore_index=True)
-    comparable = comparable and not by_sensitivity
+    all_curves = pd.concat(curve_frames, ignore_index=True)
+    comparable = has_published_strengths and not by_sensitivity
     return ImageDistribution(all_models, tables, all_curves, comparisons, max(floors), comparable, by_sensitivity)
 
 
-def _sensitivities(wide: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str) -> pd.DataFrame:
+def _sensitivities(accuracies: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str) -> pd.DataFrame:
     if n_classes is None or n_images is None:
         raise ResultsError(
             f"Comparing groups with different numbers of classes failed for {dataset}: its numbers of classes and "
             "images are not recorded. Export it with the measurement cm."
         )
-    return pd.DataFrame(sensitivity(wide.to_numpy(), n_classes, n_images), wide.index, wide.columns)
+    return pd.DataFrame(sensitivity(accuracies.to_numpy(), n_classes, n_images), accuracies.index, accuracies.columns)
 
 
-def _find_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: int | None) -> NDArray[np.bool_]:
-    """Return whether clean accuracies are not above chance; false if the numbers of classes or images are unknown."""
+def _is_at_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: int | None) -> NDArray[np.bool_]:
+    """Return whether clean accuracies are not above chance; False if the number of classes or images is unknown."""
     if n_classes is None or n_images is None:
         return np.zeros(len(clean), np.bool_)
     low, _ = accuracy_intervals(clean, n_images)
     return low <= 1 / n_classes
 
 
-def _models(
+def _summarise_models(
     names: dict[str, Any],
-    wide: pd.DataFrame,
-    measured: pd.DataFrame,
+    accuracies: pd.DataFrame,
+    performances: pd.DataFrame,
     curve: RobustnessCurve,
     at_chance: NDArray[np.bool_],
 ) -> pd.DataFrame:
-    strengths = wide.columns.to_numpy(np.float64)
-    changes = relative_changes(strengths, measured.to_numpy())
+    strengths = accuracies.columns.to_numpy(np.float64)
+    changes = relative_changes(strengths, performances.to_numpy())
     mean_change = np.trapezoid(changes, strengths, axis=-1) / (strengths[-1] - strengths[0])
     return pd.DataFrame(
         {
             **names,
-            "seed": wide.index,
-            "clean": wide.iloc[:, 0].to_numpy(),
+            "seed": accuracies.index,
+            "clean": accuracies.iloc[:, 0].to_numpy(),
             "r": np.where(at_chance, np.nan, curve.value),
         }
         | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": curve.exceeds_one & ~at_chance}
         | {
             "rises": curve.rises,
-            "r_fitted": np.where(at_chance, np.nan, _fit(strengths, measured)),
+            "r_fitted": np.where(at_chance, np.nan, _fit_robustness(strengths, performances)),
             "at_chance": at_chance,
         }
     )
 
 
-def _fit(strengths: NDArray[np.float64], measured: pd.DataFrame) -> NDArray[np.float64]:
+def _fit_robustness(strengths: NDArray[np.float64], performances: pd.DataFrame) -> NDArray[np.float64]:
     if len(strengths) < MIN_POINTS:
-        return np.full(len(measured), np.nan)
-    curves = [fit_psychometric(strengths, row) for row in measured.to_numpy()]
+        return np.full(len(performances), np.nan)
+    curves = [fit_psychometric(strengths, row) for row in performances.to_numpy()]
     return np.array([curve.robustness(strengths[0], strengths[-1]) for curve in curves])
 
 
-def _curve(names: dict[str, Any], wide: pd.DataFrame) -> pd.DataFrame:
-    curves = wide.to_numpy()
-    relative = 1 + relative_changes(wide.columns.to_numpy(np.float64), curves)
+def _summarise_curve(names: dict[str, Any], accuracies: pd.DataFrame) -> pd.DataFrame:
+    curves = accuracies.to_numpy()
+    relative = 1 + relative_changes(accuracies.columns.to_numpy(np.float64), curves)
     plain, normalised = summarise_group(curves.T), summarise_group(relative.T)
     return pd.DataFrame(
-        {**names, "strength": wide.columns.to_numpy(np.float64), "n": len(wide), "accuracy": plain.mean}
+        {**names, "strength": accuracies.columns.to_numpy(np.float64), "n": len(accuracies), "accuracy": plain.mean}
         | {"accuracy_sd": plain.deviation, "normalised": normalised.mean, "normalised_sd": normalised.deviation}
     )
 
 
-def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
-    published_rows = {(row.network, row.group, row.epoch): row for row in rows_of(printed_tables())}
+def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
+    published_rows = {(row.network, row.group, row.epoch): row for row in rows_of(published_tables())}
     rows = []
     for (network, group, epoch), models_of_group in models.groupby(["network", "group", "epoch"], sort=False):
-        values = models_of_group["r"].to_numpy()
-        summary: Groups = summarise_group(values)
-        _, low, high = mean_intervals(values[~np.isnan(values)])
+        r_values = models_of_group["r"].to_numpy()
+        summary: Groups = summarise_group(r_values)
+        _, low, high = mean_intervals(r_values[~np.isnan(r_values)])
         published_epoch = study.networks[str(network)].printed_epoch(int(str(epoch)))
         published = published_rows.get((str(network), str(group), published_epoch))
         rows.append(
@@ -187,13 +191,15 @@ def _tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame
     return frame.assign(difference=against_printed.difference, p_printed=against_printed.p_value)
 
 
-def attach_printed_decisions(
-    study: ImageDistributionStudy, comparisons: pd.DataFrame, printed: pd.DataFrame
+def attach_published_decisions(
+    study: ImageDistributionStudy, comparisons: pd.DataFrame, published: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add `printed`: the side with the published marker at the compared epoch, ``""``, or None if unknown."""
-    marks = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(printed)}
+    """Add the column `printed`: the side with the published marker, ``""``, or None if unknown."""
+    published_decisions = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(published)}
     decisions = [
-        marks.get((row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch)))
+        published_decisions.get(
+            (row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch))
+        )
         for row in rows_of(comparisons)
     ]
     return comparisons.assign(printed=pd.Series(decisions, comparisons.index, dtype=object))

@@ -1,8 +1,9 @@
 """Effects of images, task, pretraining and architecture on robustness R, from mixed models over initial weights.
 
-Training runs of one architecture and seed start from the same weights in every group. R is therefore modelled as the
-group's mean, plus an intercept of the initial weights, plus a residual. There is one model per network and epoch, since
-architectures differ in their weights and variances. An effect over architectures combines their independent models.
+Training runs with the same architecture and seed start from the same weights in all groups. R is therefore modelled as
+the mean of the group, plus a random intercept of the initial weights, plus a residual. There is one model per network
+and epoch, because architectures differ in their weights and variances. Effects over architectures combine these
+independent models.
 """
 
 import itertools
@@ -26,10 +27,10 @@ FACTORS = {
     "E3b": "pretraining",
     "E3c": "images and task",
 }
-"""Factor that differs between the groups of a comparison, by experiment."""
+"""Factor in which the groups of a comparison differ, by experiment."""
 
 ALL_NETWORKS = "mean of all"
-"""Name in the column `network` of an effect's mean over architectures."""
+"""Value of the column `network` for the mean of an effect over architectures."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class MixedEffects:
     """Mixed models of R.
 
     Attributes:
-        variances: one row per model: `network`, `epoch`, `n` training runs, `n_seeds`, standard deviations `seed_sd` of
-            the initial weights and `residual_sd`, and `seed_share`, the initial weights' fraction of the variance, with
-            its interval `share_low` to `share_high`.
+        variances: one row per model: `network`, `epoch`, number `n` of training runs, `n_seeds`, the standard
+            deviations `seed_sd` (initial weights) and `residual_sd`, and the fraction `seed_share` of the variance that
+            is due to initial weights, with its interval `share_low` to `share_high`.
         effects: one row per effect: `factor`, `experiment` and `claim` (see `studies.comparisons`), `network`, `epoch`
-            (NaN for effects over architectures, which use the last epoch of each), `estimate`, `error`, `degrees`,
+            (NaN for effects over architectures, which use each one's last epoch), `estimate`, `error`, `degrees`,
             `low`, `high`, `p` and `p_holm` (over all rows). NaN if there are too few training runs for a model.
     """
 
@@ -50,40 +51,43 @@ class MixedEffects:
 
 
 class _Model(NamedTuple):
-    """The model of one network at one epoch; coefficients are the means of its groups."""
+    """The model of one network at one epoch; its coefficients are the means of the groups."""
 
     groups: tuple[str, ...]
     fitted: RandomIntercept
 
-    def mean_of(self, groups: Sequence[str]) -> NDArray[np.float64]:
-        """Return weights of the coefficients that give the mean over `groups`."""
+    def mean_weights(self, groups: Sequence[str]) -> NDArray[np.float64]:
+        """Return the weights of the coefficients whose weighted sum is the mean over `groups`."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
     def compare(self, family: Family) -> ContrastEstimate:
-        return self.fitted.estimate(self.mean_of([family.first]) - self.mean_of([family.second]))
+        return self.fitted.estimate(self.mean_weights([family.first]) - self.mean_weights([family.second]))
 
 
 def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
-    """Fit a model per network and epoch, and estimate every effect that its groups allow.
+    """Fit one model per network and epoch, and estimate all effects whose groups it has.
 
     Args:
         models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; rows without R are left out.
     """
-    fitted: dict[tuple[str, int], _Model] = {}
-    for names, rows in models[models["r"].notna()].groupby(["network", "epoch"], sort=False):
-        fitted[str(names[0]), int(str(names[1]))] = _fit(rows)
+    fitted_models: dict[tuple[str, int], _Model] = {}
+    for network_and_epoch, rows in models[models["r"].notna()].groupby(["network", "epoch"], sort=False):
+        fitted_models[str(network_and_epoch[0]), int(str(network_and_epoch[1]))] = _fit(rows)
     effects = [
         _record(FACTORS[family.experiment], family, network, epoch, model.compare(family))
-        for (network, epoch), model in fitted.items()
-        for family in _families([model])
+        for (network, epoch), model in fitted_models.items()
+        for family in _shared_families([model])
     ]
-    last = {network: fitted[network, max(e for name, e in fitted if name == network)] for network, _ in fitted}
-    effects += _across_architectures(last) if len(last) > 1 else []
+    last_models = {
+        network: fitted_models[network, max(epoch for name, epoch in fitted_models if name == network)]
+        for network, _ in fitted_models
+    }
+    effects += _across_architectures(last_models) if len(last_models) > 1 else []
     columns = ["factor", "experiment", "claim", "network", "epoch", *_ESTIMATE_COLUMNS.values()]
     frame = pd.DataFrame(effects, columns=columns)
-    known = frame["p"].notna()
-    frame["p_holm"] = np.where(known, holm_adjust(frame["p"].where(known, 1.0)), np.nan)
-    variances = [_describe(network, epoch, model.fitted) for (network, epoch), model in fitted.items()]
+    has_p_value = frame["p"].notna()
+    frame["p_holm"] = np.where(has_p_value, holm_adjust(frame["p"].where(has_p_value, 1.0)), np.nan)
+    variances = [_describe(network, epoch, model.fitted) for (network, epoch), model in fitted_models.items()]
     return MixedEffects(pd.DataFrame(variances), frame)
 
 
@@ -93,24 +97,24 @@ def _fit(rows: pd.DataFrame) -> _Model:
     return _Model(groups, fit_random_intercept(design, rows["r"], rows["seed"]))
 
 
-def _families(models: Sequence[_Model]) -> list[Family]:
-    """Return the comparisons whose groups all models have."""
+def _shared_families(models: Sequence[_Model]) -> list[Family]:
+    """Return the comparisons whose two groups occur in all models."""
     shared = set.intersection(*(set(model.groups) for model in models))
     return [family for family in FAMILIES if {family.first, family.second} <= shared]
 
 
 def _across_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
-    """Estimate each effect's mean over architectures, and differences between architectures in their groups' mean."""
+    """Estimate the mean of each effect over architectures, and the differences between architectures."""
     all_models = list(models.values())
     rows = []
-    for family in _families(all_models):
+    for family in _shared_families(all_models):
         mean = combine_estimates(
             [model.compare(family) for model in all_models], np.full(len(all_models), 1 / len(all_models))
         )
         rows.append(_record(FACTORS[family.experiment], family, ALL_NETWORKS, np.nan, mean))
     shared = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
     for first, second in itertools.combinations(models, 2) if shared else ():
-        means = [models[name].fitted.estimate(models[name].mean_of(shared)) for name in (first, second)]
+        means = [models[name].fitted.estimate(models[name].mean_weights(shared)) for name in (first, second)]
         network = f"{first} against {second}"
         rows.append(_record("architecture", None, network, np.nan, combine_estimates(means, [1, -1])))
     return rows
@@ -124,7 +128,7 @@ _ESTIMATE_COLUMNS = {
     "high": "high",
     "p_value": "p",
 }
-"""Columns of effects by the fields of `ContrastEstimate`."""
+"""Column of `MixedEffects.effects` for each field of `ContrastEstimate`."""
 
 
 def _record(

@@ -1,4 +1,4 @@
-"""Results of trained networks from exports with several weights: by recipe, length of training and seed."""
+"""Results of trained networks, by recipe, length of training and seed, from exports with several weights."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ from robust201.statistics.outcomes import Packed
 
 
 class Trained(NamedTuple):
-    """Weights in an export.
+    """Weights of trained networks in an export.
 
     Attributes:
         reader: reader of the export.
@@ -38,11 +38,11 @@ class Trained(NamedTuple):
 
 
 class AttackedOutcomes(NamedTuple):
-    """Per-image outcomes of one architecture's networks.
+    """Per-image outcomes of the trained networks of one architecture.
 
     Attributes:
         networks: `recipe`, `length` and `seed`, one row per network.
-        packed: (A, B) uint8, in the order of the networks.
+        packed: (A, B) uint8, packed outcomes in the order of `networks`.
         n_images: number of images N.
     """
 
@@ -52,75 +52,82 @@ class AttackedOutcomes(NamedTuple):
 
 
 class Exports:
-    """Exports of a study's sweeps, read as one table of networks."""
+    """Exports of a study's sweeps, read as one table of trained networks."""
 
     def __init__(self, folders: Sequence[Path], *, iterations_per_epoch: int | None = None) -> None:
         """Open exports.
 
         Args:
             folders: folders of the exports.
-            iterations_per_epoch: measure lengths of training in iterations, with this many per epoch; None measures
-                them in epochs, and leaves out snapshots within an epoch.
+            iterations_per_epoch: iterations per epoch, if the length of training is measured in iterations. With None,
+                it is measured in epochs, and snapshots within an epoch are left out.
 
         Raises:
             ResultsError: a folder is not an export, or has no named weights.
         """
         self.readers = [RobustnessDataset(folder) for folder in folders]
-        self._iterations = iterations_per_epoch
+        self._iterations_per_epoch = iterations_per_epoch
         self._accuracy_cache: dict[tuple[str, str, str, str], list[tuple[str, float, float]]] = {}
 
     @cached_property
     def trained(self) -> tuple[Trained, ...]:
-        return tuple(weights for reader in self.readers for weights in self._list(reader))
+        """All weights of the exports."""
+        return tuple(weights for reader in self.readers for weights in self._read_weights(reader))
 
-    def _list(self, reader: RobustnessDataset) -> Iterator[Trained]:
-        recorded = (reader.sweep or {}).get("weights") or {}
-        if not recorded:
+    def _read_weights(self, reader: RobustnessDataset) -> Iterator[Trained]:
+        fields_by_name = (reader.sweep or {}).get("weights") or {}
+        if not fields_by_name:
             raise ResultsError(
                 f"Reading trained networks failed for {reader.path}: its sweep.json names no weights with recipe, "
                 "epochs and seed. Sweep several seeds or snapshots with `weights: {path: …}`, and export as Parquet."
             )
-        for name, fields in recorded.items():
+        for name, fields in fields_by_name.items():
             length = self._length(fields)
             if length is not None and fields.get("seed") is not None:
                 yield Trained(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
 
     def _length(self, fields: dict[str, Any]) -> float | None:
         epochs, steps = fields.get("epochs"), fields.get("steps")
-        if self._iterations is None:
+        if self._iterations_per_epoch is None:
             return None if epochs is None else float(epochs)
-        return float(steps) if steps is not None else None if epochs is None else float(epochs) * self._iterations
+        return (
+            float(steps)
+            if steps is not None
+            else None
+            if epochs is None
+            else float(epochs) * self._iterations_per_epoch
+        )
 
     def accuracies(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> pd.DataFrame:
-        """Read accuracies of networks under a key at all its strengths, with clean images first as strength 0.
+        """Read accuracies of trained networks for a key at all its strengths; clean images are strength 0.
 
         Returns:
             One row per `architecture`, `recipe`, `length`, `seed` and `strength`, with `accuracy`.
 
         Raises:
-            ResultsError: none of the networks has results for the key on the dataset, or two exports disagree.
+            ResultsError: no network has results for the key on the dataset, or two exports disagree.
         """
         architectures_by_id = {str(architecture): architecture for architecture in architectures}
         rows = [
             (architectures_by_id[identifier], weights.recipe, weights.length, weights.seed, strength, accuracy)
-            for weights in self._of(dataset, key, recipes)
-            for identifier, strength, accuracy in self._read(weights, dataset, key)
+            for weights in self._select_weights(dataset, key, recipes)
+            for identifier, strength, accuracy in self._read_accuracies(weights, dataset, key)
             if identifier in architectures_by_id
         ]
         if not rows:
             raise self.absence(dataset, key, recipes, architectures)
-        order = ["architecture", "recipe", "length", "seed", "strength"]
-        table = pd.DataFrame(rows, columns=[*order, "accuracy"]).drop_duplicates()
-        contradictory = table[table.duplicated(order)]
-        if len(contradictory):
-            architecture, recipe, length, seed, strength, _ = contradictory.iloc[0]
+        key_columns = ["architecture", "recipe", "length", "seed", "strength"]
+        table = pd.DataFrame(rows, columns=[*key_columns, "accuracy"]).drop_duplicates()
+        contradictions = table[table.duplicated(key_columns)]
+        if len(contradictions):
+            architecture, recipe, length, seed, strength, _ = contradictions.iloc[0]
             raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, recipe, length, seed)
-        return table.sort_values(order, kind="stable", ignore_index=True)
+        return table.sort_values(key_columns, kind="stable", ignore_index=True)
 
-    def _read(self, weights: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
-        """Return ids, strengths and accuracies of all architectures with these weights; results are cached."""
+    def _read_accuracies(self, weights: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
+        """Return ids, strengths and accuracies of all architectures with these weights, and cache them."""
         cache_key = (str(weights.reader.path), weights.name, dataset, key)
         if cache_key not in self._accuracy_cache:
             table = read_table(weights.reader.files.choosing(weights.name), dataset, key, "accuracy")
@@ -138,30 +145,30 @@ class Exports:
         """Return per-image outcomes of an architecture's networks, ordered by recipe, length and seed.
 
         Raises:
-            ResultsError: there are none, exports have different images, or two exports disagree.
+            ResultsError: there are no outcomes, the exports have different images, or two exports disagree.
         """
         packed: dict[tuple[str, float, int], NDArray[np.uint8]] = {}
         n_images = 0
-        for weights in self._of(dataset, key, recipes):
+        for weights in self._select_weights(dataset, key, recipes):
             outcomes = weights.reader.outcomes(dataset, key, strength, weights=weights.name)
             if architecture in outcomes.architectures:
-                network, row = (
+                network, packed_outcomes = (
                     (weights.recipe, weights.length, weights.seed),
                     outcomes.packed[outcomes.architectures.index(architecture)],
                 )
-                if not np.array_equal(packed.setdefault(network, row), row):
+                if not np.array_equal(packed.setdefault(network, packed_outcomes), packed_outcomes):
                     raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, *network)
                 n_images = outcomes.n_images
         if not packed:
             raise self.absence(dataset, key, recipes, [architecture])
-        if len({len(row) for row in packed.values()}) > 1:
+        if len({len(packed_outcomes) for packed_outcomes in packed.values()}) > 1:
             raise ResultsError(
                 f"Reading outcomes failed for {dataset} {key}: the study's exports have different numbers of images. "
-                "Evaluate the same selection of images."
+                "Evaluate the same images in all sweeps."
             )
-        order = sorted(packed)
-        networks = pd.DataFrame(order, columns=["recipe", "length", "seed"])
-        return AttackedOutcomes(networks, np.stack([packed[network] for network in order]), n_images)
+        ordered_networks = sorted(packed)
+        networks = pd.DataFrame(ordered_networks, columns=["recipe", "length", "seed"])
+        return AttackedOutcomes(networks, np.stack([packed[network] for network in ordered_networks]), n_images)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Return the strengths of a key on a dataset in the first export that has the key."""
@@ -171,14 +178,14 @@ class Exports:
         return ()
 
     def task_size(self, dataset: str) -> tuple[int | None, int | None]:
-        """Return the number of a dataset's classes, and of images per clean accuracy; None if not recorded."""
+        """Return a dataset's number of classes, and of images behind its clean accuracy; None if not recorded."""
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
                 return n_classes, evaluated_image_count(reader.files, dataset, CLEAN)
         return None, None
 
-    def _of(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
+    def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
         for weights in self.trained:
             if weights.recipe in recipes and dataset in weights.reader.data:
                 planned = weights.reader.files.planned(dataset)
@@ -186,24 +193,24 @@ class Exports:
                     yield weights
 
     def _contradiction(
-        self, what: str, architecture: ArchitectureId, recipe: str, length: float, seed: int
+        self, evaluation: str, architecture: ArchitectureId, recipe: str, length: float, seed: int
     ) -> ResultsError:
-        names = ", ".join(str(reader.path) for reader in self.readers)
+        folders = ", ".join(str(reader.path) for reader in self.readers)
         return ResultsError(
-            f"Reading trained networks failed for {what}: there are two different results of {architecture} {recipe} "
-            f"after {length:g} with seed {seed} in {names}. Leave one of the exports out."
+            f"Reading trained networks failed for {evaluation}: there are two different results of {architecture} "
+            f"{recipe} after {length:g} with seed {seed} in {folders}. Omit one of the exports."
         )
 
     def absence(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
-        """Return the error for missing results, which lists the existing ones."""
+        """Return the error for missing results; its message lists the existing ones."""
         available = sorted({(name, weights.recipe or '""') for weights in self.trained for name in weights.reader.data})
-        names = ", ".join(str(reader.path) for reader in self.readers)
+        folders = ", ".join(str(reader.path) for reader in self.readers)
         keys = sorted({key for reader in self.readers for key in reader.files.planned(dataset) or ()})
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: there are no results of "
-            f"{', '.join(map(str, architectures))} trained with {', '.join(recipes)} in {names}, which has "
-            f"{', '.join(map(' with '.join, available)) or 'no trained networks'} (keys on {dataset}: "
+            f"{', '.join(map(str, architectures))} trained with {', '.join(recipes)} in {folders}. "
+            f"Available: {', '.join(map(' with '.join, available)) or 'no trained networks'} (keys on {dataset}: "
             f"{', '.join(keys) or 'none'}). Correct the names in the study, or run its sweeps."
         )

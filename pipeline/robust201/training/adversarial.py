@@ -23,23 +23,24 @@ _NORMAL_START = 0.001
 
 
 class StepLoss(NamedTuple):
-    """Loss of one step.
+    """Loss of one training step.
 
     Attributes:
         loss: (), mean over the batch.
-        logits: (B, C), from which accuracy is computed: of the adversarial images with PGD, else of the augmented ones.
+        logits: (B, C) logits from which accuracy is computed: on adversarial images with PGD, otherwise on augmented
+            images.
     """
 
     loss: torch.Tensor
     logits: torch.Tensor
 
 
-class StartDraws(NamedTuple):
-    """Keys of the random starts of a batch.
+class RandomStarts(NamedTuple):
+    """Random starts of the attack on a batch, keyed by seed, epoch and image.
 
     Attributes:
         epoch: counted from 0.
-        ids: (B,) int64.
+        ids: (B,) int64, ids of the images.
     """
 
     seed: int
@@ -57,17 +58,17 @@ def step_loss(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     adversarial: AdversarialTraining | None,
-    draws: StartDraws,
+    random_starts: RandomStarts,
 ) -> StepLoss:
-    """Compute the loss of one step, on adversarial images if the recipe has adversarial training.
+    """Compute the loss of one training step; `adversarial` is None for standard training.
 
     `network` is the module behind `logits_of`, in training mode; attacks may temporarily set it to evaluation mode.
     `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
     """
     if adversarial is not None and adversarial.trades is not None:
-        return _trades(network, logits_of, pixels, labels, adversarial.trades, draws)
+        return _trades(network, logits_of, pixels, labels, adversarial.trades, random_starts)
     if adversarial is not None and adversarial.pgd is not None:
-        pixels = _pgd(network, logits_of, pixels, labels, adversarial.pgd, draws)
+        pixels = _pgd(network, logits_of, pixels, labels, adversarial.pgd, random_starts)
     logits = logits_of(pixels)
     return StepLoss(functional.cross_entropy(logits, labels), logits)
 
@@ -78,9 +79,9 @@ def _pgd(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     fields: PgdTraining,
-    draws: StartDraws,
+    random_starts: RandomStarts,
 ) -> torch.Tensor:
-    start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, draws)
+    start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, random_starts)
     with _attack_mode(network, fields):
         return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, fields)
 
@@ -91,13 +92,19 @@ def _trades(
     pixels: torch.Tensor,
     labels: torch.Tensor,
     fields: TradesTraining,
-    draws: StartDraws,
+    random_starts: RandomStarts,
 ) -> StepLoss:
-    noise = _normal_noise(pixels, draws) if fields.start == "normal" else _uniform_noise(pixels, fields, draws)
+    noise = (
+        _normal_noise(pixels, random_starts)
+        if fields.start == "normal"
+        else _uniform_noise(pixels, fields, random_starts)
+    )
     with _attack_mode(network, fields):
         with torch.no_grad():
-            expected = logits_of(pixels).softmax(dim=1)
-        perturbed = ascend(lambda images: _divergence(logits_of(images), expected), pixels, pixels + noise, fields)
+            clean_probabilities = logits_of(pixels).softmax(dim=1)
+        perturbed = ascend(
+            lambda images: _divergence(logits_of(images), clean_probabilities), pixels, pixels + noise, fields
+        )
     logits = logits_of(pixels)
     natural = functional.cross_entropy(logits, labels)
     robust = _divergence(logits_of(perturbed), logits.softmax(dim=1))
@@ -110,7 +117,7 @@ def ascend(
     start: torch.Tensor,
     fields: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
-    """Increase `objective` with signed gradient steps, within the ball around `pixels` and within [0, 1]."""
+    """Maximise `objective` with signed gradient steps inside the ball around `pixels` and inside [0, 1]."""
     epsilon = fields.epsilon_255 / 255
     lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
     images = start.clamp(lower, upper)
@@ -121,16 +128,16 @@ def ascend(
     return images.detach()
 
 
-def _divergence(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Return the mean KL divergence of predictions from the expected probabilities."""
-    return functional.kl_div(logits.log_softmax(dim=1), expected, reduction="batchmean")
+def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+    """Return the mean KL divergence of the predicted distributions from `probabilities`."""
+    return functional.kl_div(logits.log_softmax(dim=1), probabilities, reduction="batchmean")
 
 
 @contextmanager
 def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network's mode for the attack; afterwards restore training mode and statistics.
+    """Set the network's mode for the attack; afterwards, restore training mode and BatchNorm statistics.
 
-    The random state is restored, too, so that dropout is the same with and without an attack.
+    The random state is also restored, so that dropout is the same with and without an attack.
     """
     devices = {parameter.device for parameter in network.parameters()}
     buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
@@ -141,15 +148,17 @@ def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> It
     finally:
         network.train()
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for buffer, saved_values in buffers:
+                buffer.copy_(saved_values)
 
 
-def _uniform_noise(pixels: torch.Tensor, fields: PgdTraining | TradesTraining, draws: StartDraws) -> torch.Tensor:
-    noise = (2 * uniform(draws.words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
+def _uniform_noise(
+    pixels: torch.Tensor, fields: PgdTraining | TradesTraining, random_starts: RandomStarts
+) -> torch.Tensor:
+    noise = (2 * uniform(random_starts.words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 
-def _normal_noise(pixels: torch.Tensor, draws: StartDraws) -> torch.Tensor:
-    quantiles = uniform(draws.words(pixels[0].numel())) + 2.0**-54  # avoid 0, whose quantile is infinite
+def _normal_noise(pixels: torch.Tensor, random_starts: RandomStarts) -> torch.Tensor:
+    quantiles = uniform(random_starts.words(pixels[0].numel())) + 2.0**-54  # exclude 0, whose quantile is infinite
     return to_device((_NORMAL_START * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)

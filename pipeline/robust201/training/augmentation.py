@@ -1,4 +1,4 @@
-"""Augmentation of a batch on its device (docs/protocol.md gives formulas and sources).
+"""Augmentation of a batch on its device (formulas and sources: docs/protocol.md).
 
 Random numbers are keyed by (seed, epoch, image, purpose), so an augmented image does not depend on its batch. Colours
 and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.
@@ -15,22 +15,22 @@ from robust201.training.draws import epoch_draws, uniform
 from robust201.training.recipes import Augmentation
 
 _GREY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in grey (ITU-R BT.601), with as many digits as in torchvision."""
+"""Weights of red, green and blue in the grey value (ITU-R BT.601), with the digits that torchvision uses."""
 
 _BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
 
-_ORDERS = np.array(list(itertools.permutations(range(3))))
+_JITTER_ORDERS = np.array(list(itertools.permutations(range(3))))
 """(6, 3): the possible orders of brightness, contrast and saturation."""
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device; to a GPU from pinned memory, without synchronisation."""
+    """Copy an array to a device; copies to a GPU use pinned memory and do not synchronise."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class Augmenter:
-    """Augments the images of one training."""
+    """Augment the images of one training run."""
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
         self._augmentation = augmentation
@@ -50,18 +50,18 @@ class Augmenter:
             images = self._rotate_and_translate(images, ids, epoch)
         return images
 
-    def _draws(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
+    def _random_words(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
         """Return random words (count, B), `count` per image."""
-        drawn = epoch_draws(self._seed, epoch, purpose, count * self._n_ids)
-        return drawn.reshape(count, self._n_ids)[:, ids]
+        words = epoch_draws(self._seed, epoch, purpose, count * self._n_ids)
+        return words.reshape(count, self._n_ids)[:, ids]
 
     def _flip_and_crop(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
         if self._augmentation.flip:
-            mirrored = self._draws("flip", ids, epoch, 1)[0] % 2 == 1
+            mirrored = self._random_words("flip", ids, epoch, 1)[0] % 2 == 1
             images = torch.where(to_device(mirrored, self._device).view(-1, 1, 1, 1), images.flip(3), images)
         padding = self._augmentation.crop_padding
         if padding:
-            offsets = (self._draws("crop", ids, epoch, 2) % (2 * padding + 1)).astype(np.int64)
+            offsets = (self._random_words("crop", ids, epoch, 2) % (2 * padding + 1)).astype(np.int64)
             windows = torch.nn.functional.pad(images, (padding,) * 4)
             for axis in (2, 3):
                 windows = windows.unfold(axis, images.shape[axis], 1)
@@ -70,65 +70,74 @@ class Augmenter:
         return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Blend with black (brightness), mean grey (contrast) and the grey image (saturation), in a random order."""
-        draws = self._draws("jitter", ids, epoch, 4)
-        factors = (1 + self._augmentation.jitter * (2 * uniform(draws[:3]) - 1)).astype(np.float32)
-        orders = _ORDERS[(draws[3] % len(_ORDERS)).astype(np.int64)]
+        """Blend with black (brightness), the mean grey (contrast) and the grey image (saturation), in random order."""
+        words = self._random_words("jitter", ids, epoch, 4)
+        factors = (1 + self._augmentation.jitter * (2 * uniform(words[:3]) - 1)).astype(np.float32)
+        orders = _JITTER_ORDERS[(words[3] % len(_JITTER_ORDERS)).astype(np.int64)]
         weights = torch.tensor(_GREY, device=images.device).view(1, 3, 1, 1)
         for changes in orders.T:
             factor = to_device(factors[changes, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
             change = to_device(changes, self._device).view(-1, 1, 1, 1)
             grey = (images * weights).sum(dim=1, keepdim=True)
-            mean = grey.mean(dim=(2, 3), keepdim=True)
-            blended_with = torch.where(change == _CONTRAST, mean, grey).masked_fill(change == _BRIGHTNESS, 0)
-            images = (factor * images + (1 - factor) * blended_with).clamp(0, 1)
+            mean_grey = grey.mean(dim=(2, 3), keepdim=True)
+            blend_partner = torch.where(change == _CONTRAST, mean_grey, grey).masked_fill(change == _BRIGHTNESS, 0)
+            images = (factor * images + (1 - factor) * blend_partner).clamp(0, 1)
         return images
 
     def _rotate_and_translate(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
         fields = self._augmentation
-        drawn = 2 * uniform(self._draws("affine", ids, epoch, 3)) - 1
+        offsets = 2 * uniform(self._random_words("affine", ids, epoch, 3)) - 1
         return resample(
-            images, drawn[0] * fields.rotate_degrees, drawn[1:] * fields.translate, fields.interpolation == "bilinear"
+            images,
+            offsets[0] * fields.rotate_degrees,
+            offsets[1:] * fields.translate,
+            fields.interpolation == "bilinear",
         )
 
 
 def resample(
     images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], bilinear: bool
 ) -> torch.Tensor:
-    """Rotate images about their centre and translate them, in one resampling; pixels outside are black.
+    """Rotate images about their centre and translate them in a single resampling; pixels outside the image are black.
 
     Args:
         images: (B, C, H, W) float32.
         degrees: (B,) counterclockwise.
         shifts: (2, B) pixels to the right and down.
-        bilinear: whether to interpolate between four pixels; else the nearest is used.
+        bilinear: whether to interpolate between four pixels; otherwise, the nearest pixel is used.
 
     Returns:
-        (B, C, H, W) float32; exact pixels of `images` if the angle is 0 and the shifts are integers.
+        (B, C, H, W) float32. If the angle is 0 and the shifts are integers, pixels are copied exactly.
     """
     n_images, n_channels, height, width = images.shape
     radians = np.deg2rad(degrees)
-    cosine, sine, right, down = (
+    cosine, sine, shift_right, shift_down = (
         to_device(values.astype(np.float32), images.device).view(-1, 1, 1)
         for values in (np.cos(radians), np.sin(radians), shifts[0], shifts[1])
     )
     middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
-    rows = torch.arange(height, device=images.device).view(1, -1, 1) - middle_row - down
-    columns = torch.arange(width, device=images.device).view(1, 1, -1) - middle_column - right
+    rows = torch.arange(height, device=images.device).view(1, -1, 1) - middle_row - shift_down
+    columns = torch.arange(width, device=images.device).view(1, 1, -1) - middle_column - shift_right
     source_rows = sine * columns + cosine * rows + middle_row
     source_columns = cosine * columns - sine * rows + middle_column
-    flat = images.reshape(n_images, n_channels, -1)
+    flat_images = images.reshape(n_images, n_channels, -1)
 
-    def take(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    def pixels_at(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        is_inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         position = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
         position = position.long().view(n_images, 1, -1).expand(-1, n_channels, -1)
-        return flat.gather(2, position).view_as(images) * inside[:, None]
+        return flat_images.gather(2, position).view_as(images) * is_inside[:, None]
 
     if not bilinear:
-        return take((source_rows + 0.5).floor(), (source_columns + 0.5).floor())
-    top, left = source_rows.floor(), source_columns.floor()
-    below, beside = (source_rows - top)[:, None], (source_columns - left)[:, None]
-    upper = take(top, left) * (1 - beside) + take(top, left + 1) * beside
-    lower = take(top + 1, left) * (1 - beside) + take(top + 1, left + 1) * beside
-    return upper * (1 - below) + lower * below
+        return pixels_at((source_rows + 0.5).floor(), (source_columns + 0.5).floor())
+    upper_row, left_column = source_rows.floor(), source_columns.floor()
+    row_fraction, column_fraction = (source_rows - upper_row)[:, None], (source_columns - left_column)[:, None]
+    upper = (
+        pixels_at(upper_row, left_column) * (1 - column_fraction)
+        + pixels_at(upper_row, left_column + 1) * column_fraction
+    )
+    lower = (
+        pixels_at(upper_row + 1, left_column) * (1 - column_fraction)
+        + pixels_at(upper_row + 1, left_column + 1) * column_fraction
+    )
+    return upper * (1 - row_fraction) + lower * row_fraction

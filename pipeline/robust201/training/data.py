@@ -1,4 +1,4 @@
-"""Training data in batches, without torch. Images stay 8-bit; the loop augments and normalises them."""
+"""Training data in batches, without torch. Images have 8 bits; the training loop augments and normalises them."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     Attributes:
         pixels: (B, 3, H, W) uint8.
         labels: (B,) int64.
-        ids: (B,) int64 below `TrainingData.n_ids`, unique in an epoch; augmentation is keyed by it.
+        ids: (B,) int64 below `TrainingData.n_ids`, unique within an epoch; they key the random numbers of augmentation.
     """
 
     pixels: NDArray[np.uint8]
@@ -28,11 +28,11 @@ class Batch(NamedTuple):
 
 
 class TrainingData(Protocol):
-    """Images in batches, in an order that depends only on seed and epoch."""
+    """Batches of images, in an order that depends only on seed and epoch."""
 
     @property
     def name(self) -> str:
-        """Name for messages, such as ``cifar10``."""
+        """Name in messages, such as ``cifar10``."""
 
     @property
     def n_classes(self) -> int:
@@ -44,14 +44,14 @@ class TrainingData(Protocol):
 
     @property
     def n_ids(self) -> int:
-        """Upper bound of the ids: one more than the largest."""
+        """Exclusive upper bound of the ids."""
 
     @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
 
     def identity(self) -> Any:
-        """Return a JSON value; equal values mean equal batches."""
+        """Return a JSON value that identifies the data: equal values mean equal batches."""
 
     def n_batches(self, batch_size: int) -> int:
         """Return the number of batches per epoch."""
@@ -60,8 +60,8 @@ class TrainingData(Protocol):
         """Yield the batches of an epoch, counted from 0."""
 
 
-class _Batched:
-    """Base of data whose last batch of an epoch may be smaller."""
+class _FullBatches:
+    """Base of data in which only the last batch of an epoch may be smaller."""
 
     n_images: int
 
@@ -69,8 +69,8 @@ class _Batched:
         return ceil(self.n_images / batch_size)
 
 
-class OneSource(_Batched):
-    """All images of one set, each once per epoch, reshuffled every epoch."""
+class OneSource(_FullBatches):
+    """All images of one set; each occurs once per epoch, in a new order."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -80,7 +80,7 @@ class OneSource(_Batched):
         self.normalisation = images.normalisation
 
     def identity(self) -> Any:
-        return {"images": self._images.sha256, "normalisation": _numbers(self.normalisation)}
+        return {"images": self._images.sha256, "normalisation": _channel_statistics(self.normalisation)}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         order = _order(seed, epoch, len(self._images))
@@ -90,58 +90,59 @@ class OneSource(_Batched):
 
 
 class Mixture:
-    """Batches with a fraction alpha of robust images; the rest are natural ones (docs/training-data.md).
+    """Batches with a fraction alpha of robust images and 1 - alpha of natural images (docs/training-data.md).
 
     A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
-    many images as there are natural ones; its last batch, which may be smaller, follows the same rule. No image occurs
-    twice in an epoch, and each source is reshuffled every epoch. Ids of robust images follow those of natural ones.
-    With alpha 0, batches equal those of `OneSource(natural)`.
+    many images as the natural set. Its last batch may be smaller and has the same fractions. No image occurs twice in
+    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow those of natural images. With alpha
+    0, batches equal those of `OneSource(natural)`.
 
     Raises:
-        DatasetError: the sources differ in classes or image size.
+        DatasetError: the sets differ in the number of classes or in image size.
         ConfigError: alpha is out of range.
     """
 
     def __init__(self, natural: ImageSet, robust: ImageSet, alpha: float) -> None:
         self._fraction = exact_fraction(alpha)
-        kinds = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
-        if kinds[0] != kinds[1]:
+        formats = [(images.n_classes, images.images.shape[1:]) for images in (natural, robust)]
+        if formats[0] != formats[1]:
             raise DatasetError(
-                f"Mixing {robust.dataset} into {natural.dataset} failed: expected {kinds[0][0]} classes and "
-                f"images {kinds[0][1]}, got {kinds[1][0]} and {kinds[1][1]}. Mix images of the same kind."
+                f"Mixing {robust.dataset} into {natural.dataset} failed: expected {formats[0][0]} classes "
+                f"and images of shape {formats[0][1]}, got {formats[1][0]} and {formats[1][1]}. Choose other "
+                "images."
             )
         self._natural, self._robust, self._alpha = natural, robust, float(alpha)
         self.name = f"{natural.dataset} with {alpha:g} of {robust.dataset}"
         self.n_classes = natural.n_classes
         self.normalisation = natural.normalisation
         self.n_images = len(natural)
-        # Augmentation depends on it, so without robust images it must equal the natural source's.
+        # Augmentation depends on `n_ids`, so without robust images it must equal that of the natural set.
         self.n_ids = len(natural) + (len(robust) if self._fraction else 0)
 
     def identity(self) -> dict[str, Any]:
         mixture = {"natural": self._natural.sha256, "robust": self._robust.sha256, "alpha": self._alpha}
-        return {"mixture": mixture, "normalisation": _numbers(self.normalisation)}
+        return {"mixture": mixture, "normalisation": _channel_statistics(self.normalisation)}
 
     def n_batches(self, batch_size: int) -> int:
         """Return the number of batches per epoch.
 
         Raises:
-            DatasetError: there are too few robust images; rounding up may need one more per batch than the fraction.
+            DatasetError: there are too few robust images. Rounding up may require one more per batch than the fraction.
         """
         n_batches = ceil(self.n_images / batch_size)
-        last = self.n_images - (n_batches - 1) * batch_size
-        n_robust = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last)
+        last_size = self.n_images - (n_batches - 1) * batch_size
+        n_robust = (n_batches - 1) * self._count_robust(batch_size) + self._count_robust(last_size)
         if n_robust > len(self._robust):
             raise DatasetError(
-                f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: expected "
-                f"{n_robust:,} robust images or more for an epoch of {self.n_images:,}, got {len(self._robust):,}. "
-                "Lower alpha, or create more robust images."
+                f"Mixing {self._robust.dataset} into {self._natural.dataset} failed for alpha {self._alpha}: an "
+                f"epoch of {self.n_images:,} images needs {n_robust:,} robust ones, and there are only "
+                f"{len(self._robust):,}. Lower alpha, or create more robust images."
             )
         return n_batches
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Yield the batches of an epoch (see `TrainingData`), with natural images before robust ones."""
-        self.n_batches(batch_size)  # raises if there are too few images
+        self.n_batches(batch_size)  # raises DatasetError if there are too few robust images
         natural_order = _order(seed, epoch, len(self._natural))
         robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
         n_robust_before = 0
@@ -159,21 +160,22 @@ class Mixture:
             )
 
     def _count_robust(self, size: int) -> int:
-        """Return the number of robust images of a batch, in exact arithmetic: as floats, 0.55 x 100 is above 55."""
+        """Return the number of robust images in a batch, in exact arithmetic: with floats, 0.55 * 100 is above 55."""
         return ceil(self._fraction * size)
 
 
-class Fusion(_Batched):
+class Fusion(_FullBatches):
     """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
-    Both sets are shuffled each epoch and paired in that order. The epoch ends with the smaller set, so each epoch uses
-    other images of the larger one. Pairs depend on neither `label` nor alpha, so both tasks use the same images.
-    Ids are the rows of the first set.
+    In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends with the smaller
+    set, so epochs use different images of the larger one. Pairs depend on neither `label` nor alpha, so both tasks use
+    the same images. Ids are the rows of the first set.
 
     Args:
         alpha: weight of the first set's pixels.
-        label: set whose labels and classes are used.
-        normalisation: none by default, as in the study, because the blends belong to neither dataset.
+        label: which set's labels and classes are used.
+        normalisation: normalisation of the blends; none by default, as in the study, because they belong to neither
+            dataset.
 
     Raises:
         DatasetError: the sets differ in image size.
@@ -204,7 +206,7 @@ class Fusion(_Batched):
             "alpha": self._alpha,
             "label": self._label,
         }
-        return {"fusion": fusion, "normalisation": _numbers(self.normalisation)}
+        return {"fusion": fusion, "normalisation": _channel_statistics(self.normalisation)}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         first_order = _order(seed, epoch, len(self._first), "order of first images")
@@ -217,10 +219,10 @@ class Fusion(_Batched):
             yield Batch(pixels, labels, first)
 
 
-def _numbers(normalisation: Normalisation) -> list[float]:
+def _channel_statistics(normalisation: Normalisation) -> list[float]:
     return [*normalisation.mean, *normalisation.std]
 
 
-def _order(seed: int, epoch: int, count: int, of: str = "order") -> NDArray[np.int64]:
-    """Return the numbers below `count`, shuffled with the random stream named `of`."""
-    return np.argsort(epoch_draws(seed, epoch, of, count), kind="stable")
+def _order(seed: int, epoch: int, count: int, purpose: str = "order") -> NDArray[np.int64]:
+    """Return the integers below `count`, shuffled with the random stream of this purpose."""
+    return np.argsort(epoch_draws(seed, epoch, purpose, count), kind="stable")

@@ -1,7 +1,7 @@
-"""Random numbers of a training: one stream per seed, epoch and purpose, in which each image has its own position.
+"""Random numbers of a training run: one stream per seed, epoch and purpose, in which each image has a fixed position.
 
-So they do not depend on batches, order or each other. They are raw 64-bit words, because NumPy guarantees the stream of
-a bit generator but not of a distribution.
+An image's random numbers therefore do not depend on its batch, on the order of images, or on other images. They are
+raw 64-bit words, because NumPy guarantees the stream of a bit generator but not that of a distribution.
 """
 
 import functools
@@ -14,19 +14,19 @@ from robust201.core.noise import generator
 
 @functools.lru_cache(maxsize=32)
 def epoch_draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Return random 64-bit words (count,) of an epoch, counted from 0; a larger count starts with the same words."""
-    draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
-    draws.flags.writeable = False
-    return draws
+    """Return random 64-bit words (count,) for an epoch, counted from 0; a larger `count` starts with the same words."""
+    words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
+    words.flags.writeable = False
+    return words
 
 
-def uniform(draws: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Convert words to numbers in [0, 1) with 53 bits."""
-    numbers: NDArray[np.float64] = np.multiply(draws >> np.uint64(11), 2.0**-53, dtype=np.float64)
-    return numbers
+def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Convert random words to float64 in [0, 1), with 53 random bits."""
+    fractions: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return fractions
 
 
 def pixel_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Return random words (count,) of one image, for purposes that need many, such as one per pixel."""
-    draws: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
-    return draws
+    """Return random words (count,) for one image, for purposes that need many of them, such as one per pixel."""
+    words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
+    return words

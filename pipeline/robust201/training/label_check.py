@@ -1,4 +1,4 @@
-"""Check of the labels of generated images with an independent network."""
+"""Check whether an independent network recognises the labels of generated images."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,21 +12,22 @@ from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
 
 TRUSTED_FRACTION = 0.5
-"""Minimum fraction of images that another network must classify as labelled for them to have robust features.
+"""Minimum fraction of generated images that an independent network must classify as their label.
 
-Our choice: a natural network classified 79% of digits made for D_R as labelled if the source was robust, else 19%.
+The threshold is our choice. A network trained on natural digits classified 79% of the digits generated for D_R as
+their label if the source network was robust, and 19% if it was not.
 """
 
 _BATCH = 500
 
 
-class LabelsRead(NamedTuple):
-    """Predictions of an independent network for images whose label differs from that of their starting image.
+class LabelCheck(NamedTuple):
+    """Predictions of an independent network for generated images whose label differs from that of their starting image.
 
     Attributes:
         n_images: number of such images.
-        own: fraction classified as their label.
-        origin: fraction classified as the label of the training image from which they started.
+        own: fraction classified as the image's label.
+        origin: fraction classified as the label of the starting image.
     """
 
     n_images: int
@@ -35,15 +36,15 @@ class LabelsRead(NamedTuple):
 
     @property
     def carries_labels(self) -> bool:
-        """Whether other networks recognise the images' labels, too."""
+        """Whether the independent network recognises enough labels (`TRUSTED_FRACTION`)."""
         return self.own >= TRUSTED_FRACTION
 
 
-def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead:
+def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck:
     """Classify generated images with a network that was not used to generate them.
 
     Args:
-        folder: folder of images by `write_feature_images` with the method ``representation``.
+        folder: folder that `write_feature_images` wrote with the method ``representation``.
         images: the training images from which they were generated.
         judge: the independent network, trained on natural images.
 
@@ -53,33 +54,33 @@ def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelsRead
     with np.load(folder / "train.npz", allow_pickle=False) as arrays:
         if "start_rows" not in arrays:
             raise DatasetError(
-                f"Checking the images of {folder} failed: only images made by --method representation start from "
-                "others. Leave --judge out."
+                f"Checking the images of {folder} failed: --judge needs images that were generated with "
+                "--method representation. Omit --judge."
             )
-        generated, labels, starts = arrays["images"], arrays["labels"], arrays["start_rows"]
+        generated, labels, start_rows = arrays["images"], arrays["labels"], arrays["start_rows"]
     order = np.argsort(images.indices)
-    positions = order[np.searchsorted(images.indices, starts, sorter=order).clip(max=len(order) - 1)]
-    if (images.indices[positions] != starts).any():
+    positions = order[np.searchsorted(images.indices, start_rows, sorter=order).clip(max=len(order) - 1)]
+    if (images.indices[positions] != start_rows).any():
         raise DatasetError(
-            f"Checking the images of {folder} failed: they start from images that are not among the "
-            f"{len(images):,} given. Give the same --count and --seed as when they were made."
+            f"Checking the images of {folder} failed: their starting images are not among the "
+            f"{len(images):,} training images. Use the same --count and --seed as when the images were generated."
         )
-    origins = images.labels[positions]
-    has_other_label = origins != labels
+    start_labels = images.labels[positions]
+    has_other_label = start_labels != labels
     predictions = _classify(judge, generated[has_other_label])
     if not len(predictions):
         raise DatasetError(
-            f"Checking the images of {folder} failed: each starts from an image of its own class, so the labels "
-            "cannot be distinguished. Generate images of several classes."
+            f"Checking the images of {folder} failed: every image started from an image with the same label, so "
+            "the check is impossible. Generate images of several classes."
         )
-    own, origin = (float((predictions == expected[has_other_label]).mean()) for expected in (labels, origins))
-    return LabelsRead(len(predictions), own, origin)
+    own, origin = (float((predictions == expected[has_other_label]).mean()) for expected in (labels, start_labels))
+    return LabelCheck(len(predictions), own, origin)
 
 
 def _classify(judge: Classifier, images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    classes = [np.empty(0, np.int64)]
+    predictions = [np.empty(0, np.int64)]
     with torch.no_grad():
         for start in range(0, len(images), _BATCH):
             pixels = torch.from_numpy(images[start : start + _BATCH]).to(judge.device).float() / 255
-            classes.append(judge(pixels).argmax(dim=1).cpu().numpy())
-    return np.concatenate(classes)
+            predictions.append(judge(pixels).argmax(dim=1).cpu().numpy())
+    return np.concatenate(predictions)

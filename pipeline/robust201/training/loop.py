@@ -1,7 +1,7 @@
-"""Train one network by a recipe: deterministic, and resumable after any step (docs/training.md).
+"""Training of one network by a recipe: deterministic, and resumable after any step (docs/training.md).
 
-On a CPU, equal arguments give equal weights, to the byte, also after any number of interruptions. The number of threads
-is an argument because the order of float additions depends on it.
+On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
+arguments because the order of float additions depends on it.
 """
 
 import math
@@ -25,7 +25,7 @@ from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
 from robust201.models.classifier import answer_of
 from robust201.spaces.base import Space
-from robust201.training.adversarial import StartDraws, step_loss
+from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
 from robust201.training.data import Batch, TrainingData
 from robust201.training.recipes import Recipe
@@ -34,20 +34,20 @@ from robust201.weights.manifest import hash_training
 from robust201.weights.store import hash_weights
 
 SAVE_SECONDS = 300.0
-"""Maximum work, in seconds, that a killed training loses."""
+"""Maximum number of seconds of work lost if a training run is killed."""
 
 REPORT_SECONDS = 2.0
-"""Seconds between two progress reports."""
+"""Minimum number of seconds between two progress reports."""
 
 _EVALUATION_BATCH = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after a number of steps; at a drop of the learning rate, before the first step at the lower rate.
+    """The weights after a number of steps, before any drop of the learning rate at the next step.
 
     Attributes:
-        step: number of steps; 0 for the initial weights.
+        step: number of steps so far; 0 for the initial weights.
         n_batches: steps per epoch.
         state_dict: CPU tensors by name.
         history: one record per epoch; the last one is partial if the snapshot is within an epoch.
@@ -60,7 +60,7 @@ class Snapshot:
 
     @property
     def epochs(self) -> int | None:
-        """Completed epochs; None within an epoch."""
+        """Number of completed epochs; None within an epoch."""
         return None if self.step % self.n_batches else self.step // self.n_batches
 
 
@@ -85,34 +85,37 @@ def train(
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
 
-    While a snapshot is yielded, the process has its previous settings and random state. `recipe.data` and
-    `recipe.start` are ignored: `data` are the training data and `start` the initial weights. `precision` applies to a
-    GPU: fp32 or tf32.
+    While the caller handles a snapshot, the process has its previous settings and random state. `recipe.data` and
+    `recipe.start` are ignored; the arguments `data` and `start` have the training data and the initial weights.
+    `precision` (fp32 or tf32) applies only to a GPU.
 
-    `states` is the folder of this training's saved states; None saves none. A state is saved at least every
-    `save_seconds`, and before a snapshot is yielded, so a snapshot that was not stored before a crash is yielded again.
-    Only the recipe's snapshots at `snapshot_steps` (None: all) are yielded; the training ends after the last.
+    `states` is the folder for saved states of this training run; with None, no states are saved. A state is saved at
+    least every `save_seconds`, and before each snapshot is yielded. A snapshot that the caller did not store before a
+    crash is therefore yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of them);
+    training ends after the last one.
 
-    `on_epoch` receives the record of each complete epoch. `on_steps` receives, at the beginning and every few seconds,
-    the number of steps and the record of the current epoch, or of the last one (None before the first step).
-    `keep_going` is called with the number of steps before each step; on False the state is saved and the iteration
-    ends. `notice` receives a line about each damaged state.
+    `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
+    It receives the number of steps and the record of the current epoch, or of the previous one at its start (None
+    before the first step). `keep_going` is called before each step with the number of steps so far; if it returns
+    False, the state is saved and the iteration ends. `notice` receives a message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
         CheckpointError: `start` does not fit the network.
-        ConfigError: this machine lacks the device or precision, or a snapshot is after the end.
-        EvaluationError: loss or weights are no longer finite, or the network rejects a batch of one image.
-        StorageError: a state cannot be written, or belongs to another training.
+        ConfigError: this machine lacks the device or precision, or a snapshot is due after the end of training.
+        EvaluationError: the loss or weights are not finite, or the network rejects a batch of one image.
+        StorageError: a state cannot be written, or belongs to another training run.
     """
     _check_device(device, precision)
     if device == "cpu" and not has_avx512():
         space.check_training_without_avx512(architecture)
     n_batches = data.n_batches(recipe.batch_size)
-    steps = [step for step in recipe.snapshot_steps(n_batches) if snapshot_steps is None or step in snapshot_steps]
-    if not steps:
+    target_steps = [
+        step for step in recipe.snapshot_steps(n_batches) if snapshot_steps is None or step in snapshot_steps
+    ]
+    if not target_steps:
         return
-    folder = None
+    state_folder = None
     if states is not None:
         identity = hash_training(
             space=space.name,
@@ -127,24 +130,24 @@ def train(
             precision=precision,
             start=None if start is None else hash_weights(start),
         )
-        folder = StateFolder(states, identity, notice)
-    label = f"{show_architecture(architecture)} on {data.name}"
+        state_folder = StateFolder(states, identity, notice)
+    run_label = f"{show_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
-        training = _Training(space, architecture, data, recipe, seed, torch.device(device), start, label)
-        state = None if folder is None else folder.load(at_most=steps[0])
+        run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
+        state = None if state_folder is None else state_folder.load(at_most=target_steps[0])
         if state is not None:
-            training.restore(state)
-    for target in steps:
+            run.restore(state)
+    for target_step in target_steps:
         with _deterministic(device, threads, precision):
-            is_reached = training.run_until(target, folder, save_seconds, on_epoch, on_steps, keep_going)
-            snapshot = training.snapshot() if is_reached else None
+            is_reached = run.run_until(target_step, state_folder, save_seconds, on_epoch, on_steps, keep_going)
+            snapshot = run.snapshot() if is_reached else None
         if snapshot is None:
             return
         yield snapshot
 
 
 class _Training:
-    """A network, its optimiser, and their position in the data."""
+    """State of a training run: the network, its optimiser, and their position in the data."""
 
     def __init__(
         self,
@@ -173,7 +176,7 @@ class _Training:
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        # Sums stay on the device, because reading them at each step would synchronise with it.
+        # The sums stay on the device, because reading them after each step would synchronise with it.
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._n_correct = torch.zeros((), dtype=torch.int64, device=self._device)
         self._n_images = 0
@@ -189,7 +192,7 @@ class _Training:
                 self._optimiser.state[parameter]["momentum_buffer"] = momentum
 
     def state(self) -> TrainingState:
-        """Return a copy of the training's state."""
+        """Return a copy of the state on the CPU."""
         self._check_finite()
         momentum = {
             name: _copy(self._optimiser.state[parameter]["momentum_buffer"])
@@ -213,51 +216,52 @@ class _Training:
 
     def run_until(
         self,
-        target: int,
-        folder: StateFolder | None,
+        target_step: int,
+        state_folder: StateFolder | None,
         save_seconds: float,
         on_epoch: Callable[[EpochRecord], None],
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Make steps up to `target`, saving states on the way and at the end; return False if `keep_going` ended it."""
-        saved, saved_at = self.step, time.monotonic()
+        """Train up to `target_step`, saving states; return False if `keep_going` stopped the run before."""
+        saved_step, saved_at = self.step, time.monotonic()
         reported_at = -math.inf
-        while self.step < target and keep_going(self.step):
-            # Not at every step, because reading the sums synchronises with the device.
+        while self.step < target_step and keep_going(self.step):
+            # Do not report after every step, because reading the sums synchronises with the device.
             if time.monotonic() - reported_at >= REPORT_SECONDS:
                 on_steps(self.step, self._latest_record())
                 reported_at = time.monotonic()
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
-            if folder is not None and self.step < target and time.monotonic() - saved_at >= save_seconds:
-                folder.save(self.state())
-                saved, saved_at = self.step, time.monotonic()
-        if folder is not None and saved < self.step:
-            folder.save(self.state())
-        return self.step == target
+            if state_folder is not None and self.step < target_step and time.monotonic() - saved_at >= save_seconds:
+                state_folder.save(self.state())
+                saved_step, saved_at = self.step, time.monotonic()
+        if state_folder is not None and saved_step < self.step:
+            state_folder.save(self.state())
+        return self.step == target_step
 
     def _make_step(self) -> None:
         epoch = self.step // self._n_batches
         batch = self._next_batch(epoch)
-        # Random layers such as dropout must give the same results after a resume.
+        # Reseed, so that random layers such as dropout give the same results after a resume.
         torch.manual_seed(derived_seed(self._seed, "training", "step", self.step))
         for group in self._optimiser.param_groups:
             group["lr"] = self._recipe.learning_rate_of(self.step, self._n_batches)
         pixels = self._augment(batch.pixels, batch.ids, epoch)
         labels = to_device(batch.labels, self._device)
         self._network.train()
-        draws = StartDraws(self._seed, epoch, batch.ids)
+        random_start = RandomStarts(self._seed, epoch, batch.ids)
         try:
-            loss, logits = step_loss(self._network, self._logits, pixels, labels, self._recipe.adversarial, draws)
+            loss, logits = step_loss(
+                self._network, self._logits, pixels, labels, self._recipe.adversarial, random_start
+            )
         except ValueError as error:
             if len(batch.ids) > 1:
                 raise
             raise EvaluationError(
-                f"Training failed for {self._label}: expected two or more images in every batch, got a last batch of "
-                f"one, which the network rejects ({one_line(error)}). Choose another batch size than "
-                f"{self._recipe.batch_size}."
+                f"Training failed for {self._label}: the last batch of an epoch has only one image, which the "
+                f"network rejects ({one_line(error)}). Choose a batch size other than {self._recipe.batch_size}."
             ) from error
         self._optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -268,15 +272,15 @@ class _Training:
         self.step += 1
 
     def _next_batch(self, epoch: int) -> Batch:
-        done = self.step - epoch * self._n_batches
-        if self._batches is None or not done:
+        n_used = self.step - epoch * self._n_batches
+        if self._batches is None or not n_used:
             batches = self._data.batches(self._recipe.batch_size, self._seed, epoch)
-            self._batches = islice(batches, done, self._n_batches)
+            self._batches = islice(batches, n_used, self._n_batches)
         batch = next(self._batches, None)
         if batch is None:
             raise EvaluationError(
-                f"Training failed for {self._label}: expected {self._n_batches} batches per epoch, got {done}. Correct "
-                "the training data."
+                f"Training failed for {self._label}: epoch {epoch + 1} has {n_used} batches instead of "
+                f"{self._n_batches}. Correct the `batches` method of the training data."
             )
         return batch
 
@@ -303,18 +307,19 @@ class _Training:
 
     def _check_loss(self) -> None:
         if not torch.isfinite(self._loss_sum):
-            raise self._diverged("loss", str(float(self._loss_sum)))
+            raise self._divergence_error("loss", str(float(self._loss_sum)))
 
     def _check_finite(self) -> None:
         self._check_loss()
         for name, tensor in self._network.state_dict().items():
             if not torch.isfinite(tensor).all():
-                raise self._diverged("weights", f"NaN or infinity in {name}")
+                raise self._divergence_error("weights", f"NaN or infinity in {name}")
 
-    def _diverged(self, what: str, got: str) -> EvaluationError:
+    def _divergence_error(self, quantity: str, observed: str) -> EvaluationError:
         return EvaluationError(
-            f"Training failed for {self._label}: expected {'a ' if what == 'loss' else ''}finite {what}, got {got} in "
-            f"epoch {(self.step - 1) // self._n_batches + 1}. Lower the learning rate ({self._recipe.learning_rate})."
+            f"Training failed for {self._label}: the {quantity} diverged in "
+            f"epoch {(self.step - 1) // self._n_batches + 1} ({observed}). Lower the learning rate "
+            f"({self._recipe.learning_rate})."
         )
 
     def _weights(self) -> dict[str, torch.Tensor]:
@@ -326,7 +331,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Normaliser:
-    """Normalises (B, 3, H, W) pixels in [0, 1] by channel, on a device."""
+    """Normalise (B, 3, H, W) pixels in [0, 1] per channel, on a device."""
 
     def __init__(self, normalisation: Normalisation, device: torch.device) -> None:
         self._mean, self._std = (
@@ -353,8 +358,8 @@ def _initialise(
             network.load_state_dict(start, strict=True)
         except RuntimeError as error:
             raise CheckpointError(
-                f"Loading the initial weights failed for {label}: expected those of the same network with "
-                f"{n_classes} classes, got others ({one_line(error)}). Name a training of the same network."
+                f"Loading the initial weights failed for {label}: they do not fit this network with "
+                f"{n_classes} classes ({one_line(error)}). Start from a training run of the same network."
             ) from error
     return network
 
@@ -363,7 +368,8 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
     parameters = list(network.parameters())
     groups: list[dict[str, Any]] = [{"params": parameters}]
     if recipe.decay == "weights":
-        # Weights of convolutions and linear layers have two or more dimensions, biases and BatchNorm's parameters one.
+        # Weights of convolutions and linear layers have at least two dimensions; biases and BatchNorm's parameters have
+        # one.
         groups = [
             {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
             {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
@@ -380,21 +386,20 @@ def _make_optimiser(network: nn.Module, recipe: Recipe) -> torch.optim.SGD:
 def _check_device(device: str, precision: Precision) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigError(
-            f"Training failed for device {device!r}: expected a CUDA device, got a machine or a PyTorch without one. "
-            "Use --device cpu."
+            f"Training failed for device {device!r}: this machine or its PyTorch has no CUDA device. Use --device cpu."
         )
     if precision == "bf16":
-        raise ConfigError("Training failed for precision bf16: expected fp32 or tf32, got bf16. Use one of them.")
+        raise ConfigError("Training failed for precision bf16: only fp32 and tf32 are supported. Choose one of these.")
     check_precision(precision, torch.device(device))
 
 
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
-    """Set threads, arithmetic and deterministic algorithms; restore settings and random state afterwards."""
+    """Set threads, precision and deterministic algorithms; restore the settings and the random state afterwards."""
     collect_as_usual()
     on_cpu = device == "cpu"
     if not on_cpu:
-        # cuBLAS reads this when its first handle is created; without it, deterministic matrix products are rejected.
+        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it for its first handle.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
@@ -407,7 +412,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = False
-        # On a GPU, some gradients, such as that of grid_sample, have no deterministic algorithm.
+        # On a GPU, some gradients have no deterministic algorithm, for example that of grid_sample.
         torch.set_deterministic_debug_mode("error" if on_cpu else "warn")
         if not on_cpu:
             stack.enter_context(warnings.catch_warnings())
@@ -424,7 +429,7 @@ def measure_accuracy(
     device: str = "cpu",
     threads: int = 1,
 ) -> float:
-    """Return the fraction of images that a network with these weights classifies correctly, in float32."""
+    """Return the fraction of images that a network with these weights classifies correctly, computed in float32."""
     with _deterministic(device, threads, "fp32"), torch.inference_mode():
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)

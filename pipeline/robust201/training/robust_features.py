@@ -1,18 +1,19 @@
 """Generation of datasets of robust and non-robust features with a network (Ilyas et al., NeurIPS 2019).
 
-Three methods, by the names of the authors' datasets:
+There are three methods:
 
-- ``representation``: each image x is replaced by an image with the same representation. It starts from another, random
-  training image and minimises the distance between the representations; the label is that of x. With an adversarially
-  trained network this is D_R (`robust_CIFAR`), with a standard one its counterpart (`non_robust_CIFAR`). By default,
-  1,000 steps of length 0.1 along the normalised gradient; pixels are clipped to [0, 1] after each step.
-- ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a class t, either random
-  (`drand`) or the class after its own (`ddet`), and labelled t whether the attack succeeds or not: D_NR. By default,
-  100 steps of length 0.1 and epsilon 0.5.
+- ``representation``: each image x is replaced by an image with nearly the same representation and the label of x. The
+  optimisation starts from a random other training image, and minimises the distance between the representations: by
+  default with 1,000 steps of length 0.1 along the normalised gradient, clipping pixels to [0, 1] after each step. With
+  an adversarially trained network, the result is the authors' D_R (`robust_CIFAR`); with a standard network, it is
+  `non_robust_CIFAR`.
+- ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a target class, by default with
+  100 steps of length 0.1 and epsilon 0.5. The target is a random class (`drand`), or the class after the image's own
+  (`ddet`). It becomes the label even if the attack fails. The result is the authors' D_NR.
 
 The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
-Each batch of images is a file with its hash in the name, so an interrupted command resumes with the missing batches
-(see `images.adversarial`).
+Each batch of images is stored in a file with its hash in the name, so an interrupted command resumes with the missing
+batches (see `images.adversarial`).
 """
 
 import shutil
@@ -41,13 +42,13 @@ from robust201.weights.store import hash_weights
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
 
 _VERSION = 1
-"""Incremented when equal settings would give other images."""
+"""Version of the algorithm; it changes whenever equal settings would give different images."""
 
 _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
-_BLOCK = 0.0
-"""Strength of all blocks in the store: there is only one."""
+_ONLY_STRENGTH = 0.0
+"""Strength under which all blocks are stored; the store needs one, although these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,10 @@ class FeatureSettings:
 
     Attributes:
         steps: number of gradient descent steps.
-        step_size: length of a step, in the L2 norm of pixels in [0, 1].
+        step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: seed of starts and targets, which are keyed by the image's row.
-        batch_size: images per pass, which may affect the last bits of a network's outputs.
+        seed: seed of starting images and targets, which depend only on it and on the image's row.
+        batch_size: images per pass; may affect the last bits of the network's outputs.
     """
 
     method: Method = "representation"
@@ -80,12 +81,12 @@ class FeatureSettings:
         seed: int = 0,
         batch_size: int = 100,
     ) -> "FeatureSettings":
-        """Return settings with the defaults of a method (docs/protocol.md)."""
+        """Return settings, with the method's defaults for arguments that are None (docs/protocol.md)."""
         has_ball = method != "representation"
         if epsilon is not None and not has_ball:
             raise ConfigError(
-                f"Reading the settings failed for method {method}: expected no epsilon, since this method has no ball, "
-                f"got {epsilon}. Leave epsilon out."
+                f"Reading the settings failed for method {method}: this method does not limit the change, so "
+                "epsilon must not be set. Omit epsilon."
             )
         settings = cls(
             method,
@@ -95,11 +96,9 @@ class FeatureSettings:
             seed=seed,
             batch_size=batch_size,
         )
-        for name, value in asdict(settings).items():
-            if name in {"steps", "step_size", "epsilon", "batch_size"} and value is not None and not 0 < value < 1e9:
-                raise ConfigError(
-                    f"Reading the settings failed for {name}: expected a number above 0, got {value}. Correct it."
-                )
+        for name, number in asdict(settings).items():
+            if name in {"steps", "step_size", "epsilon", "batch_size"} and number is not None and not 0 < number < 1e9:
+                raise ConfigError(f"Reading the settings failed for {name}: it must be above 0, got {number}.")
         return settings
 
 
@@ -112,12 +111,12 @@ def write_feature_images(
     network: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> str:
-    """Generate or resume a dataset of features in a folder (see `images.image_folder`), and return its hash.
+    """Generate a dataset of features in a folder, or resume it, and return its hash (see `images.image_folder`).
 
-    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and threads give equal bytes.
+    Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes.
 
-    The folder contains blocks of images until all are complete, and then ``train.npz``. `network` are further fields
-    that identify the network, such as its name; they are part of the recipe, like its hash.
+    The folder contains blocks of images until all are complete, and ``train.npz`` afterwards. `network` has fields that
+    identify the network, such as its name; they are recorded in the recipe, together with the hash of its weights.
 
     Raises:
         ConfigError: the network has no linear layer.
@@ -131,24 +130,26 @@ def write_feature_images(
         if existing_digest is not None:
             return existing_digest
         blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
-        work = _Work(images, classifier, settings)
+        feature_generator = _FeatureGenerator(images, classifier, settings)
         store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
-        missing = [(start, stop) for _, start, stop in store.missing([_BLOCK])]
-        done = len(images) - sum(stop - start for start, stop in missing)
-        progress(done, len(images))
-        for start, stop in missing:
-            store.write(_BLOCK, start, work.make(start, stop))
-            done += stop - start
-            progress(done, len(images))
-        pixels = np.concatenate([to_8_bits(store(_BLOCK, rows)) for rows in _batches(len(images), settings.batch_size)])
+        missing_ranges = [(start, stop) for _, start, stop in store.missing([_ONLY_STRENGTH])]
+        n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
+        progress(n_done, len(images))
+        for start, stop in missing_ranges:
+            store.write(_ONLY_STRENGTH, start, feature_generator.generate(start, stop))
+            n_done += stop - start
+            progress(n_done, len(images))
+        pixels = np.concatenate(
+            [to_8_bits(store(_ONLY_STRENGTH, rows)) for rows in _batches(len(images), settings.batch_size)]
+        )
         digest = write_split(
             folder,
             "train",
-            LabelledImages(pixels, work.labels),
+            LabelledImages(pixels, feature_generator.labels),
             recipe=recipe,
             n_classes=images.n_classes,
-            fields={"outcome": work.measure(pixels)},
-            **work.sources,
+            fields={"outcome": feature_generator.measure(pixels)},
+            **feature_generator.sources,
         )
         shutil.rmtree(blocks)
     return digest
@@ -175,19 +176,20 @@ def _recipe(
     }
 
 
-class _Work:
+class _FeatureGenerator:
     """Generates the images of a dataset of features, block by block.
 
     Attributes:
         labels: (N,) int64, labels of the new images.
-        sources: origin of each image, by array name: row of its training image in the full split, and the row of the
-            starting image or the original label.
+        sources: arrays (N,) by name: the row of each image's training image in the full split, and the row of its
+            starting image or its original label.
     """
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
         self._images, self._classifier, self._settings = images, classifier, settings
-        # Keyed by row of the full split, to be independent of batches; NumPy guarantees the stream of raw words.
-        words = [
+        # Random words are keyed by the row in the full split, so they do not depend on batches. NumPy guarantees their
+        # stream.
+        random_words = [
             int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())
             for row in images.indices
         ]
@@ -198,19 +200,19 @@ class _Work:
         if settings.method == "representation":
             if count < 2:
                 raise ConfigError(
-                    f"Making images failed for {images.dataset}: expected two images or more, since each starts from "
-                    f"another, got {count}. Use more images."
+                    f"Making images failed for {images.dataset}: each image starts from another one, so at least "
+                    f"two are needed, got {count}. Use more images."
                 )
-            others = np.array([word % (count - 1) for word in words])
-            self._starts = others + (others >= np.arange(count))  # any image but itself
+            offsets = np.array([word % (count - 1) for word in random_words])
+            self._starts = offsets + (offsets >= np.arange(count))  # skip the image itself
             self.sources["start_rows"] = images.indices[self._starts]
         else:
-            random_classes = np.array([word % n_classes for word in words], np.int64)
+            random_classes = np.array([word % n_classes for word in random_words], np.int64)
             self.labels = random_classes if settings.method == "random-target" else (images.labels + 1) % n_classes
             self.sources["original_labels"] = images.labels
 
-    def make(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the images at positions `start` to `stop`: (n, 3, H, W) float32 in [0, 1]."""
+    def generate(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Generate the images at positions `start` to `stop` - 1: (n, 3, H, W) float32 in [0, 1]."""
         settings, rows = self._settings, slice(start, stop)
         origin = self._pixels(self._images.images[rows])
         if settings.method == "representation":
@@ -218,7 +220,7 @@ class _Work:
                 target = represent(self._classifier, origin)
 
                 def distance(pixels: torch.Tensor) -> torch.Tensor:
-                    # The gradient of the square has the same direction as that of the norm, and also exists at 0.
+                    # The squared distance has the same gradient direction as the distance, and is differentiable at 0.
                     return (represent(self._classifier, pixels) - target).square().sum(dim=1)
 
                 generated = self._descend(self._pixels(self._images.images[self._starts[rows]]), distance, None)
@@ -231,8 +233,8 @@ class _Work:
             generated = self._descend(origin, loss, origin)
         if not bool(torch.isfinite(generated).all()):
             raise EvaluationError(
-                f"Making images failed for {self._images.dataset} images {start}:{stop}: expected finite gradients, "
-                "got NaN or infinity. Check the network."
+                f"Making images failed for {self._images.dataset} images {start}:{stop}: gradients are NaN "
+                "or infinite. Check the network."
             )
         return generated.cpu().numpy()
 
@@ -242,7 +244,7 @@ class _Work:
         objective: Callable[[torch.Tensor], torch.Tensor],
         origin: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Make gradient steps of equal length, within the ball around `origin` if given."""
+        """Make gradient descent steps of equal length, inside the ball around `origin` if it is not None."""
         settings = self._settings
         for _ in range(settings.steps):
             inputs = pixels.clone().requires_grad_()
@@ -255,7 +257,7 @@ class _Work:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return the mean distances or success rate that the rounded images reach."""
+        """Return mean representation distances of the rounded images, or the success rate of the attack on them."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _batches(len(generated), self._settings.batch_size):
@@ -271,8 +273,8 @@ class _Work:
                 else:
                     predictions = self._classifier(pixels).argmax(dim=1).cpu()
                     measurements = {"share_seen_as_target": (predictions == labels).double()}
-                for name, values in measurements.items():
-                    totals[name] = totals.get(name, 0.0) + float(values.double().sum())
+                for name, measured in measurements.items():
+                    totals[name] = totals.get(name, 0.0) + float(measured.double().sum())
         return {name: total / len(generated) for name, total in totals.items()}
 
     def _pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
@@ -292,25 +294,25 @@ def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
 
 @contextmanager
 def _representation(network: nn.Module) -> Iterator[Callable[[nn.Module, torch.Tensor], torch.Tensor]]:
-    """Yield a function of classifier and pixels that returns the input (B, D) of the last linear layer."""
+    """Yield a function of a classifier and pixels that returns the input (B, D) of the network's last linear layer."""
     layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise ConfigError(
-            f"Finding the representation failed for {type(network).__name__}: expected a network that ends with a "
-            "torch.nn.Linear, whose input is the representation, got one without. Use another network."
+            f"Finding the representation failed for {type(network).__name__}: it has no torch.nn.Linear, "
+            "whose input would be the representation. Use another network."
         )
-    inputs_seen: list[torch.Tensor] = []
-    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: inputs_seen.append(inputs[0]))
+    layer_inputs: list[torch.Tensor] = []
+    handle = layers[-1].register_forward_pre_hook(lambda _layer, inputs: layer_inputs.append(inputs[0]))
 
     def represent(classifier: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
-        inputs_seen.clear()
+        layer_inputs.clear()
         classifier(pixels)
-        if len(inputs_seen) != 1 or len(inputs_seen[0]) != len(pixels):
+        if len(layer_inputs) != 1 or len(layer_inputs[0]) != len(pixels):
             raise EvaluationError(
-                f"Finding the representation failed for {type(network).__name__}: expected its last linear layer to be "
-                f"called once, for each image, got {len(inputs_seen)} calls. Use another network."
+                f"Finding the representation failed for {type(network).__name__}: its last linear layer must be called "
+                f"once per pass on all images, got {len(layer_inputs)} calls. Use another network."
             )
-        representation: torch.Tensor = inputs_seen.pop().flatten(1)
+        representation: torch.Tensor = layer_inputs.pop().flatten(1)
         return representation
 
     try:

@@ -1,8 +1,8 @@
-"""Saved states of a training, from which it resumes with the same result: safetensors with JSON, without pickles.
+"""Saved states of a training run, from which it resumes with the same result: safetensors with JSON, no pickles.
 
-A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``, is written atomically, and
-is used only if its hash matches. The newest two are kept, in case the last one is damaged. A folder is used by one
-process at a time, for one training.
+A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
+and used only if its hash matches. The newest two files are kept, in case the last one is damaged. A folder belongs to
+one training run, and one process uses it at a time.
 """
 
 import hashlib
@@ -22,22 +22,23 @@ from robust201.core.records import canonical_json
 _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 
 _DAMAGED = "damaged-"
-"""Prefix of damaged files that were renamed."""
+"""Prefix of renamed damaged files."""
 
-_KEPT = 2
+_N_KEPT = 2
+"""Number of states that are kept."""
 
 _MAX_SNAPSHOT_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """Results of one epoch, or of its completed part.
+    """Results of one epoch, or of the part that is complete.
 
     Attributes:
-        epoch: number, from 1.
-        learning_rate: learning rate of the first step.
-        loss: mean loss over the training images as used (augmented, in training mode).
-        accuracy: fraction of correctly classified images among these; with `pgd`, among the adversarial ones.
+        epoch: number of the epoch, counted from 1.
+        learning_rate: learning rate at the epoch's first step.
+        loss: mean training loss: over augmented images, with the network in training mode.
+        accuracy: fraction of these images that are classified correctly; with `pgd`, of the adversarial images.
     """
 
     epoch: int
@@ -48,7 +49,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """The state of a training."""
+    """State of a training run after `step` steps; sums and counts are those of the current epoch."""
 
     step: int
     network: Mapping[str, torch.Tensor]
@@ -60,7 +61,7 @@ class TrainingState:
 
 
 class StateFolder:
-    """The states of one training."""
+    """Folder with the states of one training run. `notice` receives a message about each damaged state."""
 
     def __init__(self, folder: Path, training_id: str, notice: Callable[[str], None]) -> None:
         self._folder = folder
@@ -72,19 +73,20 @@ class StateFolder:
         raw = _encode(state, self._training_id)
         digest = hashlib.sha256(raw).hexdigest()
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
-        with new_file(self._folder, name) as new:
-            new.stream.write(raw)
-        # If an earlier snapshot was lost, there are states of later steps, which must not displace the new one.
-        for path in [path for path in self._paths() if path.name != name][_KEPT - 1 :]:
+        with new_file(self._folder, name) as new_state:
+            new_state.stream.write(raw)
+        # If a stored snapshot was lost, training repeats earlier steps. States of later steps must not displace the new
+        # one.
+        for path in [path for path in self._paths() if path.name != name][_N_KEPT - 1 :]:
             path.unlink()
 
     def load(self, at_most: int) -> TrainingState | None:
-        """Return the newest intact state of at most `at_most` steps, or None.
+        """Return the newest intact state after at most `at_most` steps, or None.
 
-        Damaged states are renamed, and incomplete files of killed processes are removed.
+        Damaged states are renamed, and incomplete files that killed processes left are deleted.
 
         Raises:
-            StorageError: a state belongs to another training, or cannot be read.
+            StorageError: a state belongs to another training run, or cannot be read.
         """
         for leftover in self._folder.glob(".step-*.tmp"):
             leftover.unlink()
@@ -96,15 +98,15 @@ class StateFolder:
                 raw = read_file(path, _MAX_SNAPSHOT_BYTES)
             except OSError as error:
                 raise StorageError(
-                    f"Reading the state of a training failed for {path}: expected a file that can be read, got "
-                    f"{error.strerror}. Correct the permissions."
+                    f"Reading the state of a training run failed for {path}: {error.strerror}. Correct the permissions."
                 ) from error
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
             path.rename(path.with_name(_DAMAGED + path.name))
             self._notice(
-                f"The state of a training after {step} steps in {path} was damaged ({len(raw):,} bytes with another "
-                f"hash) and is set aside as {_DAMAGED}{path.name}; the one before it is used."
+                f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
+                f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used, if there "
+                "is one."
             )
         return None
 
@@ -120,18 +122,19 @@ class StateFolder:
     def _decode(self, raw: bytes, path: Path) -> TrainingState:
         from safetensors.torch import load
 
-        length = int.from_bytes(raw[:8], "little")
-        fields = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["training"])
+        header_size = int.from_bytes(raw[:8], "little")
+        fields = json.loads(json.loads(raw[8 : 8 + header_size])["__metadata__"]["training"])
         if fields["training_id"] != self._training_id:
             raise StorageError(
-                f"Reading the state of a training failed for {path}: expected training {self._training_id[:16]}…, got "
-                f"one of training {fields['training_id'][:16]}…. Choose another folder, or remove this one."
+                f"Reading the state of a training run failed for {path}: it belongs to training run "
+                f"{fields['training_id'][:16]}…, not to {self._training_id[:16]}…. Choose another "
+                "folder, or delete this one."
             )
         tensors = load(raw)
         return TrainingState(
             step=fields["step"],
-            network=dict(_named(tensors, "network/")),
-            momentum=dict(_named(tensors, "momentum/")),
+            network=dict(_with_prefix(tensors, "network/")),
+            momentum=dict(_with_prefix(tensors, "momentum/")),
             loss_sum=fields["loss_sum"],
             n_correct=fields["n_correct"],
             n_images=fields["n_images"],
@@ -156,5 +159,5 @@ def _encode(state: TrainingState, training_id: str) -> bytes:
     return raw
 
 
-def _named(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _with_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

@@ -1,8 +1,8 @@
 """NAS-Bench-201: 15,625 cells in the published order, their strings, isomorphism classes and costs. No torch.
 
-A cell is a graph of four nodes; each of its six edges has one of five operations, and a node is the sum of the outputs
-of its incoming edges. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending the Scope
-of Reproducible Neural Architecture Search", ICLR 2020).
+A cell is a graph of four nodes and six edges. Each edge has one of five operations, and a node is the sum of the
+outputs of its incoming edges. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending
+the Scope of Reproducible Neural Architecture Search", ICLR 2020).
 """
 
 import difflib
@@ -32,7 +32,7 @@ EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 N_NODES = 4
 
 _ORDER_SEED = 88
-_ZERO = "#"
+_ZERO = "#"  # in canonical forms
 KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
 
@@ -42,8 +42,11 @@ class Architecture:
     """One cell.
 
     Attributes:
+        space: name of the space.
         index: position in the published order, 0 to 15,624.
-        isomorph: lowest index of the architecture's isomorphism class; equals `index` if it is evaluated.
+        spec: the cell string.
+        isomorph: lowest index of the architecture's isomorphism class; equals `index` if the architecture itself is
+            evaluated.
     """
 
     space: str
@@ -56,8 +59,8 @@ class Architecture:
 def specs() -> tuple[str, ...]:
     """Return the 15,625 cell strings by index.
 
-    The published order is the product of the operations over the edges, shuffled by Python's `random` with seed 88
-    (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; a test checks the hash of its strings).
+    In the published order, the product of the operations over the edges is shuffled by Python's `random` with seed 88
+    (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; a test checks the hash of the strings).
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
     return tuple(enumeration[position] for position in _order())
@@ -65,7 +68,7 @@ def specs() -> tuple[str, ...]:
 
 @cache
 def _order() -> tuple[int, ...]:
-    """Return, by index, the position of each cell in the product of the operations over the edges."""
+    """Return, by cell index, the position in the product of the operations over the edges."""
     order = list(range(N_ARCHITECTURES))
     random.Random(_ORDER_SEED).shuffle(order)
     return tuple(order)
@@ -78,7 +81,7 @@ def _indices_by_spec() -> dict[str, int]:
 
 @cache
 def isomorphs() -> tuple[int, ...]:
-    """Return, by index, the lowest index of the architecture's isomorphism class. There are 6,466 classes."""
+    """Return, by cell index, the lowest index of its isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
     forms = _canonical_forms()
     return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_order()))
@@ -86,26 +89,26 @@ def isomorphs() -> tuple[int, ...]:
 
 @cache
 def evaluated_indices() -> tuple[int, ...]:
-    """Return the 6,466 architectures that represent their class and are evaluated, ascending."""
+    """Return the indices of the 6,466 evaluated architectures, one per isomorphism class, ascending."""
     return tuple(index for index, isomorph in enumerate(isomorphs()) if index == isomorph)
 
 
 def _canonical_forms() -> list[str]:
-    """Return a name of the isomorphism class of each cell, in enumeration order.
+    """Return a text per cell, in enumeration order, that is equal for cells of the same isomorphism class.
 
-    The classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201): sums keep zero terms, and
-    a node's sum is not sorted again when skip connections insert another node's terms. Without either quirk more cells
-    would be merged (4,930 classes), but the dataset is defined by these 6,466.
+    The classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
+    peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
+    another node. Without them, there would be 4,930 classes, but the dataset is defined by these 6,466.
     """
-    # The canonical forms of the first nodes, for each assignment of operations to their edges.
-    assignments: list[tuple[str, ...]] = [("0",)]
+    # Canonical forms of the first nodes, for each assignment of operations to the edges between them.
+    node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
-        longer = []
-        for nodes in assignments:
-            by_source = [[_term(node, operation) for operation in OPERATIONS] for node in nodes]
-            longer += [(*nodes, "+".join(sorted(terms))) for terms in itertools.product(*by_source)]
-        assignments = longer
-    return [nodes[-1] for nodes in assignments]
+        extended_assignments = []
+        for nodes in node_assignments:
+            terms_by_source = [[_term(node, operation) for operation in OPERATIONS] for node in nodes]
+            extended_assignments += [(*nodes, "+".join(sorted(terms))) for terms in itertools.product(*terms_by_source)]
+        node_assignments = extended_assignments
+    return [nodes[-1] for nodes in node_assignments]
 
 
 def _term(node: str, operation: str) -> str:
@@ -119,7 +122,7 @@ def architecture(index: int) -> Architecture:
     if not 0 <= index < N_ARCHITECTURES:
         nearest = 0 if index < 0 else N_ARCHITECTURES - 1
         raise ArchitectureError(
-            f"Looking up an architecture failed for index {index}: expected 0 to {N_ARCHITECTURES - 1}, got {index}. "
+            f"Looking up an architecture failed for index {index}: it must be from 0 to {N_ARCHITECTURES - 1}. "
             f"The closest index is {nearest}."
         )
     return Architecture(SPACE, int(index), specs()[index], isomorphs()[index])
@@ -133,23 +136,23 @@ def resolve(name: int | str) -> Architecture:
     """
     if isinstance(name, int):
         return architecture(name)
-    text = name.strip()
-    if re.fullmatch(r"-?[0-9]{1,9}", text):
-        return architecture(int(text))
-    return architecture(_indices_by_spec()[format_spec(parse(text))])
+    stripped_name = name.strip()
+    if re.fullmatch(r"-?[0-9]{1,9}", stripped_name):
+        return architecture(int(stripped_name))
+    return architecture(_indices_by_spec()[format_spec(parse(stripped_name))])
 
 
 def parse(spec: str) -> tuple[str, ...]:
-    """Split a cell string into its six operations, in the order of `EDGES`.
+    """Return the six operations of a cell string, in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: the string is not a cell of this space; the message says why and suggests the closest.
+        ArchitectureError: the string is not a cell of this space. The message says why, and suggests the closest cell.
     """
     match = _SHAPE.fullmatch(spec)
     if match is None:
         raise ArchitectureError(
             f"Parsing a cell string failed for {spec!r}: expected an index, or six edges in the form "
-            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got {_describe_form(spec)}.{_suggest(spec)}"
+            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got {_describe_shape(spec)}.{_suggest(spec)}"
         )
     operations = match.groups()
     for operation, (source, target) in zip(operations, EDGES, strict=True):
@@ -161,7 +164,7 @@ def parse(spec: str) -> tuple[str, ...]:
     return operations
 
 
-def _describe_form(spec: str) -> str:
+def _describe_shape(spec: str) -> str:
     n_operations = len(re.findall(r"[^|+]+", spec))
     if n_operations != len(EDGES):
         return f"{n_operations} edge{'' if n_operations == 1 else 's'}"
@@ -169,11 +172,11 @@ def _describe_form(spec: str) -> str:
 
 
 def _suggest(spec: str) -> str:
-    """Suggest the cell that a malformed string most likely means, or give an example."""
+    """Return a suggestion for a malformed cell string: the most similar cell, or an example."""
     names = [name.partition("~")[0].strip() for name in re.findall(r"[^|+]+", spec)]
-    guesses = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
-    if len(guesses) == len(EDGES) and all(guesses):
-        return f" Did you mean {format_spec([guess[0] for guess in guesses])!r}?"
+    similar_operations = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
+    if len(similar_operations) == len(EDGES) and all(similar_operations):
+        return f" Did you mean {format_spec([matches[0] for matches in similar_operations])!r}?"
     return f" An example is {specs()[0]!r}, which is architecture 0."
 
 
@@ -181,41 +184,41 @@ def format_spec(operations: Sequence[str]) -> str:
     """Return the cell string of six operations in the order of `EDGES`.
 
     Raises:
-        ArchitectureError: not six operations, or one of them is unknown.
+        ArchitectureError: there are not six operations, or one of them is unknown.
     """
     if len(operations) != len(EDGES) or not set(operations) <= set(OPERATIONS):
         raise ArchitectureError(
-            f"Formatting a cell failed for {list(operations)}: expected {len(EDGES)} of {', '.join(OPERATIONS)}, got "
-            f"{len(operations)} operations. Give one operation per edge."
+            f"Formatting a cell failed for {list(operations)}: a cell needs {len(EDGES)} operations, one per edge, "
+            f"each of them one of {', '.join(OPERATIONS)}."
         )
     a, b, c, d, e, f = operations
     return f"|{a}~0|+|{b}~0|{c}~1|+|{d}~0|{e}~1|{f}~2|"
 
 
 def constant_nodes(spec: str) -> frozenset[int]:
-    """Return the nodes that are not connected with the cell's input, ignoring edges with `none`.
+    """Return the nodes that are not connected to the cell's input, ignoring edges with `none`.
 
-    If the output is one of them, a network's logits are constant and its gradients zero. This is so for 341
-    architectures; 5 of them are evaluated: 10, 12, 74, 172 and 879.
+    If the output is one of them, a network's logits are constant and its gradients are zero. There are 341 such
+    architectures, of which 5 are evaluated: 10, 12, 74, 172 and 879.
     """
-    reached = {0}
+    connected = {0}
     for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
-        if operation != "none" and source in reached:
-            reached.add(target)
-    return frozenset(range(N_NODES)) - reached
+        if operation != "none" and source in connected:
+            connected.add(target)
+    return frozenset(range(N_NODES)) - connected
 
 
 def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:
     """Return the number of trainable parameters of a cell's network (see `spaces.nasbench201.network`).
 
     The first of three stages has `channels` channels, and each further stage twice as many; a stage has `cells` cells.
-    Edges that do not reach the output count, too, as in the published network.
+    Edges that do not reach the output are counted as well, as in the published network.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
     stem = 27 * channels + 2 * channels
     in_cells = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
-    # A reduction has two 3x3 convolutions with batch normalisation, and a 1x1 convolution without.
+    # A reduction has two 3x3 convolutions with BatchNorm, and a 1x1 convolution without it.
     reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
     return stem + in_cells + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
 
@@ -223,7 +226,7 @@ def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> 
 def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
     """Return the multiply-accumulates of one image's forward pass, as the published benchmark counts FLOPs.
 
-    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not. `channels` and
+    Convolutions and the classifier with its bias are counted; BatchNorm, ReLU and pooling are not. `channels` and
     `cells` are as in `parameter_count`; images have `image_size` by `image_size` pixels.
     """
     kernel_areas = _kernel_areas(spec)
@@ -247,8 +250,8 @@ def _kernel_areas(spec: str) -> list[int]:
 def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return the content of `meta.json` in the format of the published dataset.
 
-    Epsilons are in units of 1/255, by key as spelled in the file, in this order: ``{"ids": {"0": {"nb201-string":
-    …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
+    `epsilons` are in units of 1/255, by key; keys are written as they are, in the given order: ``{"ids": {"0":
+    {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
     ids: dict[str, Any] = json.loads(_ids_text())
     return {"ids": ids, "epsilons": _epsilons(epsilons)}
@@ -268,9 +271,9 @@ def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
-    """Return `meta` as text in the published format: JSON with spaces after commas and colons, without a final newline.
+    """Return `meta` as JSON text in the published format: spaces after commas and colons, no final newline.
 
-    With the published epsilons and keys (``pgd@Linf``) it equals the published file byte for byte.
+    With the published epsilons and keys (``pgd@Linf``), it equals the published file byte for byte.
     """
     return f'{{"ids": {_ids_text()}, "epsilons": {json.dumps(_epsilons(epsilons))}}}'
 
@@ -282,12 +285,12 @@ EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, t
 """Names of the edges in figures, such as ``in→1``, in the order of `EDGES`."""
 
 
-@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures need the values of all cells a dozen times
+@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures need the values of all cells many times
 def kernel_parameters(spec: str) -> int:
     """Return the kernel parameters of a cell's convolutions for one channel, 9 per 3x3 and 1 per 1x1: 0 to 54.
 
-    Only edges that reach the output count. Then 408 of the 6,466 cells have 18, as stated by Jung, Lukasik and Keuper
-    (ICLR 2023, section 5.3); with dead edges it would be 405.
+    Only edges that reach the output are counted. Then 408 of the 6,466 cells have 18 parameters, as stated by Jung,
+    Lukasik and Keuper (ICLR 2023, section 5.3); if other edges were counted, too, there would be 405.
     """
     connected = {N_NODES - 1}
     total = 0
@@ -298,15 +301,17 @@ def kernel_parameters(spec: str) -> int:
     return total
 
 
-def edit_distance(one: str, other: str) -> int:
+def edit_distance(spec: str, other_spec: str) -> int:
     """Return the number of edges on which two cells have different operations: 0 to 6."""
-    return sum(left != right for left, right in zip(parse(one), parse(other), strict=True))
+    return sum(
+        operation != other_operation for operation, other_operation in zip(parse(spec), parse(other_spec), strict=True)
+    )
 
 
 def neighbours(spec: str) -> list[Neighbour]:
-    """Return the 24 cells at edit distance 1, by edge and then in the order of `OPERATIONS`.
+    """Return the 24 cells at edit distance 1, ordered by edge, and then by `OPERATIONS`.
 
-    Some may be isomorphic to each other or to the cell.
+    Some of them may be isomorphic to each other, or to the cell itself.
     """
     operations = parse(spec)
     return [
@@ -333,10 +338,10 @@ def tensor_shapes(spec: str, *, channels: int, cells: int, n_classes: int) -> Sh
             _add_convolution(shapes, f"cells.{block}.conv_b.op", width, width, 3)
             shapes[f"cells.{block}.downsample.1.weight"] = width, width // 2, 1, 1
             block += 1
-        for number in range(block, block + cells):
+        for cell_position in range(block, block + cells):
             for edge, operation in enumerate(operations):
                 if operation in KERNEL_SIZES:
-                    name = f"cells.{number}.layers.{edge}.op"
+                    name = f"cells.{cell_position}.layers.{edge}.op"
                     _add_convolution(shapes, name, width, width, KERNEL_SIZES[operation])
         block += cells
     _add_norm(shapes, "lastact.0", 4 * channels)
@@ -351,6 +356,6 @@ def _add_convolution(shapes: Shapes, name: str, c_in: int, c_out: int, kernel_si
 
 
 def _add_norm(shapes: Shapes, name: str, channels: int) -> None:
-    for part in ("weight", "bias", "running_mean", "running_var"):
-        shapes[f"{name}.{part}"] = (channels,)
+    for tensor_name in ("weight", "bias", "running_mean", "running_var"):
+        shapes[f"{name}.{tensor_name}"] = (channels,)
     shapes[f"{name}.num_batches_tracked"] = ()

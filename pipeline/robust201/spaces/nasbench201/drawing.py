@@ -23,7 +23,7 @@ OPERATION_LABELS = {
     "nor_conv_3x3": "conv 3×3",
     "avg_pool_3x3": "avg pool 3×3",
 }
-"""The five operations of NAS-Bench-201 (Dong and Yang, ICLR 2020)."""
+"""Labels of the operations in figures."""
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
@@ -32,7 +32,7 @@ FONT_SIZE = 9.0
 """Font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
-_STEPS = 40
+_N_SEGMENTS = 40  # of a curve
 
 
 def cell_parts(spec: str) -> CellParts:
@@ -46,19 +46,19 @@ def cell_parts(spec: str) -> CellParts:
 
 
 def every_edge() -> CellParts:
-    """Return the parts with all operations on every edge; a page draws a cell by hiding all but six of them."""
+    """Return the parts for all operations on every edge; a page draws a cell by hiding all but six of them."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 
 
 def edge_parts(edge: int, operation: str) -> EdgeParts:
-    """Return an edge's quadratic curve, cut at the circles of its nodes, and its label."""
+    """Return an edge's label and its quadratic curve, which ends at the circles of its nodes."""
     source, target = EDGES[edge]
     (x0, y0), (x1, y1) = NODES[source], NODES[target]
     bend = _BENDS[source, target]
     control = (x0 + x1) / 2 + bend * (y1 - y0), (y0 + y1) / 2 - bend * (x1 - x0)
 
-    def at(t: float) -> Point:
+    def curve_point(t: float) -> Point:
         weights = (1 - t) ** 2, 2 * t * (1 - t), t**2
         x, y = (
             sum(weight * value for weight, value in zip(weights, values, strict=True))
@@ -66,22 +66,24 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
         )
         return x, y
 
-    points = [at(step / _STEPS) for step in range(_STEPS + 1)]
+    points = [curve_point(step / _N_SEGMENTS) for step in range(_N_SEGMENTS + 1)]
     curve = [p for p in points if min(math.dist(p, NODES[source]), math.dist(p, NODES[target])) >= NODE_RADIUS]
     (xa, ya), (xb, yb) = curve[-2:]
     angle = math.degrees(math.atan2(yb - ya, xb - xa))
-    return EdgeParts(edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, at(0.5))
+    return EdgeParts(
+        edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, curve_point(0.5)
+    )
 
 
 def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
-    """Draw a cell with a title above it; the axes' limits, ticks and frame are set."""
+    """Draw a cell with a title above it; this also sets the axes' limits, ticks and frame."""
     from matplotlib.patches import Circle, FancyArrowPatch
 
     parts = cell_parts(spec)
     for edge in parts.edges:
         line_style = ":" if edge.operation == "none" else "-"
         axes.plot(*zip(*edge.curve, strict=True), color=edge.colour, linewidth=1.6, linestyle=line_style, zorder=1)
-        head = FancyArrowPatch(
+        arrow_head = FancyArrowPatch(
             edge.curve[-3],
             edge.curve[-1],
             arrowstyle="-|>",
@@ -90,10 +92,10 @@ def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
             shrinkA=0,
             shrinkB=0,
         )
-        axes.add_patch(head)
-        box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-        style: Any = {"fontsize": FONT_SIZE, "color": edge.colour, "zorder": 2, "bbox": box}
-        axes.text(*edge.label, edge.text, ha="center", va="center", **style)
+        axes.add_patch(arrow_head)
+        label_box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+        label_style: Any = {"fontsize": FONT_SIZE, "color": edge.colour, "zorder": 2, "bbox": label_box}
+        axes.text(*edge.label, edge.text, ha="center", va="center", **label_style)
     for name, centre in parts.nodes.items():
         circle_style: Any = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 1.5, "zorder": 3, "clip_on": False}
         axes.add_patch(Circle(centre, parts.radius, **circle_style))

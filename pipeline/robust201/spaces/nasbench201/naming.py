@@ -1,4 +1,4 @@
-"""Conversion between the names of NAS-Bench-201 cells (index, cell string, operations); neighbours; random cells."""
+"""Conversion between names of NAS-Bench-201 cells (index, cell string, operations), neighbours, and random cells."""
 
 import operator
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ Cell = int | str | Sequence[str] | Sequence[int]
 
 
 def cell_index(cell: Cell) -> int:
-    """Return the index of a cell itself in the published order, 0 to 15,624 (see also `isomorph_index`).
+    """Return a cell's own index in the published order, 0 to 15,624 (see also `isomorph_index`).
 
     Raises:
         ArchitectureError: there is no such cell.
@@ -32,10 +32,10 @@ def cell_index(cell: Cell) -> int:
     if isinstance(cell, str):
         return resolve(cell).index
     try:
-        number = operator.index(cell)  # type: ignore[arg-type]
+        index = operator.index(cell)  # type: ignore[arg-type]
     except TypeError:
-        return resolve(format_spec(_names(cell))).index  # type: ignore[arg-type]
-    return resolve(number).index
+        return resolve(format_spec(_operation_names(cell))).index  # type: ignore[arg-type]
+    return resolve(index).index
 
 
 def cell_string(cell: Cell) -> str:
@@ -49,39 +49,42 @@ def cell_operations(cell: Cell) -> tuple[str, ...]:
 
 
 def operation_numbers(cell: Cell) -> tuple[int, ...]:
-    """Return a cell's six operations as positions in `OPERATIONS`: 0 none, 1 skip, 2 and 3 convolutions, 4 pooling."""
+    """Return a cell's six operations as positions in `OPERATIONS`: none, skip, two convolutions, pooling."""
     return tuple(OPERATIONS.index(name) for name in cell_operations(cell))
 
 
 def isomorph_index(cell: Cell) -> int:
-    """Return the index of the architecture evaluated for a cell: the lowest of its isomorphism class."""
+    """Return the index of the architecture that is evaluated for a cell: the lowest of its isomorphism class."""
     return isomorphs()[cell_index(cell)]
 
 
 def neighbour_indices(cell: Cell) -> tuple[int, ...]:
-    """Return the 24 cells that differ from a cell on one edge, by edge and then in the order of `OPERATIONS`."""
+    """Return the 24 cells that differ from a cell on one edge, ordered by edge, and then by `OPERATIONS`."""
     return tuple(cell_index(neighbour.spec) for neighbour in neighbours(cell_string(cell)))
 
 
 def random_cell(rng: "np.random.Generator") -> str:
-    """Return the string of a random cell, with all 15,625 cells equally likely."""
+    """Return the string of a random cell; all 15,625 cells are equally likely."""
     return format_spec([OPERATIONS[number] for number in rng.integers(len(OPERATIONS), size=len(EDGES))])
 
 
-def _names(operations: Sequence[str | int]) -> list[str]:
+def _operation_names(operations: Sequence[str | int]) -> list[str]:
     try:
-        return [value if isinstance(value, str) else _name(operator.index(value)) for value in operations]
+        return [
+            operation if isinstance(operation, str) else _operation_name(operator.index(operation))
+            for operation in operations
+        ]
     except TypeError as error:
         raise ArchitectureError(
-            f"Looking up a cell failed for {operations!r}: expected an index, a cell string or {len(EDGES)} "
-            f"operations, got a value of type {type(operations).__name__}. Give one of them."
+            f"Looking up a cell failed for {operations!r}: a cell is an index, a cell string or "
+            f"{len(EDGES)} operations, not a value of type {type(operations).__name__}."
         ) from error
 
 
-def _name(number: int) -> str:
-    if not 0 <= number < len(OPERATIONS):
+def _operation_name(position: int) -> str:
+    if not 0 <= position < len(OPERATIONS):
         raise ArchitectureError(
-            f"Looking up an operation failed for {number}: expected 0 to {len(OPERATIONS) - 1} "
-            f"({', '.join(OPERATIONS)}), got {number}. Give one of them."
+            f"Looking up an operation failed for {position}: it must be from 0 to "
+            f"{len(OPERATIONS) - 1} ({', '.join(OPERATIONS)})."
         )
-    return OPERATIONS[number]
+    return OPERATIONS[position]

@@ -1,7 +1,7 @@
-"""The network of NAS-Bench-201: cells in a macro skeleton, with the names and shapes of the published state_dicts.
+"""The network of NAS-Bench-201: cells in a macro skeleton; its state_dict has the published names and shapes.
 
-Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The published checkpoints load with ``strict=True``. Equality
-with the published modules is tested against a golden file of their outputs.
+Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The published checkpoints load with ``strict=True``. A test
+compares outputs with those of the published modules, from a golden file.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class _ReluConvBn(nn.Module):
 
 
 class _Zero(nn.Module):
-    """The operation `none`: zeros in the graph, so that gradients of a cell without a path are zero instead of None."""
+    """The operation `none`. It keeps zeros in the graph, so that gradients without a path are zero, not None."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mul(0.0)
@@ -71,7 +71,7 @@ class _Cell(nn.Module):
 
 
 class _ResidualReduction(nn.Module):
-    """Residual block that halves the image and doubles the channels; no ReLU after the sum."""
+    """Residual block that halves the image and doubles the channels, without a ReLU after the sum."""
 
     def __init__(self, c_in: int, c_out: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class _ResidualReduction(nn.Module):
 
 
 class Network(nn.Module):
-    """A cell of NAS-Bench-201 stacked in its macro skeleton: C `channels` (published: 16), N `cells` per stage (5)."""
+    """Copies of a cell in the macro skeleton: `channels` in the first stage, `cells` per stage (published: 16, 5)."""
 
     def __init__(self, spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> None:
         super().__init__()
@@ -119,5 +119,5 @@ class Network(nn.Module):
 
 
 def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
-    """Build a network with initial weights, whose `state_dict` has the published keys and shapes (see `Network`)."""
+    """Build a network with initial weights (see `Network`)."""
     return Network(spec, channels=channels, cells=cells, n_classes=n_classes)

@@ -1,9 +1,9 @@
 """Readers of third-party tables about NAS-Bench-201 cells, in their original file formats.
 
 - NAS-RobBench-201 (Wu et al., ICLR 2024), `NAS-RobBench-201_all.json`: accuracies of adversarially trained networks,
-  {dataset: {id: {metric: {seed: fraction}}}}; the seed ``threeseed`` is the mean of three.
+  {dataset: {id: {metric: {seed: fraction}}}}; ``threeseed`` is the mean over three seeds.
 - NAS-Bench-Suite-Zero (Krishnakumar et al., NeurIPS 2022), `zc_nasbench201.json`: zero-cost proxies,
-  {dataset: {operations: {proxy: {"score": number, "time": seconds} or number}}}, operations as NASLib's indices.
+  {dataset: {operations: {proxy: {"score": number, "time": seconds} or number}}}, where operations are NASLib's indices.
 - HW-NAS-Bench (Li et al., ICLR 2021), `HW-NAS-Bench-v1_0.pickle`: latency and energy on six devices,
   {"nasbench201": {dataset: {"config": [{"arch_str": …}, …], metric: [number, …]}}, …}.
 """
@@ -19,7 +19,7 @@ from robust201.core.files import open_file
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, format_spec, resolve
 
 NumbersByCell = dict[str, dict[int, dict[str, float]]]
-"""Numbers by dataset, index and column."""
+"""Numbers by dataset, cell index and column."""
 
 MEAN_OF_SEEDS = "threeseed"
 
@@ -30,22 +30,22 @@ _NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 _DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
 _MAX_BYTES = 1 << 30
 _PARSE_LIMIT_ERRORS = (OverflowError, MemoryError, RecursionError)
-"""Errors of overlong numbers and of brackets nested too deeply."""
+"""Errors that overlong numbers and deeply nested brackets cause."""
 
-Name = TypeVar("Name")
-Row = TypeVar("Row")
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 def spec_from_naslib(codes: tuple[int, ...]) -> str:
     """Return the cell string of NASLib's six operation codes (`op_indices`).
 
     Raises:
-        ArchitectureError: not six numbers from 0 to 4.
+        ArchitectureError: the codes are not six numbers from 0 to 4.
     """
     if len(codes) != len(_NASLIB_EDGES) or not all(code in range(len(_NASLIB_OPERATIONS)) for code in codes):
         raise ArchitectureError(
-            f"Reading operation codes failed for {reprlib.repr(codes)}: expected six numbers from 0 to 4, got "
-            "something else. Check that the file is for NAS-Bench-201."
+            f"Reading operation codes failed for {reprlib.repr(codes)}: they must be six numbers from 0 to 4. "
+            "Check that the file is for NAS-Bench-201."
         )
     by_edge = {edge: _NASLIB_OPERATIONS[code] for edge, code in zip(_NASLIB_EDGES, codes, strict=True)}
     return format_spec([by_edge[edge] for edge in EDGES])
@@ -55,20 +55,25 @@ def read_json_table(content: Any) -> NumbersByCell | None:
     """Read the parsed JSON of NAS-RobBench-201 or NAS-Bench-Suite-Zero; return None for any other format."""
     if not isinstance(content, dict) or not content or not all(isinstance(rows, dict) for rows in content.values()):
         return None
-    first = next((row for rows in content.values() for row in rows), None)
-    if not isinstance(first, str):
+    first_key = next((cell_key for rows in content.values() for cell_key in rows), None)
+    if not isinstance(first_key, str):
         return None
     try:
-        if first.isdecimal():
-            return _unique_dict(
-                (_dataset(name), _unique_dict((_index(row), _by_seed(metrics)) for row, metrics in rows.items()))
-                for name, rows in content.items()
-            )
-        if first.startswith("("):
+        if first_key.isdecimal():
             return _unique_dict(
                 (
-                    _dataset(name),
-                    _unique_dict((_index_from_codes(row), _scores(proxies)) for row, proxies in rows.items()),
+                    _dataset_name(name),
+                    _unique_dict(
+                        (_parse_index(cell_key), _columns_by_seed(metrics)) for cell_key, metrics in rows.items()
+                    ),
+                )
+                for name, rows in content.items()
+            )
+        if first_key.startswith("("):
+            return _unique_dict(
+                (
+                    _dataset_name(name),
+                    _unique_dict((_index_from_codes(cell_key), _scores(proxies)) for cell_key, proxies in rows.items()),
                 )
                 for name, rows in content.items()
             )
@@ -81,7 +86,7 @@ def read_pickle_table(path: Path) -> NumbersByCell:
     """Read HW-NAS-Bench's pickle, allowing only NumPy's globals.
 
     Raises:
-        ResultsError: the pickle names another global, is damaged, or has another structure.
+        ResultsError: the pickle names a global outside NumPy, is damaged, or has a different structure.
     """
     from robust201.core.unpickling import NUMPY_GLOBALS, load_pickle
 
@@ -90,26 +95,28 @@ def read_pickle_table(path: Path) -> NumbersByCell:
             stream, name=str(path), allowed=NUMPY_GLOBALS, error=ResultsError, encoding="latin1", max_bytes=_MAX_BYTES
         )
     try:
-        return _unique_dict((_dataset(name), _by_metric(metrics)) for name, metrics in content["nasbench201"].items())
+        return _unique_dict(
+            (_dataset_name(name), _columns_by_cell(metrics)) for name, metrics in content["nasbench201"].items()
+        )
     except (AttributeError, LookupError, TypeError, ValueError, *_PARSE_LIMIT_ERRORS) as error:
         raise ResultsError(
-            f"Reading a table failed for {path}: expected the form of HW-NAS-Bench-v1_0.pickle, a dictionary of "
-            f"nasbench201 with config and metrics per dataset, got another one ({type(error).__name__}: {error}). "
-            "Convert it to CSV with a column of indices or cell strings."
+            f"Reading a table failed for {path}: it does not have the structure of HW-NAS-Bench-v1_0.pickle, a "
+            f"dictionary of nasbench201 with config and metrics per dataset ({type(error).__name__}: {error}). Convert "
+            "it to CSV, with a column of indices or cell strings."
         ) from error
 
 
-def _unique_dict(pairs: "Iterable[tuple[Name, Row]]") -> "dict[Name, Row]":
+def _unique_dict(pairs: "Iterable[tuple[Key, Item]]") -> "dict[Key, Item]":
     """Build a dict; raise ValueError on duplicate keys instead of keeping the last."""
-    unique: dict[Name, Row] = {}
-    for name, row in pairs:
-        if name in unique:
-            raise ValueError(f"{name!r} twice")
-        unique[name] = row
+    unique: dict[Key, Item] = {}
+    for key, item in pairs:
+        if key in unique:
+            raise ValueError(f"{key!r} occurs twice")
+        unique[key] = item
     return unique
 
 
-def _dataset(name: str) -> str:
+def _dataset_name(name: str) -> str:
     return _DATASETS.get(name.lower(), name)
 
 
@@ -117,25 +124,25 @@ def _index_from_codes(text: str) -> int:
     return resolve(spec_from_naslib(ast.literal_eval(text))).index
 
 
-def _index(text: str) -> int:
+def _parse_index(text: str) -> int:
     index = int(text)
     if not 0 <= index < N_ARCHITECTURES:
-        raise ValueError(f"index {index}")
+        raise ValueError(f"there is no cell with index {index}")
     return index
 
 
-def _by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
-    row: dict[str, float] = {}
+def _columns_by_seed(metrics: Mapping[str, Any]) -> dict[str, float]:
+    columns: dict[str, float] = {}
     for metric, seeds in metrics.items():
         if not isinstance(seeds, dict):
-            row[metric] = float(seeds)
+            columns[metric] = float(seeds)
             continue
-        by_seed = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
+        accuracies = {seed: float(value) for seed, value in seeds.items() if seed != MEAN_OF_SEEDS}
         if seeds:
-            row[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(by_seed.values()) / max(len(by_seed), 1)))
-        if len(by_seed) > 1:
-            row |= {f"{metric} (seed {seed})": value for seed, value in by_seed.items()}
-    return row
+            columns[metric] = float(seeds.get(MEAN_OF_SEEDS, sum(accuracies.values()) / max(len(accuracies), 1)))
+        if len(accuracies) > 1:
+            columns |= {f"{metric} (seed {seed})": value for seed, value in accuracies.items()}
+    return columns
 
 
 def _scores(proxies: Mapping[str, Any]) -> dict[str, float]:
@@ -146,7 +153,7 @@ def _scores(proxies: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _by_metric(metrics: Mapping[str, Any]) -> dict[int, dict[str, float]]:
+def _columns_by_cell(metrics: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     configs = metrics["config"]
     indexed_configs = configs.items() if isinstance(configs, dict) else enumerate(configs)
     columns = {name: values for name, values in metrics.items() if name != "config"}

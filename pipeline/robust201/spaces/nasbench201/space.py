@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class NasBench201(CellSpace):
-    """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` per stage (5)."""
+    """The cells of NAS-Bench-201 in a skeleton.
+
+    The published skeleton has 16 `channels` in the first stage, and 5 `cells` per stage.
+    """
 
     name = cells.SPACE
     has_text_ids = False
@@ -67,14 +70,14 @@ class NasBench201(CellSpace):
         return {"channels": self.channels, "cells": self.cells}
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[int, ...]:
-        """Resolve indices, ranges such as ``0-99`` (every evaluated index in it) and cell strings (see `Space`).
+        """Resolve indices, cell strings, and ranges such as ``0-99``, which mean their evaluated indices (see `Space`).
 
-        A single architecture is replaced by the lowest index of its isomorphism class.
+        Architectures outside ranges are replaced by the lowest index of their isomorphism class.
         """
         evaluated = cells.evaluated_indices()
         if selection == "evaluated":
             return evaluated
-        names = self._names(selection)
+        names = self._split_names(selection)
         indices: set[int] = set()
         for name in names:
             bounds = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", name) if isinstance(name, str) else None
@@ -85,9 +88,8 @@ class NasBench201(CellSpace):
                 indices.add(self.resolve(name))
         if not indices:
             raise ConfigError(
-                f"Selecting architectures failed for {', '.join(map(str, names)) or 'an empty list'}: expected at "
-                "least one evaluated index, got none. "
-                "Name indices, ranges such as 0-99, or cell strings."
+                f"Selecting architectures failed for {', '.join(map(str, names)) or 'an empty list'}: this selects no "
+                "evaluated architecture. List indices, ranges such as 0-99, or cell strings."
             )
         return tuple(sorted(indices))
 

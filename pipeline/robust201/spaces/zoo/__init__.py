@@ -1,1 +1,1 @@
-"""Well-known networks outside search spaces, by name."""
+"""Well-known networks that do not belong to a search space, by name."""

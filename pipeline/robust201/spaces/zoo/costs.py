@@ -1,15 +1,15 @@
-"""Multiply-accumulates of the zoo's networks: convolutions and linear layers for one image. Does not import torch."""
+"""Multiply-accumulates of the zoo's networks for one image: convolutions and linear layers. Does not import torch."""
 
 from collections.abc import Sequence
 
 
 def convolution(c_in: int, c_out: int, kernel: int, n_positions: int) -> int:
-    """Return the count of a convolution with a square kernel at `n_positions` output positions."""
+    """Return the multiply-accumulates of a convolution with a square kernel at `n_positions` output positions."""
     return c_in * c_out * kernel**2 * n_positions
 
 
 def half_rounded_up(size: int) -> int:
-    """Return the output size of a layer with stride 2 and `same` padding."""
+    """Return the output height or width of a layer with stride 2 and `same` padding."""
     return (size + 1) // 2
 
 
@@ -22,7 +22,10 @@ def resnet(
     has_bottlenecks: bool = False,
     has_imagenet_stem: bool = False,
 ) -> int:
-    """Return the count of a residual network; `maps` are channels of the stages before a bottleneck's expansion."""
+    """Return the multiply-accumulates of a residual network.
+
+    `maps` are the stages' channels before a bottleneck's expansion.
+    """
     if has_imagenet_stem:
         size = half_rounded_up(size)
         total = convolution(3, maps[0], 7, size**2)
@@ -33,23 +36,23 @@ def resnet(
     for stage, (width, count) in enumerate(zip(maps, blocks, strict=True)):
         for block in range(count):
             is_strided = stage > 0 and block == 0
-            before, size = size**2, half_rounded_up(size) if is_strided else size
-            after = size**2
+            input_area, size = size**2, half_rounded_up(size) if is_strided else size
+            output_area = size**2
             if has_bottlenecks:
                 c_out = 4 * width
-                total += convolution(c_in, width, 1, before) + convolution(width, width, 3, after)
-                total += convolution(width, c_out, 1, after)
+                total += convolution(c_in, width, 1, input_area) + convolution(width, width, 3, output_area)
+                total += convolution(width, c_out, 1, output_area)
             else:
                 c_out = width
-                total += convolution(c_in, width, 3, after) + convolution(width, width, 3, after)
+                total += convolution(c_in, width, 3, output_area) + convolution(width, width, 3, output_area)
             if is_strided or c_in != c_out:
-                total += convolution(c_in, c_out, 1, after)
+                total += convolution(c_in, c_out, 1, output_area)
             c_in = c_out
     return total + c_in * n_classes
 
 
 def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
-    """Return the count of the narrow network: `units` of two convolutions per stage, and shortcuts without weights."""
+    """Return the multiply-accumulates of the narrow network, with `units` of two convolutions per stage."""
     total = convolution(3, maps[0], 3, size**2)
     c_in = maps[0]
     for stage, width in enumerate(maps):
@@ -60,7 +63,7 @@ def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
 
 
 def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
-    """Return the count of stages of (channels, convolutions), each followed by pooling, at 32x32 pixels."""
+    """Return the multiply-accumulates of VGG with stages (channels, convolutions), for 32x32 pixels."""
     total, c_in, size = 0, 3, 32
     for width, count in stages:
         total += convolution(c_in, width, 3, size**2) + (count - 1) * convolution(width, width, 3, size**2)
@@ -69,14 +72,14 @@ def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
 
 
 def spatial_transformer(channels: int, hidden: int) -> int:
-    """Return the count of the predictor of affine maps at 32x32 pixels, without resampling the image."""
+    """Return the multiply-accumulates of the predictor of affine maps at 32x32 pixels, without resampling the image."""
     total = convolution(3, channels, 3, 32**2)
     total += sum(convolution(channels, channels, 3, size**2) for size in (32, 16, 8))
     return total + 16 * channels * hidden + 6 * hidden
 
 
 def polar_transformer(filters: int, size: int) -> int:
-    """Return the count of the predictors of centroid and angle, without resampling the image."""
+    """Return the multiply-accumulates of the predictors of centroid and angle, without resampling the image."""
 
     def predictor(height: int, width: int, n_axes: int) -> int:
         height, width = half_rounded_up(height), half_rounded_up(width)
@@ -88,6 +91,6 @@ def polar_transformer(filters: int, size: int) -> int:
 
 
 def lenet5(channels: tuple[int, int], hidden: tuple[int, int], n_classes: int) -> int:
-    """Return the count of LeNet-5 at 32x32 pixels."""
+    """Return the multiply-accumulates of LeNet-5 at 32x32 pixels."""
     total = convolution(3, channels[0], 5, 28**2) + convolution(*channels, 5, 10**2)
     return total + 25 * channels[1] * hidden[0] + hidden[0] * hidden[1] + hidden[1] * n_classes

@@ -1,9 +1,10 @@
-"""Networks whose linear layers require images of 32x32 pixels: LeNet-5, one hidden layer, VGG-16.
+"""Networks whose linear layers require images of 32x32 pixels: LeNet-5, VGG-16, and a network with one hidden layer.
 
-Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in today's
-usual form: ReLUs, max-pooling without parameters, fully connected maps, a linear last layer. Simonyan and Zisserman,
-"Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration D, in the form for
-CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, one linear layer instead of three.
+Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in the form
+that is usual today: ReLUs, max-pooling without parameters, fully connected feature maps, and a linear last layer.
+Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration
+D, in its form for CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, and one linear layer
+instead of three.
 """
 
 from collections import OrderedDict
@@ -44,7 +45,7 @@ class LeNet5(nn.Module):
 
 
 class FullyConnected(nn.Module):
-    """One hidden layer of ReLUs: 23,122,510 parameters with 7,500 units and ten classes."""
+    """A network with one hidden layer of ReLUs: 23,122,510 parameters with 7,500 units and ten classes."""
 
     def __init__(self, n_classes: int, *, width: int = 7500) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Vgg(nn.Module):
     """VGG; VGG-16 has 14,728,266 parameters at ten classes.
 
     Args:
-        stages: channels and number of convolutions of the five stages; each ends with max-pooling.
+        stages: channels and number of convolutions of each stage; stages end with max-pooling.
         n_classes: number of classes.
     """
 
@@ -92,6 +93,6 @@ def require_32(network: nn.Module, images: torch.Tensor) -> None:
     if images.shape[-2:] != (32, 32):
         height, width = images.shape[-2:]
         raise NetworkError(
-            f"Classifying images failed for {type(network).__name__}: expected 32x32 pixels, since its linear layers "
-            f"have a fixed size, got {height}x{width}. Choose another network, or other images."
+            f"Classifying images failed for {type(network).__name__}: its linear layers need images of 32x32 "
+            f"pixels, not {height}x{width}. Choose another network, or other images."
         )

@@ -1,9 +1,9 @@
-"""The narrow residual network of 32 layers with which adversarial training on CIFAR-10 was first studied.
+"""The narrow residual network with 32 layers that was used to study adversarial training on CIFAR-10.
 
 Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
-the Landscape of Spatial Robustness", ICML 2019, whose public model defines further details: leaky ReLUs, shortcuts,
-initial weights, TensorFlow's padding (`SAME`) and the standardisation of each image. The paper on robust features
-calls it ResNet-34; it has 31 convolutions and one linear layer.
+the Landscape of Spatial Robustness", ICML 2019, whose published model defines further details: leaky ReLUs, shortcuts,
+initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on robust features
+calls the network ResNet-34; it has 31 convolutions and one linear layer.
 """
 
 import math
@@ -27,19 +27,19 @@ def _activate(x: torch.Tensor) -> torch.Tensor:
 
 
 def standardise(images: torch.Tensor) -> torch.Tensor:
-    """Scale every image (B, C, H, W) to mean 0 and standard deviation 1 over all its values.
+    """Scale each image (B, C, H, W) to mean 0 and standard deviation 1 over all its values.
 
     As in TensorFlow, the standard deviation is at least 1 / sqrt(C H W) grey levels of 255.
     """
-    wide = images.to(torch.promote_types(images.dtype, torch.float32))
+    high_precision = images.to(torch.promote_types(images.dtype, torch.float32))
     dims = (1, 2, 3)
-    floor = 1 / (255 * math.sqrt(images[0].numel()))
-    variance = wide.var(dim=dims, correction=0, keepdim=True).clamp_min(floor**2)
-    return ((wide - wide.mean(dim=dims, keepdim=True)) / variance.sqrt()).to(images.dtype)
+    min_deviation = 1 / (255 * math.sqrt(images[0].numel()))
+    variance = high_precision.var(dim=dims, correction=0, keepdim=True).clamp_min(min_deviation**2)
+    return ((high_precision - high_precision.mean(dim=dims, keepdim=True)) / variance.sqrt()).to(images.dtype)
 
 
 class _Unit(nn.Module):
-    """Two 3x3 convolutions, each after BatchNorm and ReLU, added to the input.
+    """Residual unit: two 3x3 convolutions, each after BatchNorm and ReLU.
 
     Args:
         activates_shortcut: whether the shortcut starts after the first BatchNorm and ReLU.
@@ -59,17 +59,20 @@ class _Unit(nn.Module):
         active = _activate(self.bn1(x))
         shortcut = active if self.activates_shortcut else x
         if self.stride == 2:
-            active = functional.pad(active, (0, 1, 0, 1))  # `SAME` pads even sizes only after the last pixel
-            before = self.new_channels // 2
+            active = functional.pad(active, (0, 1, 0, 1))  # for even sizes, `SAME` pads only after the last pixel
+            n_channels_before = self.new_channels // 2
             shortcut = functional.pad(
-                functional.avg_pool2d(shortcut, 2), (0, 0, 0, 0, before, self.new_channels - before)
+                functional.avg_pool2d(shortcut, 2),
+                (0, 0, 0, 0, n_channels_before, self.new_channels - n_channels_before),
             )
-        out: torch.Tensor = self.conv2(_activate(self.bn2(self.conv1(active)))) + shortcut
-        return out
+        unit_output: torch.Tensor = self.conv2(_activate(self.bn2(self.conv1(active)))) + shortcut
+        return unit_output
 
 
 class NarrowResNet(nn.Module):
-    """Stages of pre-activation units; five each of 16, 32 and 64 channels have 464,154 parameters at ten classes.
+    """Stages of pre-activation units.
+
+    With five units each of 16, 32 and 64 channels, and ten classes, there are 464,154 parameters.
 
     Initial weights: convolutions are normal with variance 2 / (9 outputs), the linear layer is uniform with variance
     1 / inputs, its bias 0.

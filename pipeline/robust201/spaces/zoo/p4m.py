@@ -1,8 +1,8 @@
 """Convolutions and residual networks equivariant to p4m: translations, rotations and reflections of the square.
 
-Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A map on the group is stored as
-(B, 8 C, H, W): the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1, then
-rotate by r quarter turns. On every call the kernel is expanded to an ordinary one and applied with a single `conv2d`.
+Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A feature map on the group is stored
+as (B, 8 C, H, W); the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1,
+then rotate by r quarter turns. Each call expands the kernel to an ordinary one and applies it with a single `conv2d`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
 
 
 def relative_orientation(base: int, orientation: int) -> int:
-    """Return the orientation that takes `base` to `orientation`: base⁻¹ · orientation."""
+    """Return the orientation that transforms `base` to `orientation`: base⁻¹ · orientation."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
     # A reflection reverses the direction of the following rotation.
     difference = base_turns - turns if base_reflection else turns - base_turns
@@ -31,27 +31,31 @@ def relative_orientation(base: int, orientation: int) -> int:
 
 
 def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
-    """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k): each in its eight orientations."""
-    return torch.stack([oriented(weight, to) for to in range(ORIENTATIONS)], dim=1).flatten(0, 1)
+    """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k), with each kernel in its eight orientations."""
+    return torch.stack([oriented(weight, orientation) for orientation in range(ORIENTATIONS)], dim=1).flatten(0, 1)
 
 
 def expand_group(weight: torch.Tensor) -> torch.Tensor:
     """Expand kernels (O, 8 I, k, k) on the group to (8 O, 8 I, k, k).
 
-    The kernel from orientation t to s is the transformed kernel of the relative orientation, s · weight[s⁻¹ t].
+    The kernel from input orientation t to output orientation s is s · weight[s⁻¹ t].
     """
     kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
-    rows = []
-    for to in range(ORIENTATIONS):
-        turned = oriented(kernels, to).unbind(2)
-        rows.append(torch.stack([turned[relative_orientation(to, start)] for start in range(ORIENTATIONS)], dim=2))
-    return torch.stack(rows, dim=1).flatten(2, 3).flatten(0, 1)
+    kernels_by_target = []
+    for target in range(ORIENTATIONS):
+        rotated_kernels = oriented(kernels, target).unbind(2)
+        kernels_by_target.append(
+            torch.stack(
+                [rotated_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
+            )
+        )
+    return torch.stack(kernels_by_target, dim=1).flatten(2, 3).flatten(0, 1)
 
 
 class P4mConvolution(nn.Conv2d):
     """A convolution of maps on the group, without bias: (B, 8 I, H, W) to (B, 8 O, H', W').
 
-    ``weight`` is (O, 8 I, k, k). With stride 2 it is equivariant only for odd H and W: with an even size, a rotation
+    ``weight`` is (O, 8 I, k, k). With stride 2, it is equivariant only for odd H and W; for even sizes, a rotation
     changes which pixels are kept.
     """
 
@@ -76,16 +80,16 @@ class P4mBatchNorm(nn.BatchNorm2d):
     """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise, with the orientations of a channel as its rows: (B, C, 8 H, W)."""
-        together = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
-        return torch.unflatten(super().forward(together), 2, (ORIENTATIONS, -1)).flatten(1, 2)
+        """Normalise (B, C, 8 H, W): the orientations of a channel are stacked as rows."""
+        stacked = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
+        return torch.unflatten(super().forward(stacked), 2, (ORIENTATIONS, -1)).flatten(1, 2)
 
 
 class GroupResNet(ResNet):
     """A residual network of basic blocks with `widths` channels of eight orientations each.
 
-    Widths, and the missing pooling over orientations, follow the paper on robust features. The last layer receives the
-    orientations separately, so the features are equivariant, but the logits are not invariant.
+    As in the paper on robust features, there is no pooling over orientations, so the features are equivariant, but the
+    logits are not invariant. The widths of the zoo's networks are also from this paper.
     """
 
     def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:

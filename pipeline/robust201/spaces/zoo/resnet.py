@@ -1,8 +1,8 @@
 """Residual networks for CIFAR: a 3x3 stem with stride 1, no max-pooling, and four stages of blocks.
 
-Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for
-32x32 images. Names of the state_dict: ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (and
-``conv3|bn3`` in bottlenecks), if the shape changes ``layer<stage>.<block>.shortcut.0|1``, and ``linear``.
+Source: He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, with the usual stem for 32x32
+images. The state_dict has the names ``conv1``, ``bn1``, ``layer<stage>.<block>.conv1|bn1|conv2|bn2`` (in bottlenecks
+also ``conv3|bn3``), ``layer<stage>.<block>.shortcut.0|1`` if the shape changes, and ``linear``.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ WIDTHS = (64, 128, 256, 512)
 """Channels of the four stages."""
 
 ConvolutionFactory = Callable[[int, int, int, int], nn.Module]
-"""Builds a convolution without bias and with `same` padding: channels in and out, kernel size, stride."""
+"""Builds a convolution with `same` padding and no bias, given input and output channels, kernel size and stride."""
 
 NormFactory = Callable[[int], nn.Module]
 """Builds a BatchNorm, given the number of channels."""
@@ -26,7 +26,7 @@ def _convolution(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
 
 
 class _Block(nn.Module):
-    """Convolutions with BatchNorms, added to a shortcut, which is a 1x1 convolution if the shape changes."""
+    """Convolutions with BatchNorms, added to a shortcut. The shortcut is a 1x1 convolution if the shape changes."""
 
     expansion = 1
 
@@ -45,8 +45,8 @@ class _Block(nn.Module):
         self.conv2, self.bn2 = convolution(width, width, 3, 1), norm(width)
 
     def _branch(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
-        return out
+        branch_output: torch.Tensor = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return branch_output
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.relu(self._branch(x) + self.shortcut(x))
@@ -66,19 +66,19 @@ class _Bottleneck(_Block):
 
     def _branch(self, x: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.bn1(self.conv1(x)))
-        out: torch.Tensor = self.bn3(self.conv3(functional.relu(self.bn2(self.conv2(x)))))
-        return out
+        branch_output: torch.Tensor = self.bn3(self.conv3(functional.relu(self.bn2(self.conv2(x)))))
+        return branch_output
 
 
 class ResNet(nn.Module):
     """A residual network; blocks (2, 2, 2, 2) are ResNet-18, with 11,173,962 parameters at ten classes.
 
     Args:
-        blocks: blocks of each of the four stages.
+        blocks: number of blocks in each of the four stages.
         n_classes: number of classes.
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
-        has_imagenet_stem: whether the stem is ImageNet's: a 7x7 convolution and max-pooling, both with stride 2.
+        has_imagenet_stem: whether the stem is that for ImageNet: a 7x7 convolution and max-pooling, both with stride 2.
         stem, convolution, norm: factories of the layers; by default ordinary layers.
         maps_per_channel: feature maps per channel of these layers.
     """

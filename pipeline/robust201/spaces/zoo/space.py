@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooNetwork:
-    """One row of the table.
+    """A network of the table.
 
     Attributes:
-        build: builds a network, given width and number of classes.
+        build: builds the network, given width and number of classes.
         macs: returns the multiply-accumulates of one image, given width, number of classes and image size.
-        width: the published width, which is the default.
+        width: the published width and default.
         is_for_32: whether images must have 32x32 pixels.
-        width_divisor: CPUs without AVX-512 can train the network only with multiples of this width.
+        width_divisor: CPUs without AVX-512 can train the network only if the width is a multiple of this number.
     """
 
     build: "Callable[[int, int], nn.Module]"
@@ -34,7 +34,7 @@ class ZooNetwork:
 
 
 def scaled(published: int, width: int, published_width: int) -> int:
-    """Scale a published number of channels or units in proportion to the width, rounded up."""
+    """Return a published number of channels or units scaled in proportion to the width, rounded up."""
     return -(-published * width // published_width)
 
 
@@ -113,7 +113,7 @@ def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
 
 
 def _narrow_resnet() -> ZooNetwork:
-    n_units = 5  # in each stage
+    n_units = 5  # residual units per stage
 
     def widths(width: int) -> tuple[int, ...]:
         return (width, 2 * width, 4 * width)
@@ -191,45 +191,46 @@ NETWORKS: dict[str, ZooNetwork] = {
     "lenet5": _lenet5(),
     "fc7500": _fully_connected(),
 }
-"""Name to network."""
+"""The table of networks by name."""
 
 EVALUATED = ("resnet18",)
-"""Networks of a sweep over all networks; this list stays fixed, so that existing sweeps do not grow."""
+"""Networks in the selection ``evaluated``. It stays fixed, so that existing sweeps do not grow."""
 
-_WIDE = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
+_NAME_WITH_WIDTH = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
 
 
 class Zoo(Space):
     """Networks of the table, by name; ``NAME-w8`` has width 8.
 
-    The width replaces the published one: channels of the first stage (resnet, gresnet, stn, ptn, vgg), channels of the
-    first convolution (lenet5), hidden units (fc7500). All other numbers of channels and hidden units are scaled in
-    proportion, rounded up; depth, kernels and orientations do not change.
+    The width is the number of channels of the first stage (resnet, gresnet, stn, ptn, vgg) or the first convolution
+    (lenet5), or the number of hidden units (fc7500). All other numbers of channels and hidden units are scaled in
+    proportion and rounded up; depth, kernel sizes and orientations do not change.
     """
 
     name = "zoo"
     channels_last = True
-    """Residual networks are 1.1 to 1.3 times as fast on a CPU in this memory format."""
+    """In this memory format, residual networks are 1.1 to 1.3 times as fast on a CPU."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`), sorted by position in the table and by width, with the published width first."""
+        """Resolve names (see `Space`), ordered by table position and width, with the published width first."""
         if selection == "evaluated":
             return EVALUATED
-        selected = {_parse(name) for name in self._names(selection)}
+        selected = {_parse(name) for name in self._split_names(selection)}
         if not selected:
             raise ConfigError(
-                "Selecting architectures failed for an empty list: expected at least one network of the zoo, got none. "
-                f"Name some of {', '.join(NETWORKS)}."
+                f"Selecting architectures failed for an empty list: list at least one of {', '.join(NETWORKS)}."
             )
         positions = {name: position for position, name in enumerate(NETWORKS)}
-        # The published width is sorted as 0.
-        ordered = sorted(
-            selected, key=lambda item: (positions[item[0]], item[1] * (item[1] != NETWORKS[item[0]].width))
-        )
+
+        def sort_key(network: tuple[str, int]) -> tuple[int, int]:
+            name, width = network
+            return positions[name], 0 if width == NETWORKS[name].width else width
+
+        ordered = sorted(selected, key=sort_key)
         return tuple(name if width == NETWORKS[name].width else f"{name}-w{width}" for name, width in ordered)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
-        """Return the exact count (see `Space`).
+        """Return the exact number of multiply-accumulates (see `Space`).
 
         Raises:
             ArchitectureError: the network supports only 32x32 pixels.
@@ -237,19 +238,19 @@ class Zoo(Space):
         name, width = _parse(architecture)
         if NETWORKS[name].is_for_32 and image_size != 32:
             raise ArchitectureError(
-                f"Planning failed for {architecture}: expected images of 32x32 pixels, since its linear layers have "
-                f"a fixed size, got {image_size}x{image_size}. Leave it out of this sweep, or choose other images."
+                f"Planning failed for {architecture}: its linear layers need images of 32x32 pixels, not "
+                f"{image_size}x{image_size}. Remove the network from this sweep, or choose other images."
             )
         return NETWORKS[name].macs(width, n_classes, image_size)
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
-        """Reject widths with which oneDNN's kernels for AVX2 corrupt memory (see `Space` and docs/zoo.md)."""
+        """Reject widths for which oneDNN's AVX2 kernels corrupt memory (see `Space` and docs/zoo.md)."""
         name, width = _parse(architecture)
         divisor = NETWORKS[name].width_divisor
         if width % divisor:
             raise ArchitectureError(
-                f"Training failed for {architecture}: expected a width that is a multiple of {divisor}, since PyTorch "
-                f"corrupts memory with other widths on a CPU without AVX-512, got {width}. Train {name}-w"
+                f"Training failed for {architecture}: on a CPU without AVX-512, PyTorch corrupts memory if the width "
+                f"is not a multiple of {divisor}, got {width}. Train {name}-w"
                 f"{scaled(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
             )
 
@@ -261,12 +262,12 @@ class Zoo(Space):
 def _parse(name: int | str) -> tuple[str, int]:
     if name in NETWORKS:
         return str(name), NETWORKS[str(name)].width
-    match = _WIDE.fullmatch(str(name))
+    match = _NAME_WITH_WIDTH.fullmatch(str(name))
     if match and match[1] in NETWORKS:
         return match[1], int(match[2])
     suffix = f"-w{match[2]}" if match else ""
     raise ArchitectureError(
-        f"Looking up an architecture failed for {name!r}: expected a network of the zoo ({', '.join(NETWORKS)}), "
-        "optionally with a width from 1 to 99999 (resnet18-w8), got another name."
-        f"{closest(str(name), [known + suffix for known in NETWORKS])}"
+        f"Looking up an architecture failed for {name!r}: it is not a network of the zoo ({', '.join(NETWORKS)}), "
+        "optionally with a width from 1 to 99999 (resnet18-w8)."
+        f"{closest(str(name), [network_name + suffix for network_name in NETWORKS])}"
     )

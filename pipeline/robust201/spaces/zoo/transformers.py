@@ -1,9 +1,9 @@
-"""Transformers in front of a residual network, which move images to a predicted pose: spatial and polar.
+"""Spatial and polar transformers, which move images to a predicted pose before a residual network.
 
 Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in PyTorch's
-tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer
-Networks", ICML 2019: pose predictors that commute with the transformations they predict. The composition is
-ours: a translation and a rotation about the predicted point, predicted in this order and applied in one interpolation.
+tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer Networks",
+ICML 2019: pose predictors that commute with the transformations that they predict. The composition is ours: first a
+translation and then a rotation about the predicted point are predicted, and both are applied in one interpolation.
 """
 
 import math
@@ -17,7 +17,7 @@ from robust201.spaces.zoo.resnet import ResNet
 
 
 class SpatialTransformer(nn.Module):
-    """Moves images (B, 3, 32, 32) with a predicted affine map, which is the identity before training."""
+    """Transform images (B, 3, 32, 32) with a predicted affine map, which is the identity before training."""
 
     def __init__(self, *, channels: int = 32, hidden: int = 1024) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SpatialTransformer(nn.Module):
             self.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
 
     def affine_maps(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the predicted maps from coordinates of the result to coordinates of the image: (B, 2, 3)."""
+        """Return the predicted maps (B, 2, 3) from output coordinates to image coordinates."""
         features = self.features(images).flatten(1).to(self.hidden.weight.dtype)
         maps: torch.Tensor = self.affine(self.hidden(features).relu()).view(-1, 2, 3)
         return maps
@@ -60,18 +60,18 @@ class TransformedResNet(nn.Module):
 
 
 _REDUCTION = 4
-"""Input pixels per position of a heat map."""
+"""Number of input pixels per position of a heat map."""
 
 _ZERO_ANGLE_WEIGHT = 1e-4
-"""Weight of the angle 0 in a mean of angles, for images such as those of one colour: if all angles are equally likely,
-their mean would have no direction and no derivative."""
+"""Weight of the angle 0 in mean angles. Without it, if all angles are equally likely (for example on images of one
+colour), the mean has neither direction nor derivative."""
 
 
 class PosePredictor(nn.Module):
-    """Heat maps along the axes of an image, the width first.
+    """Predictor of heat maps along the axes of an image; the width is first.
 
     Args:
-        n_axes: 2 for both axes, 1 for only the width.
+        n_axes: 2: both axes; 1: only the width.
         is_cyclic: whether the width is an angle, so that the first column follows the last.
         filters: channels of the convolutions.
     """
@@ -92,21 +92,21 @@ class PosePredictor(nn.Module):
         return functional.pad(x, (2, 2, rows, rows))
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """Return probabilities (B, W / 4), and (B, H / 4) if there are two axes, of images (B, 3, H, W)."""
+        """Return probabilities (B, W / 4), and also (B, H / 4) if there are two axes, for images (B, 3, H, W)."""
         x = functional.leaky_relu(self.bn1(self.conv1(self._pad(images, 2))), 0.1)
         x = functional.leaky_relu(self.bn2(self.conv2(self._pad(x, 2))), 0.1)
-        wide = torch.promote_types(x.dtype, torch.float32)
-        along = (x.amax(dim=2, keepdim=True), x.amax(dim=3).unsqueeze(2))
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        maxima_by_axis = (x.amax(dim=2, keepdim=True), x.amax(dim=3).unsqueeze(2))
         return [
-            axis(self._pad(line, 0)).flatten(1).to(wide).softmax(dim=1)
-            for axis, line in zip(self.axes, along, strict=False)
+            axis(self._pad(maxima, 0)).flatten(1).to(dtype).softmax(dim=1)
+            for axis, maxima in zip(self.axes, maxima_by_axis, strict=False)
         ]
 
 
 def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the mean coordinate of probabilities (B, K) along an axis of `length` pixels from -1 to 1: (B,).
+    """Return the mean coordinate (B,) of probabilities (B, K) along an axis of `length` pixels from -1 to 1.
 
-    Positions are 4 pixels apart; the result for equal probabilities is 0.
+    Positions are 4 pixels apart. For equal probabilities, the mean is 0.
     """
     positions = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
     coordinates: torch.Tensor = (positions - positions.mean()) * (2 * _REDUCTION / length)
@@ -114,7 +114,7 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Return cosine and sine of the mean angle of probabilities (B, K) around a circle that starts at -pi: (B, 2)."""
+    """Return (B, 2): cosine and sine of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
@@ -128,17 +128,17 @@ def circle(count: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates of a polar image about 0, with radii 0 to sqrt 2 as rows and angles as columns: (N, 2)."""
+    """Return the coordinates (N, 2) of a polar image about 0; rows are radii from 0 to sqrt(2), columns are angles."""
     radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
     angles = circle(n_angles, like)
     return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
 
 
 class PolarTransformer(nn.Module):
-    """Moves the centroid of an image (B, 3, H, W) to the centre, and rotates it to a mean angle of 0.
+    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate them to a predicted angle of 0.
 
-    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. A rotation shifts
-    the columns of this image cyclically, and so the heat map and the angle.
+    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. A rotation of the
+    image shifts the columns of the polar image cyclically, and therefore also the heat map.
     """
 
     def __init__(self, *, filters: int = 32) -> None:
@@ -154,46 +154,47 @@ class PolarTransformer(nn.Module):
     def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
         """Return polar images about the centres (B, 2): (B, 3, radii, angles)."""
         n_radii = images.shape[2]
-        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are cyclic, too
+        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are also cyclic
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
         return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         centre = self.centre(images)
-        (heat,) = self.rotation(self.polar_images(images, centre))
-        cosine, sine = direction(heat).unbind(1)
-        turn = torch.stack((cosine, sine, -sine, cosine), dim=1).view(-1, 2, 2)  # transposed: points are rows
+        (angle_probabilities,) = self.rotation(self.polar_images(images, centre))
+        cosine, sine = direction(angle_probabilities).unbind(1)
+        transposed_rotation = torch.stack((cosine, sine, -sine, cosine), dim=1).view(-1, 2, 2)
         height, width = images.shape[-2:]
-        points = image_points(height, width, like=centre) @ turn + centre[:, None]
+        points = image_points(height, width, like=centre) @ transposed_rotation + centre[:, None]
         return torch.unflatten(sample(images, points), 2, (height, width)).to(images.dtype)
 
 
 def pixel_centres(length: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates of the pixel centres of an axis from -1 to 1: (length,)."""
+    """Return the coordinates (length,) of pixel centres along an axis from -1 to 1."""
     return (2 * torch.arange(length, dtype=like.dtype, device=like.device) + 1) / length - 1
 
 
 def image_points(height: int, width: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates (x, y) of all pixels, row by row: (height * width, 2)."""
+    """Return the coordinates (height * width, 2), x before y, of all pixels, row by row."""
     y, x = torch.meshgrid(pixel_centres(height, like), pixel_centres(width, like), indexing="ij")
     return torch.stack((x, y), dim=-1).flatten(0, 1)
 
 
 def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the weights of an axis's pixels for points (B, N): (B, N, length)."""
+    """Return the interpolation weights (B, N, length) of the pixels of an axis for points (B, N)."""
     position = ((coordinates + 1) * length - 1) / 2
-    below = position.floor()
-    fraction = (position - below).unsqueeze(-1)
-    offset = torch.arange(length, dtype=below.dtype, device=below.device) - below.unsqueeze(-1)
-    # Not max(0, 1 - |distance|), whose derivative vanishes at pixel centres: a transformer that starts as the identity
-    # reads there and would never learn.
+    pixel_before = position.floor()
+    fraction = (position - pixel_before).unsqueeze(-1)
+    offset = torch.arange(length, dtype=pixel_before.dtype, device=pixel_before.device) - pixel_before.unsqueeze(-1)
+    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres, where a transformer that starts as the
+    # identity samples; it would never learn.
     return (offset == 0) * (1 - fraction) + (offset == 1) * fraction
 
 
 def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """Sample images at points bilinearly, black outside, like `grid_sample` but with matrix products.
+    """Sample images bilinearly at points, with black outside; like `grid_sample`, but with matrix products.
 
-    `grid_sample` has no second derivative, which some measures need, and on a GPU its first is not deterministic.
+    `grid_sample` has no second derivative, which some measures need, and its first derivative is not deterministic on a
+    GPU.
 
     Args:
         images: (B, C, H, W).
@@ -203,7 +204,9 @@ def sample(images: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
         (B, C, N) in the type of the points.
     """
     height, width = images.shape[-2:]
-    by_row = images.to(points.dtype).transpose(1, 2).flatten(2)  # (B, H, C W)
-    rows = torch.unflatten(_interpolation_weights(points[..., 1], height) @ by_row, 2, (-1, width))  # (B, N, C, W)
-    sampled = torch.matmul(rows, _interpolation_weights(points[..., 0], width).unsqueeze(-1))
-    return sampled.squeeze(-1).transpose(1, 2)
+    flat_rows = images.to(points.dtype).transpose(1, 2).flatten(2)  # (B, H, C W)
+    interpolated_rows = torch.unflatten(
+        _interpolation_weights(points[..., 1], height) @ flat_rows, 2, (-1, width)
+    )  # (B, N, C, W)
+    samples = torch.matmul(interpolated_rows, _interpolation_weights(points[..., 0], width).unsqueeze(-1))
+    return samples.squeeze(-1).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Pages of studies, with their tables (CSV) and figures (SVG), from the exports of the sweeps."""
+"""Pages of studies with their tables (CSV) and figures (SVG), computed from exports of the sweeps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,9 +22,9 @@ from robust201.studies.pages.robust_features import write_dynamics, write_equiva
 
 
 def write_pages(study: Study, exports: Exports, out: Path, sweeps: Sequence[SweepConfig] = ()) -> list[Path]:
-    """Write a study's page, tables and figures into a folder; return the files, starting with the page.
+    """Write a study's page, tables and figures to a folder; return the files, starting with the page.
 
-    The `sweeps` provide weights and images for figures of attacked images; without them, these figures are left out.
+    `sweeps` provide the weights and images for figures of attacked images; without them, there are no such figures.
 
     Raises:
         ResultsError: results of the study are missing.

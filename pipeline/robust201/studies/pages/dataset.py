@@ -29,56 +29,57 @@ from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import PageWriter, short_table, show_number, table_lines
 
 
-def write_dataset(study: DatasetStudy, exports: Exports, out: Path) -> list[Path]:
+def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
-    results = _read(study, exports)
+    results = _read_results(study, exports)
     correlations = measure_correlations(results)
     claims = check_claims(results, correlations)
-    page = PageWriter(study, out, f"{study.name}: the dataset paper's claims on {results.label}")
-    page.lead(_summarise(claims, results))
-    page.say(f"## Claims\n\n{_claim_lines(claims)}")
-    page.table("claims", pd.DataFrame(claims))
-    page.say(f"## Medians over architectures\n\n{_compare(page, 'medians', compare_medians(results))}")
+    page = PageWriter(study, folder, f"{study.name}: the dataset paper's claims on {results.label}")
+    page.add_lead(_summarise(claims, results))
+    page.add_text(f"## Claims\n\n{_claim_lines(claims)}")
+    page.add_table("claims", pd.DataFrame(claims))
+    page.add_text(f"## Medians over architectures\n\n{_add_comparison(page, 'medians', compare_medians(results))}")
     if len(curves := compare_curves(results)):
-        page.say(f"## Single architectures\n\n{_compare(page, 'curves', curves)}")
-    page.say("## Figures")
-    for row in FIGURES.values():
-        if row.source and len(frame := row.numbers(results)):
-            notes = (MEANS[results.mean],) if row.averages else ()
-            svg = draw_file(row.specify(frame, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
-            page.picture(row.name, svg, f"{row.title} ({row.source} of the paper)")
+        page.add_text(f"## Single architectures\n\n{_add_comparison(page, 'curves', curves)}")
+    page.add_text("## Figures")
+    for figure in FIGURES.values():
+        if figure.source and len(figure_data := figure.numbers(results)):
+            notes = (MEANS[results.mean],) if figure.averages else ()
+            svg = draw_file(figure.specify(figure_data, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
+            page.add_svg(figure.name, svg, f"{figure.title} ({figure.source} of the paper)")
     return page.finish()
 
 
-def _read(study: DatasetStudy, exports: Exports) -> DatasetResults:
-    """Read the accuracies of all exports as one dataset; exports with only measures add rows to Figure 6."""
-    with_accuracies = [
+def _read_results(study: DatasetStudy, exports: Exports) -> DatasetResults:
+    """Read the accuracies of all exports as one dataset. Exports that have only measures add rows to figure 6."""
+    accuracy_folders = [
         reader.path for reader in exports.readers if reader.keys_clean or reader.keys_adv or reader.keys_cc
     ]
-    measures = [reader for reader in exports.readers if reader.path not in with_accuracies]
-    if not with_accuracies:
+    measure_readers = [reader for reader in exports.readers if reader.path not in accuracy_folders]
+    if not accuracy_folders:
         raise ResultsError(
-            f"Writing the study {study.name} failed: none of its exports has accuracies. Name the export of a sweep "
+            f"Writing the study {study.name} failed: none of its exports has accuracies. Add the export of a sweep "
             "with clean images and attacks."
         )
-    by_name = {results.name: results for results in read_results(RobustnessDataset(*with_accuracies))}
+    by_name = {results.name: results for results in read_results(RobustnessDataset(*accuracy_folders))}
     if study.dataset not in by_name:
         raise ResultsError(
             f"Writing the study {study.name} failed: no export has accuracies on {study.dataset}."
             f"{closest(study.dataset, by_name)}"
         )
-    return replace(by_name[study.dataset], measure_folders=measures)
+    return replace(by_name[study.dataset], measure_folders=measure_readers)
 
 
 def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
-    counts = Counter(claim.verdict for claim in claims)
+    n_claims_by_verdict = Counter(claim.verdict for claim in claims)
     images = "" if results.n_images is None else f" on {results.n_images:,} images"
     contradicted = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
-    text = (
-        f"These {len(results.architectures):,} cells{images} confirm {counts[HOLDS]} of {len(claims)} claims of the "
-        f"paper, contradict {counts[FAILS]}, and cannot test {counts[UNTESTED]}."
+    sentence = (
+        f"These {len(results.architectures):,} cells{images} confirm {n_claims_by_verdict[HOLDS]} of "
+        f"{len(claims)} claims of the paper, contradict {n_claims_by_verdict[FAILS]}, and cannot test "
+        f"{n_claims_by_verdict[UNTESTED]}."
     )
-    return f"{text} Contradicted: {' '.join(contradicted)}" if contradicted else text
+    return f"{sentence} Contradicted: {' '.join(contradicted)}" if contradicted else sentence
 
 
 def _claim_lines(claims: Sequence[Claim]) -> str:
@@ -87,14 +88,15 @@ def _claim_lines(claims: Sequence[Claim]) -> str:
     return table_lines(columns, rows, n_texts=len(columns))
 
 
-def _compare(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
-    page.table(name, frame)
+def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
+    """Write a comparison with published numbers as CSV, and return it as Markdown."""
+    page.add_table(name, frame)
     if frame.empty:
-        return "The paper prints no numbers for these keys and this dataset."
+        return "The paper has no numbers for these keys and this dataset."
     rows = []
     for row in frame.to_dict("records"):
         label = column_label(row["key"], row["strength"])
         evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
-        numbers = [show_number(row[column], 3) for column in ("ours", "printed")]
-        rows.append([evaluation, *numbers, show_number(row["difference"], 3, signed=True)])
+        cells = [show_number(row[column], 3) for column in ("ours", "printed")]
+        rows.append([evaluation, *cells, show_number(row["difference"], 3, signed=True)])
     return short_table(table_lines(["evaluation", "ours", "printed", "difference"], rows), name)

@@ -1,4 +1,4 @@
-"""Common parts of all studies' pages: Markdown and CSV tables, figures, and the assembly of a page's text."""
+"""Parts that all studies' pages share: Markdown and CSV tables, figures, and the assembly of a page."""
 
 import math
 from collections.abc import Sequence
@@ -16,66 +16,66 @@ from robust201.studies.config import Study
 PAGE = "study.md"
 
 MAX_ROWS = 20
-"""Rows of a table on a page; longer tables are files only."""
+"""Maximum number of rows of a table on a page; longer tables are only written as files."""
 
 
 class PageWriter:
-    """Assemble a page while writing its tables and figures next to it."""
+    """Assembles the text of a page, and writes its tables and figures to folders next to it."""
 
-    def __init__(self, study: Study, out: Path, title: str) -> None:
-        self._out = out
+    def __init__(self, study: Study, folder: Path, title: str) -> None:
+        self._folder = folder
         self.files: list[Path] = []
-        self._parts = [f"# {title}\n"]
+        self._paragraphs = [f"# {title}\n"]
         if study.note:
-            self.say(study.note)
+            self.add_text(study.note)
 
-    def lead(self, finding: str) -> None:
-        """Put the finding of the study below the title, before everything else."""
-        self._parts.insert(1, finding.rstrip("\n") + "\n")
+    def add_lead(self, finding: str) -> None:
+        """Insert the main finding below the title, before all other text."""
+        self._paragraphs.insert(1, finding.rstrip("\n") + "\n")
 
-    def say(self, text: str) -> None:
-        self._parts.append(text.rstrip("\n") + "\n")
+    def add_text(self, text: str) -> None:
+        self._paragraphs.append(text.rstrip("\n") + "\n")
 
-    def table(self, name: str, frame: pd.DataFrame) -> None:
-        """Write a table as CSV; the page links to it at its end."""
-        self.files.append(write_table(self._out / "tables", name, frame))
+    def add_table(self, name: str, frame: pd.DataFrame) -> None:
+        """Write a table as CSV; the end of the page links to it."""
+        self.files.append(write_table(self._folder / "tables", name, frame))
 
-    def figure(self, name: str, figure: Figure | None, caption: str) -> None:
-        """Write a figure and insert it here, unless it is None."""
+    def add_figure(self, name: str, figure: Figure | None, caption: str) -> None:
+        """Write a figure and insert it, unless it is None."""
         if figure is not None:
-            drawings.save_figure(figure, self._out / "figures" / f"{name}.svg")
-            self._show(name, caption)
+            drawings.save_figure(figure, self._folder / "figures" / f"{name}.svg")
+            self._insert_image(name, caption)
 
-    def picture(self, name: str, svg: bytes, caption: str) -> None:
-        """Write an SVG and insert it here."""
-        with atomic_write(self._out / "figures" / f"{name}.svg") as stream:
+    def add_svg(self, name: str, svg: bytes, caption: str) -> None:
+        """Write an SVG and insert it."""
+        with atomic_write(self._folder / "figures" / f"{name}.svg") as stream:
             stream.write(svg)
-        self._show(name, caption)
+        self._insert_image(name, caption)
 
-    def _show(self, name: str, caption: str) -> None:
-        self.files.append(self._out / "figures" / f"{name}.svg")
-        self._parts.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
+    def _insert_image(self, name: str, caption: str) -> None:
+        self.files.append(self._folder / "figures" / f"{name}.svg")
+        self._paragraphs.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
 
     def finish(self) -> list[Path]:
         """Write the page; return its path, followed by those of all other files."""
-        names = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
-        self.say(f"All numbers at full precision: {names}.")
-        page = self._out / PAGE
-        write_text(page, "\n".join(self._parts))
+        links = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
+        self.add_text(f"All numbers at full precision: {links}.")
+        page = self._folder / PAGE
+        write_text(page, "\n".join(self._paragraphs))
         return [page, *self.files]
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_texts: int = 1) -> str:
-    """Return a Markdown table with `n_texts` columns of text, then columns of numbers; it ends with a newline."""
-    rules = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
-    lines = (columns, rules, *rows)
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    """Return a Markdown table that ends with a newline; columns after the first `n_texts` are right-aligned numbers."""
+    alignments = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
+    all_rows = (columns, alignments, *rows)
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n" for cells in all_rows)
 
 
-def short_table(lines: str, name: str) -> str:
-    """Return a Markdown table, or a link to the CSV file `name` if the table has more than `MAX_ROWS` rows."""
-    n_rows = lines.count("\n") - 2
-    return lines if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
+def short_table(table: str, name: str) -> str:
+    """Return the Markdown table, or a link to the CSV file `name` if it has more than `MAX_ROWS` rows."""
+    n_rows = table.count("\n") - 2
+    return table if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
 
 
 def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
@@ -111,15 +111,15 @@ def comparison_lines(frame: pd.DataFrame) -> str:
         "higher",
         "after Holm",
     ]
-    paired = "p_paired" in frame
-    if paired:
+    has_paired_tests = "p_paired" in frame
+    if has_paired_tests:
         columns[7:7] = ["p, pairs", "p, pairs (Holm)"]
     rows = []
     for row in frame.to_dict("records"):
-        higher = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
-        pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if paired else []
-        effect = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
+        more_robust = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
+        pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if has_paired_tests else []
+        effect_size = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
         names = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
-        tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect]
-        rows.append([*names, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *higher])
+        tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect_size]
+        rows.append([*names, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *more_robust])
     return table_lines(columns, rows)

@@ -1,7 +1,7 @@
-"""Memory allocation for a list of operations, and its execution.
+"""Allocation of memory for a list of operations, and execution of the list.
 
-Maps that a later segment reads are kept for every image of a run. All other maps reuse the memory of dead maps of the
-same shape, so that borders stay zero. Each thread has its own arena.
+Maps that a later segment reads are kept for all images of a run. Every other map reuses the memory of a map of the same
+shape that is no longer read, so that borders remain zero. Each thread has its own arena.
 """
 
 import ctypes
@@ -19,28 +19,28 @@ from robust201.spaces.nasbench201.compiled.lowering import Map, MapView, Operati
 from robust201.spaces.nasbench201.compiled.regions import Region
 
 _CACHE_LINE = 16  # floats
-_NONE = native.ViewStruct(-1, 0, 0, 0)
+_NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
 
 GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
-"""Images per operation call, by height of a segment's maps: few, so that the maps stay in a core's cache, but more than
-one if the weights are larger than the maps."""
+"""Images per call of an operation, by height of the segment's maps: few, so that the maps stay in a core's cache, but
+more than one if the weights are larger than the maps."""
 
 
 class PersistentMaps(NamedTuple):
-    """Number of leading operations that a search runs on regions, and the maps that it keeps."""
+    """Number of leading operations that a search runs on regions, and the maps that it keeps between runs."""
 
     n_operations: int
     maps: frozenset[Map]
 
 
 class Runner:
-    """A list of operations with memory.
+    """A list of operations for which memory has been allocated.
 
     Args:
         listing: the operations.
-        at_once: images that pass through all segments together.
+        at_once: maximum number of images that pass through all segments together.
         library: result of `native.load_library`.
-        persistent: maps for `run_regions`.
+        persistent: operations and maps for `run_regions`.
     """
 
     def __init__(
@@ -50,33 +50,41 @@ class Runner:
         self._library = library
         self._persistent = PersistentMaps(0, frozenset()) if persistent is None else persistent
         self._constants = listing.constants
-        self._tensors = [tensor for o in listing.operations for tensor in (o.weights, o.bias) if tensor is not None]
-        firsts = [first for first, _ in listing.segments]
-        stops = [*firsts[1:], len(listing.operations)]
+        self._tensors = [
+            tensor
+            for operation in listing.operations
+            for tensor in (operation.weights, operation.bias)
+            if tensor is not None
+        ]
+        starts = [start for start, _ in listing.segments]
+        stops = [*starts[1:], len(listing.operations)]
         groups = [min(at_once, GROUP_IMAGES.get(height, 1)) for _, height in listing.segments]
-        self._segments = (native.SegmentStruct * len(firsts))(
-            *(native.SegmentStruct(*row) for row in zip(firsts, stops, groups, strict=True))
+        self._segments = (native.SegmentStruct * len(starts))(
+            *(native.SegmentStruct(*bounds) for bounds in zip(starts, stops, groups, strict=True))
         )
-        buffers, numbers, self._arena_floats = _allocate(
+        buffers, buffer_numbers, self._arena_floats = _allocate(
             listing.operations, list(self._segments), at_once, self._persistent.maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(listing.operations))(
-            *(_pack(operation, numbers) for operation in listing.operations)
+            *(_pack(operation, buffer_numbers) for operation in listing.operations)
         )
 
     def make_arena(self) -> torch.Tensor:
+        """Return the memory that one thread needs, filled with zeros."""
         return torch.zeros(self._arena_floats)
 
-    def run(self, segments: slice, arena: torch.Tensor, n_images: int, outside: Sequence[torch.Tensor | None]) -> None:
-        """Run segments on the caller's tensors (`lowering.PIXELS` etc.), with one row per image."""
+    def run(
+        self, segments: slice, arena: torch.Tensor, n_images: int, external_tensors: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Run segments on the caller's tensors, ordered as `lowering.PIXELS` etc., with one row per image."""
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),
             ctypes.addressof(self._segments) + start * ctypes.sizeof(native.SegmentStruct),
             stop - start,
             ctypes.addressof(self._buffers),
-            *self._externals(outside),
+            *self._externals(external_tensors),
             arena.data_ptr(),
             n_images,
             self.at_once,
@@ -86,124 +94,131 @@ class Runner:
         self,
         regions: Sequence[Region],
         arena: torch.Tensor,
-        log: torch.Tensor,
+        saved_values: torch.Tensor,
         n_images: int,
-        outside: Sequence[torch.Tensor | None],
+        external_tensors: Sequence[torch.Tensor | None],
         *,
-        back: torch.Tensor | None = None,
+        rejected: torch.Tensor | None = None,
     ) -> None:
-        """Recompute a region of each leading operation's maps, and save the previous values of kept maps in `log`.
+        """Recompute a region of each leading operation's maps, and save overwritten values of kept maps.
 
-        With `back`, (n,) bool, restore the saved values for these images instead.
+        `saved_values` is the memory for these values. With `rejected`, (n,) bool, restore the values of these images
+        instead.
         """
-        packed = (native.RegionStruct * len(regions))(*(native.RegionStruct(r.top, r.left, *r.size) for r in regions))
+        packed = (native.RegionStruct * len(regions))(
+            *(native.RegionStruct(region.top, region.left, *region.size) for region in regions)
+        )
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
             packed,
             self._persistent.n_operations,
             ctypes.addressof(self._buffers),
-            *self._externals(outside),
+            *self._externals(external_tensors),
             arena.data_ptr(),
-            log.data_ptr(),
-            log.stride(0),
-            None if back is None else back.data_ptr(),
+            saved_values.data_ptr(),
+            saved_values.stride(0),
+            None if rejected is None else rejected.data_ptr(),
             n_images,
             self._segments[0].group,
         )
 
     def _externals(
-        self, outside: Sequence[torch.Tensor | None]
+        self, external_tensors: Sequence[torch.Tensor | None]
     ) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_int64]]:
         pointers = (ctypes.c_void_p * native.N_EXTERNALS)()
         strides = (ctypes.c_int64 * native.N_EXTERNALS)()
-        for number, tensor in enumerate([*outside, *self._constants]):
+        for number, tensor in enumerate([*external_tensors, *self._constants]):
             if tensor is not None:
                 pointers[number] = tensor.data_ptr()
-                strides[number] = tensor.stride(0) if number < len(outside) else 0
+                strides[number] = tensor.stride(0) if number < len(external_tensors) else 0
         return pointers, strides
 
 
 def _allocate(
     operations: list[Operation], segments: Sequence[native.SegmentStruct], at_once: int, persistent: frozenset[Map]
 ) -> tuple[list[native.BufferStruct], dict[Map, int], int]:
-    """Assign a buffer to every map: return the buffers, their numbers by map, and the floats of the arena."""
+    """Assign a buffer to each map; return the buffers, each map's buffer number, and the arena's size in floats."""
     segment_of = [number for number, segment in enumerate(segments) for _ in range(segment.first, segment.stop)]
     first_write: dict[Map, int] = {}
     last_use: dict[Map, int] = {}
     for position, operation in enumerate(operations):
-        for written in operation.writes():
-            first_write.setdefault(written, position)
-        for used in (*operation.reads(), *operation.writes()):
-            last_use[used] = position
+        for feature_map in operation.writes():
+            first_write.setdefault(feature_map, position)
+        for feature_map in (*operation.reads(), *operation.writes()):
+            last_use[feature_map] = position
     buffers: list[native.BufferStruct] = []
-    numbers: dict[Map, int] = {}
-    free: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    buffer_numbers: dict[Map, int] = {}
+    free_buffers: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     offset = 0
     for position, operation in enumerate(operations):
-        for used in (*operation.reads(), *operation.writes()):
-            if used in numbers:
+        for feature_map in (*operation.reads(), *operation.writes()):
+            if feature_map in buffer_numbers:
                 continue
-            if used.external is not None:
-                buffers.append(native.BufferStruct(used.external, 0, 0, 1))
-                numbers[used] = len(buffers) - 1
+            if feature_map.external is not None:
+                buffers.append(native.BufferStruct(feature_map.external, 0, 0, 1))
+                buffer_numbers[feature_map] = len(buffers) - 1
                 continue
-            is_kept = used in persistent or segment_of[first_write[used]] != segment_of[last_use[used]]
-            shape = (used.height, used.width, used.channels, segment_of[position])
-            if not is_kept and free[shape]:
-                numbers[used] = free[shape].pop()
+            is_kept = (
+                feature_map in persistent or segment_of[first_write[feature_map]] != segment_of[last_use[feature_map]]
+            )
+            shape = (feature_map.height, feature_map.width, feature_map.channels, segment_of[position])
+            if not is_kept and free_buffers[shape]:
+                buffer_numbers[feature_map] = free_buffers[shape].pop()
                 continue
-            floats = math.ceil(used.floats / _CACHE_LINE) * _CACHE_LINE
+            floats = math.ceil(feature_map.floats / _CACHE_LINE) * _CACHE_LINE
             buffers.append(native.BufferStruct(-1, offset, floats, int(is_kept)))
-            numbers[used] = len(buffers) - 1
+            buffer_numbers[feature_map] = len(buffers) - 1
             offset += floats * (at_once if is_kept else segments[segment_of[position]].group)
-        for used in {*operation.reads(), *operation.writes()}:
-            buffer = buffers[numbers[used]]
-            if last_use[used] == position and buffer.external < 0 and not buffer.kept:
-                free[used.height, used.width, used.channels, segment_of[position]].append(numbers[used])
-    return buffers, numbers, offset
+        for feature_map in {*operation.reads(), *operation.writes()}:
+            buffer = buffers[buffer_numbers[feature_map]]
+            if last_use[feature_map] == position and buffer.external < 0 and not buffer.kept:
+                free_buffers[feature_map.height, feature_map.width, feature_map.channels, segment_of[position]].append(
+                    buffer_numbers[feature_map]
+                )
+    return buffers, buffer_numbers, offset
 
 
-def _pack(operation: Operation, numbers: dict[Map, int]) -> native.OperationStruct:
+def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.OperationStruct:
     packed = native.OperationStruct()
     for name in ("kind", "height", "width", "inputs", "outputs", "step", "plane", "n_pools", "scaled"):
         setattr(packed, name, getattr(operation, name))
     packed.whole_height, packed.whole_width = operation.height, operation.width
     packed.n_taps, packed.n_sources = len(operation.taps), len(operation.sources)
-    for number, view in enumerate(operation.sources):
-        packed.sources[number] = _pack_view(view, numbers)
+    for position, view in enumerate(operation.sources):
+        packed.sources[position] = _pack_view(view, buffer_numbers)
     if operation.taps:
         source = operation.sources[0].map
-        for number, (y, x) in enumerate(operation.taps):
-            packed.taps[number] = y * source.row + x * source.pixel
-    for number, factor in enumerate(operation.factors):
-        packed.factors[number] = factor
+        for position, (y, x) in enumerate(operation.taps):
+            packed.taps[position] = y * source.row + x * source.pixel
+    for position, factor in enumerate(operation.factors):
+        packed.factors[position] = factor
     for name in ("add", "tape", "past", "raw", "rectified"):
         view = getattr(operation, name)
-        setattr(packed, name, _NONE if view is None else _pack_view(view, numbers))
+        setattr(packed, name, _NO_VIEW if view is None else _pack_view(view, buffer_numbers))
     packed.weights = None if operation.weights is None else operation.weights.data_ptr()
     packed.bias = None if operation.bias is None else operation.bias.data_ptr()
     return packed
 
 
-def _pack_view(view: MapView, numbers: dict[Map, int]) -> native.ViewStruct:
+def _pack_view(view: MapView, buffer_numbers: dict[Map, int]) -> native.ViewStruct:
     source = view.map
-    offset = source.first + view.y * source.row + view.x * source.pixel
-    return native.ViewStruct(numbers[source], offset, view.step * source.row, view.step * source.pixel)
+    offset = source.first_pixel + view.y * source.row + view.x * source.pixel
+    return native.ViewStruct(buffer_numbers[source], offset, view.step * source.row, view.step * source.pixel)
 
 
 def split_for_threads(n_images: int) -> list[slice]:
-    """Split images into one part per torch thread."""
-    n_per_part = -(-n_images // torch.get_num_threads())
-    return [slice(start, min(start + n_per_part, n_images)) for start in range(0, n_images, n_per_part)]
+    """Return the slice of images of each torch thread."""
+    n_per_thread = -(-n_images // torch.get_num_threads())
+    return [slice(start, min(start + n_per_thread, n_images)) for start in range(0, n_images, n_per_thread)]
 
 
-def in_threads(run: Callable[[int, slice], None], parts: list[slice]) -> None:
-    """Call a function with the number and slice of each part, in one thread per part."""
-    if len(parts) == 1:
-        run(0, parts[0])
+def in_threads(run: Callable[[int, slice], None], images_by_thread: list[slice]) -> None:
+    """Call a function with the number and the images of each thread, in parallel."""
+    if len(images_by_thread) == 1:
+        run(0, images_by_thread[0])
         return
-    pool = _pool(len(parts))
-    for future in [pool.submit(run, number, part) for number, part in enumerate(parts)]:
+    pool = _pool(len(images_by_thread))
+    for future in [pool.submit(run, thread, thread_images) for thread, thread_images in enumerate(images_by_thread)]:
         future.result()
 
 

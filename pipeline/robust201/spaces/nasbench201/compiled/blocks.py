@@ -1,8 +1,8 @@
-"""The blocks of an inference network: cell and residual reduction, forward and input gradient.
+"""The blocks of an inference network, cells and residual reductions: forward pass and input gradient.
 
-A block maps a `Value` to a `Value`: a feature map before its ReLU (raw), after it (rectified), or both, as the next
-block needs. The forward pass can save the ReLU outputs on a tape for the backward pass, which computes gradients of
-inputs only, never of weights.
+A block maps a `Value` to a `Value`: a feature map before its ReLU (raw), after it (rectified), or both, depending on
+what the next block reads. The forward pass can save ReLU outputs on a tape for the backward pass, which computes
+gradients of inputs only, never of weights.
 """
 
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ Tape = dict[int, torch.Tensor]
 
 
 class Needs(NamedTuple):
-    """Forms of a feature map that are read."""
+    """Which forms of a feature map are read: raw, rectified, or both."""
 
     raw: bool
     rectified: bool
 
 
 class Value:
-    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, raw and rectified; unused forms are None."""
+    """A feature map (B, C, H, W), raw and rectified, in channels_last; forms that are not read are None."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
@@ -48,7 +48,7 @@ class Value:
 
     @property
     def raw(self) -> torch.Tensor:
-        """The raw map; only if `Needs` requested it."""
+        """The raw map; it exists only if `Needs` includes it."""
         return cast("torch.Tensor", self._raw)
 
     @property
@@ -61,37 +61,37 @@ class Value:
 
 
 class _Sum:
-    """A sum of feature maps that records whether it owns its memory and may overwrite it."""
+    """A sum of feature maps; `owned` is whether it may overwrite its memory."""
 
     def __init__(self, total: torch.Tensor | None = None, *, owned: bool = False) -> None:
-        self.start = total
+        self.partial = total
         self.owned = owned
 
     @property
     def total(self) -> torch.Tensor:
-        return cast("torch.Tensor", self.start)
+        return cast("torch.Tensor", self.partial)
 
     def put(self, total: torch.Tensor) -> None:
-        self.start, self.owned = total, True
+        self.partial, self.owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
-        if self.start is None:
-            self.start, self.owned = (x, False) if times == 1 else (x * times, True)
+        if self.partial is None:
+            self.partial, self.owned = (x, False) if times == 1 else (x * times, True)
         elif self.owned:
-            self.start.add_(x, alpha=times)
+            self.partial.add_(x, alpha=times)
         else:
-            self.put(torch.add(self.start, x, alpha=times))
+            self.put(torch.add(self.partial, x, alpha=times))
 
 
 @dataclass(frozen=True)
 class NodeKernels:
-    """A node's terms with their weights, each with its source node.
+    """Kernels of a node's terms, each with its source node.
 
     Attributes:
         index: number of the node.
         needs: forms of the node that are read.
         poolings: source and kernel of each pooling.
-        skips: source and multiplicity of each skip connection.
+        skips: source of each skip connection, and how many times it is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
         gradients: source and input gradient of each convolution.
     """
@@ -105,7 +105,7 @@ class NodeKernels:
 
 
 class MapReader:
-    """Reads full feature maps for the terms of a node; a subclass in `incremental` reads windows."""
+    """Computes the terms of a node from full feature maps; a subclass in `incremental` uses windows."""
 
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
@@ -116,7 +116,7 @@ class MapReader:
         return pooling(self._values[source].raw)
 
     def raw(self, source: int) -> torch.Tensor:
-        """Return a node's raw value, which others may read, too."""
+        """Return a node's raw value; the caller must not change it."""
         return self._values[source].raw
 
     def constant(self, node: int) -> torch.Tensor | None:
@@ -124,7 +124,7 @@ class MapReader:
         if node not in self._constants:
             return None
         shape = self._values[0].any_form
-        return self._constants.of(node, shape).expand(len(shape), -1, -1, -1)
+        return self._constants.map_of(node, shape).expand(len(shape), -1, -1, -1)
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
@@ -134,11 +134,11 @@ class MapReader:
 
 
 def compute_node(node: NodeKernels, reader: MapReader) -> Value:
-    """Sum a node's terms, in the same order for any part of the maps, so that results are bit-identical."""
-    # Terms that need their own pass come first, so that the convolutions can add them in theirs.
+    """Sum a node's terms. The order is the same for windows and full maps, so that results are bit-identical."""
+    # Terms without a convolution come first, so that convolutions can add them in the same pass.
     total = _Sum()
     for source, pooling in node.poolings:
-        if total.start is None:
+        if total.partial is None:
             total.put(reader.pool(source, pooling))
         else:
             total.add(reader.pool(source, pooling))
@@ -148,16 +148,16 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     if constant is not None:
         total.add(constant)
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
-        # The last convolution can apply the ReLU, unless the raw sum is read, too.
+        # The last convolution can apply the ReLU, unless the raw sum is also read.
         rectify = position == len(node.convolutions) and not node.needs.raw
-        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.owned, rectify=rectify))
+        total.put(reader.convolve(source, convolution, add=total.partial, in_place=total.owned, rectify=rectify))
         if rectify:
             return Value(None, total.total)
     return Value.of(total.total, node.needs)
 
 
 class CellBlock:
-    """A cell, executed by its program; `output` are the forms of its output node that are read."""
+    """A cell, executed according to its program; `output` are the forms of its output that are read."""
 
     def __init__(
         self,
@@ -173,7 +173,8 @@ class CellBlock:
         self.output = program.nodes[-1].index
         self.constants = ConstantMaps(program, layers, channels)
         self.nodes = [
-            _load_node(node, layers, channels, device, dtype, _forms(program, node, output)) for node in program.nodes
+            _load_node(node, layers, channels, device, dtype, _needed_forms(program, node, output))
+            for node in program.nodes
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
@@ -183,7 +184,7 @@ class CellBlock:
         return values[self.output]
 
     def compute(self, value: Value) -> dict[int, Value]:
-        """Compute the nodes in order; the input is node 0."""
+        """Return the values of all nodes, computed in order; node 0 is the input."""
         values = {0: value}
         for node in self.nodes:
             values[node.index] = compute_node(node, MapReader(values, self.constants))
@@ -195,28 +196,31 @@ class CellBlock:
         through_relu: dict[int, torch.Tensor] = {}
         past_relu[self.output].put(gradient)
         for node in reversed(self.nodes):
-            node_gradient = _join(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
+            node_gradient = _join_gradients(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
             for source, kernel in node.gradients:
                 previous = through_relu.get(source)
                 through_relu[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
-            # Pooling's backward pass scales the border, in place if the gradient is not read afterwards.
+            # The backward pass of pooling scales the border; in place only if the gradient is not read afterwards.
             consume = node_gradient.owned and len(node.poolings) == 1 and not node.skips
             for source, pooling in node.poolings:
                 source_gradient = past_relu[source]
                 source_gradient.put(
                     pooling.backward(
-                        node_gradient.total, consume=consume, add=source_gradient.start, in_place=source_gradient.owned
+                        node_gradient.total,
+                        consume=consume,
+                        add=source_gradient.partial,
+                        in_place=source_gradient.owned,
                     )
                 )
             for source, times in node.skips:
                 past_relu[source].add(node_gradient.total, times=times)
-        return _join(past_relu[0], through_relu.get(0), tape.get(0)).total
+        return _join_gradients(past_relu[0], through_relu.get(0), tape.get(0)).total
 
 
 def _load_node(
     node: Node, layers: nn.ModuleList, channels: int, device: torch.device, dtype: torch.dtype, needs: Needs
 ) -> NodeKernels:
-    """Fold and merge the weights of a node's terms."""
+    """Fold and merge the weights of a node's terms into kernels."""
     merged = [
         (term.source, *merge(fold_block(layers[edge]) for edge in term.convolutions))
         for term in node.terms
@@ -236,8 +240,8 @@ def _load_node(
     )
 
 
-def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
-    """Return the forms of a node that are read, inside the cell or after it."""
+def _needed_forms(program: CellProgram, node: Node, output: Needs) -> Needs:
+    """Return the forms of a node that are read inside the cell or after it."""
     is_output = node.index == program.output
     return Needs(
         program.reads_raw(node.index) or (is_output and output.raw),
@@ -245,18 +249,18 @@ def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
     )
 
 
-def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
-    """Add the gradients of a node from its raw and its rectified form."""
+def _join_gradients(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
+    """Add a node's gradients through its raw form and through its ReLU."""
     if through_relu is None or rectified is None:
         return past_relu
     joined = _Sum(mask_gradient(through_relu, rectified), owned=True)
-    if past_relu.start is not None:
-        joined.add(past_relu.start)
+    if past_relu.partial is not None:
+        joined.add(past_relu.partial)
     return joined
 
 
 class ReductionBlock:
-    """The residual reduction: halves the image, doubles the channels."""
+    """The residual reduction, which halves the image and doubles the channels."""
 
     def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)
@@ -274,7 +278,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Gradient of the second convolution, weight of the first one (O, I, 3, 3), and gradient of the shortcut."""
+        """Gradient of the second convolution, weight (O, I, 3, 3) of the first one, and gradient of the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

@@ -1,9 +1,10 @@
-"""Incremental forward pass: when one window of an image changes, recompute only the activations that it affects.
+"""Incremental forward pass: if one window of an image changes, recompute only the activations that it affects.
 
-A pass caches the feature maps of the accepted images. A proposal's patch of each map is computed from the previous
-layer's patch and the cached activations around it, with the same kernels in the same order as the full map. Patches of
-accepted proposals are written to the cache. Nothing accumulates across proposals, so rounding errors do not grow. From
-the first block whose patch would cover most of the map, full maps are computed (`IncrementalKernels.depth`).
+A pass caches the feature maps of the accepted images. For a proposal, the changed patch of each map is computed from
+the previous layer's patch and the cached activations around it, with the same kernels in the same order as for the full
+map. Patches of accepted proposals are written to the cache. Rounding errors do not accumulate across proposals.
+Starting with the first block whose patch would cover most of the map, full maps are computed (see
+`IncrementalKernels.depth`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,29 +27,30 @@ from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convol
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_FRACTION = 0.65
-"""With PyTorch, blocks whose patches cover more than this fraction of their output, on average over the windows,
-compute full maps: extracting patches costs about as much as it saves (docs/internals/engine.md)."""
+"""With PyTorch, blocks compute full maps if patches cover more than this fraction of their output, averaged over window
+positions, because extracting patches then costs about as much as it saves (docs/internals/engine.md)."""
 
 MIN_SAVED_PASSES = 3.0
-"""Full passes that an incremental search must save by estimate; filling the cache alone costs more than one."""
+"""Minimum estimated number of full passes that an incremental search must save; filling the cache costs more than
+one."""
 
 MIN_SAVING = 0.3
-"""With the native library, minimum estimated saving per query, as a fraction of a full pass; the estimate ignores CPU
-cache misses."""
+"""With the native library, the minimum estimated saving per query, as a fraction of a full pass; the estimate ignores
+CPU cache misses."""
 
-# Relative costs with the native library; a cached map is saved, written and restored in main memory
-# (docs/internals/engine.md).
+# Relative costs with the native library (docs/internals/engine.md). A cached map costs main-memory traffic, because it
+# is saved, written and restored.
 _CACHED_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 MIN_IMAGE_SIZE = 8
-"""Smallest height and width for which the last stage's maps have at least two rows and columns, as required by
-`AveragePooling`."""
+"""Minimum height and width of images. In the last stage, `AveragePooling` needs maps with at least two rows and
+columns."""
 
 _CHANNELS_LAST = torch.channels_last
 
 
-_BORDER = Region(-1, -1, -1, -1)
-"""Position of a padded map's first pixel."""
+_PADDED_ORIGIN = Region(-1, -1, -1, -1)
+"""Position of the first pixel of a padded map."""
 
 
 class Patch(NamedTuple):
@@ -59,7 +61,7 @@ class Patch(NamedTuple):
 
 
 class CachedMap:
-    """One form of a feature map: the accepted values with a border of zeros, overlaid with a proposal's patch.
+    """One form of a feature map: accepted values with a border of zeros, and a proposal's patch over them.
 
     `accepted` is (B, C, H, W), or None if only the patch is read.
     """
@@ -76,31 +78,31 @@ class CachedMap:
         self._patch: torch.Tensor | None = None
 
     def propose(self, region: Region, patch: torch.Tensor | None) -> None:
-        """Overlay the map with a proposal's patch, which replaces the previous one."""
+        """Lay a proposal's patch over the map; it replaces the previous patch."""
         self._region, self._patch = region, patch
 
     def read(self, region: Region) -> torch.Tensor:
-        """Return the proposal's values in a region that contains the patch: (B, C, h, w), channels_last."""
+        """Return the proposed values (B, C, h, w) in a region that contains the patch; channels_last."""
         patch = cast("torch.Tensor", self._patch)
         if region == self._region:
             return patch
         padded = cast("torch.Tensor", self._padded)
-        rows, columns = region.around(0).within(_BORDER)
+        rows, columns = region.slices_within(_PADDED_ORIGIN)
         pixels = torch.empty(*padded.shape[:2], *region.size, memory_format=_CHANNELS_LAST, device=padded.device)
         pixels.copy_(padded[:, :, rows, columns])
-        rows, columns = self._region.within(region)
+        rows, columns = self._region.slices_within(region)
         pixels[:, :, rows, columns] = patch
         return pixels
 
     def accept(self, images: torch.Tensor) -> None:
-        """Write the patch into the cached map for some images, (n,) int64."""
+        """Write the patch to the cached map for the images with these indices, (n,) int64."""
         if self._padded is not None and self._patch is not None:
-            rows, columns = self._region.within(_BORDER)
+            rows, columns = self._region.slices_within(_PADDED_ORIGIN)
             self._padded[images, :, rows, columns] = self._patch[images]
 
 
 class CachedValue:
-    """A feature map in the forms that are read; a form is cached if more than the patch is read."""
+    """A feature map in the forms that are read. A form is cached only if more than the patch is read."""
 
     def __init__(self, value: Value, cached: Needs) -> None:
         self._raw = CachedMap(value.raw if cached.raw else None)
@@ -125,30 +127,33 @@ class CachedValue:
 
 
 class _Window(MapReader):
-    """Reads the parts of a cell's maps that determine one region."""
+    """Computes the terms of a node in one region, from the cached maps of a cell."""
 
     def __init__(self, values: dict[int, CachedValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
-        self._cached = values
+        self._values_by_node = values
         self._region = region
-        self._maps = constants
+        self._constant_maps = constants
 
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
-        value = self._cached[source]
-        return pooling.pool_part(value.raw(self._region.around(1)), self._region.edges(value.height, value.width))
+        source_value = self._values_by_node[source]
+        return pooling.pool_part(
+            source_value.raw(self._region.dilated(1)),
+            self._region.border_sides(source_value.height, source_value.width),
+        )
 
     def raw(self, source: int) -> torch.Tensor:
-        return self._cached[source].raw(self._region)
+        return self._values_by_node[source].raw(self._region)
 
     def constant(self, node: int) -> torch.Tensor | None:
-        if node not in self._maps:
+        if node not in self._constant_maps:
             return None
-        rows, columns = self._region.within(Region(0, 0, 0, 0))
-        return self._maps[node][:, :, rows, columns]
+        rows, columns = self._region.slices_within(Region(0, 0, 0, 0))
+        return self._constant_maps[node][:, :, rows, columns]
 
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        pixels = self._cached[source].rectified(self._region.around(convolution.reach))
+        pixels = self._values_by_node[source].rectified(self._region.dilated(convolution.reach))
         return convolution(pixels, add=add, in_place=in_place, rectify=rectify)
 
 
@@ -164,47 +169,47 @@ class _CellKernels:
             for node in block.nodes
         ]
         self.inputs = {node.index: _inputs(node) for node in block.nodes}
-        self.cached = self._find_cached()
+        self.cached_forms = self._find_cached_forms()
 
-    def _find_cached(self) -> dict[int, Needs]:
-        """Return, per node, the forms that must be cached because more than the patch is read."""
-        dilation = {0: 0}
+    def _find_cached_forms(self) -> dict[int, Needs]:
+        """Return, by node, the forms that must be cached because more than the patch is read."""
+        dilations = {0: 0}
         for node in self.nodes:
-            dilation[node.index] = max(dilation[source] + reach for source, reach in self.inputs[node.index])
-        cached = dict.fromkeys(dilation, Needs(raw=False, rectified=False))
+            dilations[node.index] = max(dilations[source] + reach for source, reach in self.inputs[node.index])
+        cached_forms = dict.fromkeys(dilations, Needs(raw=False, rectified=False))
         for node in self.nodes:
             for source, _ in node.poolings:
-                cached[source] = cached[source]._replace(raw=True)
+                cached_forms[source] = cached_forms[source]._replace(raw=True)
             for source, _ in node.skips:
-                if dilation[source] < dilation[node.index]:
-                    cached[source] = cached[source]._replace(raw=True)
+                if dilations[source] < dilations[node.index]:
+                    cached_forms[source] = cached_forms[source]._replace(raw=True)
             for source, convolution in node.convolutions:
-                if convolution.reach or dilation[source] < dilation[node.index]:
-                    cached[source] = cached[source]._replace(rectified=True)
-        return cached
+                if convolution.reach or dilations[source] < dilations[node.index]:
+                    cached_forms[source] = cached_forms[source]._replace(rectified=True)
+        return cached_forms
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        """Return the output region affected by a change in an input region; height and width are the input's."""
+        """Return the output region that a change in an input region affects, for maps of this height and width."""
         regions = {0: region}
         for node in self.nodes:
-            reads = self.inputs[node.index]
-            regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in reads])
+            inputs = self.inputs[node.index]
+            regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in inputs])
         return regions[self.block.output]
 
     def cost(self) -> tuple[float, float]:
-        """Return the native library's estimated costs of a full pass and of caching it, in arbitrary units."""
+        """Return estimated relative costs of a full pass, and of caching its maps, with the native library."""
         full_cost = 0.0
         for node in self.nodes:
             full_cost += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
             full_cost += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
-        return full_cost, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached.values())
+        return full_cost, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached_forms.values())
 
     def start(self, value: Value) -> tuple["_IncrementalCell", Value]:
-        """Compute the output on full maps, and cache the maps that later patches read."""
+        """Compute full maps; return a cell with the maps that later patches read, and the output."""
         values = self.block.compute(value)
         like = value.any_form
         constants = {
-            node.index: self.block.constants.of(node.index, like).expand(len(like), -1, -1, -1)
+            node.index: self.block.constants.map_of(node.index, like).expand(len(like), -1, -1, -1)
             for node in self.nodes
             if node.index in self.block.constants
         }
@@ -212,7 +217,7 @@ class _CellKernels:
 
 
 def _inputs(node: NodeKernels) -> list[tuple[int, int]]:
-    """Return the source nodes of a node, each with the number of pixels that it reads on each side of a pixel."""
+    """Return the source nodes of a node, each with the number of pixels on each side of a pixel that the node reads."""
     return [
         *((source, 1) for source, _ in node.poolings),
         *((source, 0) for source, _ in node.skips),
@@ -223,7 +228,7 @@ def _inputs(node: NodeKernels) -> list[tuple[int, int]]:
 class _IncrementalCell:
     def __init__(self, kernels: _CellKernels, values: dict[int, Value], constants: dict[int, torch.Tensor]) -> None:
         self._kernels = kernels
-        self._values = {node: CachedValue(value, kernels.cached[node]) for node, value in values.items()}
+        self._values = {node: CachedValue(value, kernels.cached_forms[node]) for node, value in values.items()}
         self._constants = constants
 
     def forward(self, patch: Patch) -> Patch:
@@ -231,8 +236,8 @@ class _IncrementalCell:
         values[0].propose(patch)
         height, width = values[0].height, values[0].width
         for node in kernels.nodes:
-            reads = kernels.inputs[node.index]
-            region = union([values[source].region.spread(reach, height, width) for source, reach in reads])
+            inputs = kernels.inputs[node.index]
+            region = union([values[source].region.spread(reach, height, width) for source, reach in inputs])
             patch = Patch(region, compute_node(node, _Window(values, region, self._constants)))
             values[node.index].propose(patch)
         return patch
@@ -250,7 +255,7 @@ class _ReductionKernels:
 
     def spread(self, region: Region, height: int, width: int) -> Region:
         half = height // 2, width // 2
-        return region.spread_by_two(*half).spread(1, *half)
+        return region.spread_with_stride_2(*half).spread(1, *half)
 
     @staticmethod
     def cost() -> tuple[float, float]:
@@ -271,14 +276,14 @@ class _IncrementalReduction:
     def forward(self, patch: Patch) -> Patch:
         kernels, block = self._kernels, self._kernels.block
         self._input.propose(patch)
-        region = patch.region.spread_by_two(*self._half)
-        hidden = kernels.first(self._input.rectified(region.doubled(before=1)), rectify=True)
+        region = patch.region.spread_with_stride_2(*self._half)
+        hidden = kernels.first(self._input.rectified(region.doubled(margin_before=1)), rectify=True)
         self._hidden.propose(region, hidden)
         region = region.spread(1, *self._half)
         shortcut = block.down(block.halving(self._input.raw(region.doubled())))
         rectify = not block.output.raw
-        result = kernels.second(self._hidden.read(region.around(1)), add=shortcut, in_place=True, rectify=rectify)
-        return Patch(region, Value(None, result) if rectify else Value.of(result, block.output))
+        output = kernels.second(self._hidden.read(region.dilated(1)), add=shortcut, in_place=True, rectify=rectify)
+        return Patch(region, Value(None, output) if rectify else Value.of(output, block.output))
 
     def accept(self, images: torch.Tensor) -> None:
         self._input.accept(images)
@@ -286,52 +291,53 @@ class _IncrementalReduction:
 
 
 class IncrementalKernels:
-    """A network's kernels for parts of images, and the depth up to which they pay off."""
+    """A network's kernels for windows, and the number of blocks for which they are faster than full maps."""
 
     def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, native: bool = False) -> None:
         self._native = native
-        self.whole_stem = stem
+        self.full_stem = stem
         self.stem = stem.unpadded()
         self.stem_needs = stem_needs
-        self.whole_blocks = blocks
+        self.full_blocks = blocks
         self.blocks = [
             _CellKernels(block) if isinstance(block, CellBlock) else _ReductionKernels(block) for block in blocks
         ]
-        self._savings: dict[tuple[int, int], tuple[int, float]] = {}
+        self._best_depths: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Return how many leading blocks should compute only patches; 0 if full passes are cheaper.
+        """Return the number of leading blocks that should compute only patches; 0 if full passes are faster.
 
-        `sides` has the side of the window in each upcoming query.
+        `sides` has the side length of the window in each upcoming query.
         """
         if not sides or height != width or height < MIN_IMAGE_SIZE:
             return 0
         window = max(sides), height
-        if window not in self._savings:
-            self._savings[window] = self._find_saving(*window)
-        depth, saving = self._savings[window]
+        if window not in self._best_depths:
+            self._best_depths[window] = self._find_best_depth(*window)
+        depth, saving = self._best_depths[window]
         if self._native and saving < MIN_SAVING:
             return 0
         return depth if saving * len(sides) >= MIN_SAVED_PASSES else 0
 
-    def _find_saving(self, side: int, size: int) -> tuple[int, float]:
-        """Return the best depth for a window, and the fraction of a pass that it saves.
+    def _find_best_depth(self, side: int, size: int) -> tuple[int, float]:
+        """Return the depth with the largest saving for a window, and the saving as a fraction of a full pass.
 
         With PyTorch, all blocks are assumed to cost the same.
         """
-        fractions = self._fractions(side, size)
+        patch_fractions = self._patch_fractions(side, size)
         saving, best = 0.0, (0, 0.0)
         costs = [kernels.cost() for kernels in self.blocks] if self._native else [(1.0, 0.0)] * len(self.blocks)
-        for depth, (fraction, (full_cost, cache_cost)) in enumerate(zip(fractions, costs, strict=True), start=1):
+        for depth, (fraction, (full_cost, cache_cost)) in enumerate(zip(patch_fractions, costs, strict=True), start=1):
             if fraction > MAX_FRACTION and not self._native:
                 break
             saving += (full_cost - fraction * (full_cost + cache_cost)) / sum(cost for cost, _ in costs)
             best = max(best, (depth, saving), key=lambda candidate: candidate[1])
         return best
 
-    def _fractions(self, side: int, size: int) -> Iterator[float]:
-        """Yield the fraction of each block's output that a window changes."""
-        # Rows and columns are independent with the same distribution, so the mean area is the mean height squared.
+    def _patch_fractions(self, side: int, size: int) -> Iterator[float]:
+        """Yield the mean fraction of each block's output that a window changes, over window positions."""
+        # Row and column of a window are independent and equally distributed, so the mean area is the squared mean
+        # height.
         n_starts = max(1, size - side)
         regions = [Region(start, start + side, start, start + side).spread(1, size, size) for start in range(n_starts)]
         for kernels in self.blocks:
@@ -342,11 +348,11 @@ class IncrementalKernels:
 
 
 class IncrementalPass:
-    """Logits of images that differ from accepted ones in one window.
+    """Logits of images that differ from the accepted images in one window.
 
     Args:
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
-        mean: (1, 3, 1, 1), the mean.
+        mean: (1, 3, 1, 1), the mean that was subtracted.
     """
 
     def __init__(
@@ -362,30 +368,30 @@ class IncrementalPass:
         self._mean = mean
         self._pixels = CachedMap(centred)
         self._shape = centred.shape
-        value = Value.of(kernels.whole_stem(centred), kernels.stem_needs)
+        value = Value.of(kernels.full_stem(centred), kernels.stem_needs)
         self._blocks: list[_IncrementalCell | _IncrementalReduction] = []
         for block in kernels.blocks[:depth]:
-            local, value = block.start(value)
-            self._blocks.append(local)
-        self._rest = kernels.whole_blocks[depth:]
-        self._needs = self._rest[0].needs if self._rest else Needs(raw=True, rectified=False)
-        self._boundary = CachedValue(value, self._needs)
+            incremental_block, value = block.start(value)
+            self._blocks.append(incremental_block)
+        self._full_blocks = kernels.full_blocks[depth:]
+        self._boundary_needs = self._full_blocks[0].needs if self._full_blocks else Needs(raw=True, rectified=False)
+        self._boundary = CachedValue(value, self._boundary_needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)
-            for local in self._blocks:
-                patch = local.forward(patch)
+            for block in self._blocks:
+                patch = block.forward(patch)
             self._boundary.propose(patch)
             full_region = Region(0, self._boundary.height, 0, self._boundary.width)
             value = Value(
-                self._boundary.raw(full_region) if self._needs.raw else None,
-                self._boundary.rectified(full_region) if self._needs.rectified else None,
+                self._boundary.raw(full_region) if self._boundary_needs.raw else None,
+                self._boundary.rectified(full_region) if self._boundary_needs.rectified else None,
             )
-            for block in self._rest:
-                value = block.forward(value, None)
+            for full_block in self._full_blocks:
+                value = full_block.forward(value, None)
             logits = self._classify(value)
-        # Created outside inference mode, so that callers may write into it.
+        # Create the result outside inference mode, so that callers may write to it.
         return torch.empty(len(window), logits.shape[1]).copy_(logits[: len(window)])
 
     def _patch_of_stem(self, row: int, column: int, window: torch.Tensor) -> Patch:
@@ -396,7 +402,7 @@ class IncrementalPass:
         region = Region(row, row + n_rows, column, column + n_columns)
         self._pixels.propose(region, centred)
         region = region.spread(1, height, width)
-        pixels, needs = self._pixels.read(region.around(1)), self._kernels.stem_needs
+        pixels, needs = self._pixels.read(region.dilated(1)), self._kernels.stem_needs
         if needs.raw:
             return Patch(region, Value.of(self._kernels.stem(pixels), needs))
         return Patch(region, Value(None, self._kernels.stem(pixels, rectify=True)))
@@ -407,6 +413,6 @@ class IncrementalPass:
             return
         with torch.inference_mode():
             self._pixels.accept(images)
-            for local in self._blocks:
-                local.accept(images)
+            for block in self._blocks:
+                block.accept(images)
             self._boundary.accept(images)

@@ -1,9 +1,9 @@
 """The operations of an inference network, in channels_last.
 
-Each has up to two implementations: plain PyTorch calls for every device, and oneDNN's convolutions with bias, sum and
-ReLU in one pass, which PyTorch provides for its compiler and does not document. The second is used on a CPU if it is
-available and correct (`fuses_on_cpu`). Feature maps and weights have the same dtype, float32 or bfloat16; sums inside
-an operation are float32.
+Each operation has up to two implementations. One uses ordinary PyTorch functions, on every device. The other uses
+oneDNN's convolutions with bias, sum and ReLU in a single pass, which PyTorch has for its compiler and does not
+document; it is used on a CPU if it is available and correct (`fuses_on_cpu`). Feature maps and weights have the same
+dtype, float32 or bfloat16; sums inside an operation are float32.
 """
 
 import copy
@@ -19,29 +19,29 @@ from robust201.spaces.nasbench201.compiled.folding import round_once
 _CHANNELS_LAST: Final = torch.channels_last
 _POOL_SIZE: Final = 3
 _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
-"""Maximum relative and absolute difference between two correct implementations, for sums of 144 products."""
+"""Maximum relative and absolute difference between correct implementations, for sums of 144 products."""
 
 
 @cache
 def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this PyTorch has oneDNN's fused convolution under the expected names, and it is correct."""
+    """Return whether this PyTorch has oneDNN's fused convolution under the expected names, with correct results."""
     tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no stable signature; any error here means that they cannot be used.
         with torch.random.fork_rng(devices=()), torch.inference_mode():
             torch.manual_seed(0)
-            x, other = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
+            x, addend = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
             weight, bias = torch.randn(16, 16, 3, 3, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
-            plain = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=False)
+            unfused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=False)
             fused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=True)
             return all(
                 torch.allclose(
-                    plain(x, add=add, rectify=rectify),
+                    unfused(x, add=add, rectify=rectify),
                     fused(x, add=add, rectify=rectify),
                     rtol=tolerance,
                     atol=tolerance,
                 )
-                for add in (None, other)
+                for add in (None, addend)
                 for rectify in (False, True)
             )
     except (AttributeError, RuntimeError, TypeError, NotImplementedError):
@@ -49,13 +49,13 @@ def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
 
 
 class Convolution:
-    """A convolution with its BatchNorm folded in, an optional addend and an optional ReLU.
+    """A convolution with folded BatchNorm, an optional addend and an optional ReLU.
 
     Args:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
-        dtype: type of the feature maps, to which weight and bias are rounded: float32 or bfloat16.
-        padding: zeros around the image; None keeps its size at stride 1.
+        dtype: type of the feature maps, float32 or bfloat16; weight and bias are rounded to it.
+        padding: width of the zero padding; None: the padding that preserves the image size at stride 1.
         fused: whether to use oneDNN's fused convolution; None decides by device, dtype and `fuses_on_cpu`.
     """
 
@@ -91,7 +91,7 @@ class Convolution:
         return self._weight, self._bias, self._padding[0]
 
     def unpadded(self) -> "Convolution":
-        """Return the same convolution without padding, for part of an image with the pixels around it."""
+        """Return the same convolution without padding, for a part of an image that includes the surrounding pixels."""
         copied = copy.copy(self)
         copied._padding = [0, 0]
         copied._packed = None
@@ -100,7 +100,7 @@ class Convolution:
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
     ) -> torch.Tensor:
-        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` of this shape, and apply the ReLU; all channels_last.
+        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` (same shape), and apply the ReLU; all channels_last.
 
         With `in_place`, `add` may be overwritten by the result.
         """
@@ -116,8 +116,8 @@ class Convolution:
     ) -> torch.Tensor:
         onednn = torch.ops.mkldnn
         if self._packed is None:
-            # oneDNN's layout of the weight depends on the instruction set and hardly on the image size, so use the
-            # size of the first image; other sizes are correct, at worst with the weight reordered on each call.
+            # oneDNN's layout of the weight depends on the instruction set, and hardly on the image size, so use the
+            # size of the first batch. Other sizes also give correct results; at worst, each call reorders the weight.
             self._packed = onednn._reorder_convolution_weight(
                 self._weight.contiguous(), self._padding, self._stride, [1, 1], self._groups, list(x.shape)
             )
@@ -137,8 +137,9 @@ class Convolution:
 class Linear:
     """A linear layer in float32, and its gradient.
 
-    With oneDNN's fused convolution, both are 1x1 convolutions. PyTorch computes matrix products with MKL, whose order
-    of summation differs between AMD and Intel processors; oneDNN adds the inputs sequentially on both, for any batch.
+    If oneDNN's fused convolution is available, both are 1x1 convolutions. PyTorch computes matrix products with MKL,
+    whose order of summation differs between AMD and Intel processors; oneDNN sums sequentially on both, for any batch
+    size.
 
     Args:
         weight: (O, I).
@@ -169,7 +170,7 @@ class Linear:
 
 
 def transposed(weight: torch.Tensor) -> torch.Tensor:
-    """Return the weight of the input gradient, also a convolution, of a convolution with stride 1."""
+    """Return the weight of the convolution that computes the input gradient of a convolution with stride 1."""
     return weight.transpose(0, 1).flip(2, 3)
 
 
@@ -189,11 +190,11 @@ class StridedGradient:
 
 
 class AveragePooling:
-    """3x3 average pooling with stride 1, without the padding in the mean, times `factor`; and its gradient.
+    """3x3 average pooling with stride 1, excluding padding from the mean, multiplied by `factor`; and its gradient.
 
-    On a CPU it is a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13: the sum of nine
-    pixels is divided by nine, and then border pixels, whose windows have fewer pixels, are scaled up. bfloat16 uses
-    pooling, because 1/9 would be rounded up by 0.2% in every layer.
+    On a CPU, it is computed as a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13: sums
+    over windows are divided by nine, and border pixels, whose windows are smaller, are then scaled up. bfloat16 uses
+    PyTorch's pooling, because 1/9 would be rounded up by 0.2% in every layer.
     """
 
     def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -205,7 +206,7 @@ class AveragePooling:
         self._scales: dict[tuple[int, int], torch.Tensor] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the pooled image, (B, C, H, W) and channels_last like `x`, in new memory."""
+        """Return the pooled image in new memory; `x` and result are (B, C, H, W), channels_last."""
         if self._mean_of_nine is None:
             pooled = functional.avg_pool2d(x, _POOL_SIZE, 1, 1, count_include_pad=False)
             return pooled if self._factor == 1 else pooled.mul_(self._factor)
@@ -220,7 +221,7 @@ class AveragePooling:
         return self._factor / _POOL_SIZE**2
 
     def unpadded(self) -> "AveragePooling":
-        """Return the same pooling for `pool_part`; only on a CPU."""
+        """Return the same pooling for use with `pool_part`; only on a CPU."""
         copied = copy.copy(self)
         copied._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
         return copied
@@ -228,12 +229,12 @@ class AveragePooling:
     def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
         """Pool a part of an image with an `unpadded` pooling, to (B, C, h, w) in new memory.
 
-        `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
-        `edges` are axis and index (0 or -1) of the part's rows and columns on the image border. Images of one row or
-        column are not supported.
+        `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, with zeros outside the
+        image. `edges` are axis and index (0 or -1) of the sides of the part that lie on the image border. Images with a
+        single row or column are not supported.
         """
         if self._mean_of_nine is None:
-            raise NotImplementedError("Parts of images are pooled on a CPU only. Pool the whole image.")
+            raise NotImplementedError("Parts of images can be pooled only on a CPU. Pool the whole image.")
         pooled = self._mean_of_nine(x)
         for axis, edge in edges:
             pooled.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
@@ -247,10 +248,10 @@ class AveragePooling:
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
-        """Return the gradient of the image plus `add`, given that of the pooled image: scale the border, then sum nine.
+        """Return the gradient of the image, plus `add`, given that of the pooled image.
 
-        All are (B, C, H, W), channels_last. With `consume`, `gradient` may be overwritten; with `in_place`, `add` by
-        the result.
+        Border pixels are scaled before the sum over windows. All tensors are (B, C, H, W), channels_last. With
+        `consume`, `gradient` may be overwritten; with `in_place`, `add` may be overwritten by the result.
         """
         if consume:
             scaled = gradient
@@ -266,7 +267,7 @@ class AveragePooling:
         return summed if add is None else summed.add_(add)
 
     def _scale(self, like: torch.Tensor) -> torch.Tensor:
-        """Return nine divided by the number of pixels of each window, (1, 1, H, W)."""
+        """Return (1, 1, H, W): nine divided by the number of pixels in each window."""
         height, width = like.shape[2:]
         if (height, width) not in self._scales:
             scale = torch.ones(1, 1, height, width, dtype=like.dtype, device=like.device)
@@ -277,7 +278,7 @@ class AveragePooling:
 
 
 def _scale_border(x: torch.Tensor, axis: int) -> None:
-    """Multiply in place by 3 divided by the number of rows (or columns) of each window."""
+    """Multiply each pixel in place by 3 / the number of rows (or columns) in its window."""
     if x.shape[axis] == 1:
         x.mul_(float(_POOL_SIZE))
         return
@@ -286,7 +287,7 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
 
 
 class Halving:
-    """2x2 average pooling with stride 2, and its gradient; 1/4 is exact in every dtype."""
+    """2x2 average pooling with stride 2, and its gradient. The factor 1/4 is exact in every dtype."""
 
     def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._depthwise: Convolution | None = None
@@ -302,11 +303,11 @@ class Halving:
 
     @staticmethod
     def backward(gradient: torch.Tensor) -> torch.Tensor:
-        """Return four times the gradient, (B, C, H, W), given (B, C, H / 2, W / 2); the caller divides by four."""
+        """Return four times the gradient, (B, C, H, W), given that of the result; the caller divides by four."""
         return functional.interpolate(gradient, scale_factor=2, mode="nearest")
 
 
 def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tensor:
-    """Zero a gradient in place where the ReLU's output is zero, which gives the gradient of the ReLU's input."""
+    """Set a gradient to zero where the ReLU's output is zero, in place; the result is the gradient of its input."""
     masked: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
     return masked

@@ -1,6 +1,6 @@
-"""Conversion of a network's blocks to a list of operations for native.c, forward and backward.
+"""Conversion of a network's blocks to a list of operations for native.c: forward and backward pass.
 
-Maps in the list are virtual: every operation writes new ones. `arena.py` assigns memory to them.
+Each operation writes new maps; `arena.py` assigns memory to them.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Numbers of the caller's tensors among the externals; constants follow."""
+"""Numbers of the caller's tensors among the external ones. Constants follow."""
 
-N_CALLERS = 4
+N_CALLER_TENSORS = 4
 
 
 @dataclass(eq=False)
 class Map:
-    """A feature map of one image, (height, width, channels) with a border of zeros.
+    """A feature map of one image: (height, width, channels) with a border of zeros.
 
     Attributes:
-        external: number of the caller's tensor; None for a map in the arena.
-        row, pixel, plane: floats from one row, pixel or channel to the next.
+        external: number of an external tensor (`PIXELS` etc.); None for a map in the arena.
+        row, pixel, plane: number of floats between neighbouring rows, pixels and channels.
     """
 
     height: int
@@ -43,18 +43,19 @@ class Map:
         self.row = self.row or self.pixel * (self.width + (2 if self.external is None else 0))
 
     @property
-    def first(self) -> int:
+    def first_pixel(self) -> int:
         """Number of floats before the first pixel."""
         return self.row + self.pixel if self.external is None else 0
 
     @property
     def floats(self) -> int:
+        """Number of floats, including the border."""
         return self.row * (self.height + 2)
 
 
 @dataclass
 class MapView:
-    """First pixel of an operation in a map, and the step between its pixels."""
+    """Pixels of a map that an operation uses: the first one, and the step between them."""
 
     map: Map
     y: int = 0
@@ -63,28 +64,28 @@ class MapView:
 
 
 class Outputs(TypedDict, total=False):
-    """Destinations of an operation's sum, raw and rectified."""
+    """Maps to which an operation writes its sum, raw and rectified."""
 
     raw: MapView | None
     rectified: MapView | None
 
 
 class Masks(TypedDict, total=False):
-    """ReLU output that masks an operation's sum, and the map that is added afterwards."""
+    """ReLU output that masks an operation's sum (`tape`), and a map that is added afterwards (`past`)."""
 
     tape: MapView | None
     past: MapView | None
 
 
-class Ends(Outputs, Masks, total=False):
-    """Final steps of an operation on its sum, in order: add, mask, add, write."""
+class FinalSteps(Outputs, Masks, total=False):
+    """Steps after an operation's sum, in order: add `add`, mask with `tape`, add `past`, write."""
 
     add: MapView | None
 
 
 @dataclass
 class Operation:
-    """One operation (see native.c); height and width are those of its output."""
+    """One operation (see native.c); `height` and `width` are those of its output."""
 
     kind: int
     height: int
@@ -107,19 +108,21 @@ class Operation:
     factors: list[float] = field(default_factory=list)
 
     def reads(self) -> list[Map]:
+        """Return the maps that the operation reads."""
         return [view.map for view in (*self.sources, self.add, self.tape, self.past) if view]
 
     def writes(self) -> list[Map]:
+        """Return the maps that the operation writes."""
         return [view.map for view in (self.raw, self.rectified) if view]
 
 
 class Forms:
-    """A feature map in the needed forms, raw and rectified."""
+    """A feature map in the forms that are read: raw, rectified, or both."""
 
-    def __init__(self, like: tuple[int, int, int], needs: Needs, raw: Map | None = None) -> None:
-        self.shape = like
-        self._raw = (raw or Map(*like)) if needs.raw else None
-        self._rectified = Map(*like) if needs.rectified else None
+    def __init__(self, shape: tuple[int, int, int], needs: Needs, raw: Map | None = None) -> None:
+        self.shape = shape
+        self._raw = (raw or Map(*shape)) if needs.raw else None
+        self._rectified = Map(*shape) if needs.rectified else None
 
     @property
     def raw(self) -> Map:
@@ -130,7 +133,7 @@ class Forms:
         return cast("Map", self._rectified)
 
     @property
-    def ends(self) -> "Outputs":
+    def outputs(self) -> "Outputs":
         return {
             "raw": None if self._raw is None else MapView(self._raw),
             "rectified": None if self._rectified is None else MapView(self._rectified),
@@ -138,7 +141,7 @@ class Forms:
 
 
 class _Gradient:
-    """The gradient of a node's raw form; `owned` is as in `blocks._Sum`, because it affects a rounding."""
+    """The gradient of a node's raw form. `owned` is as in `blocks._Sum`, because it affects rounding."""
 
     def __init__(self, total: Map | None = None, *, owned: bool = False) -> None:
         self.total = total
@@ -147,11 +150,13 @@ class _Gradient:
 
 @dataclass
 class _LastConvolution:
-    """The latest convolution towards a node's ReLU, appended once it is known whether it also masks.
+    """The latest convolution of a gradient towards a node's ReLU.
+
+    It is appended to the list once it is known whether it also masks.
 
     Attributes:
-        source: the gradient to convolve.
-        added: sum of the earlier convolutions, if any.
+        source: the gradient that is convolved.
+        added: sum of the earlier convolutions; None if there are none.
     """
 
     kernel: Convolution
@@ -161,7 +166,7 @@ class _LastConvolution:
 
 @dataclass
 class _SavedForward:
-    """ReLU outputs by node, and shape of the input, for a block's backward pass."""
+    """What a block's backward pass needs: ReLU outputs by node, and the shape of the input."""
 
     tape: dict[int, Map]
     height: int
@@ -178,22 +183,23 @@ def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
     inner = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
     taps = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *inner))
     return (
-        N_CALLERS + n_constants <= native.N_EXTERNALS
+        N_CALLER_TENSORS + n_constants <= native.N_EXTERNALS
         and max(sources, default=0) <= native.MAX_SOURCES
         and max(taps, default=0) <= native.MAX_TAPS
     )
 
 
 class OperationList:
-    """Operations in execution order, split into segments; each segment runs on one group of images after another."""
+    """Operations in execution order, in segments; each segment runs on one group of images after another."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self.segments: list[tuple[int, int]] = []  # first operation, height of the maps
-        self.constants: list[torch.Tensor] = []  # externals after the caller's (see `External`)
+        self.segments: list[tuple[int, int]] = []  # (first operation, height of its maps)
+        self.constants: list[torch.Tensor] = []  # external tensors after the caller's
         self._saved: list[_SavedForward] = []
 
-    def begin(self, height: int) -> None:
+    def begin_segment(self, height: int) -> None:
+        """Start a segment whose maps have this height."""
         self.segments.append((len(self.operations), height))
 
     # --- operations ---------------------------------------------------------------------------------------------------
@@ -206,9 +212,9 @@ class OperationList:
         taps: list[tuple[int, int]],
         size: tuple[int, int],
         step: int = 1,
-        **ends: Unpack[Ends],
+        **final_steps: Unpack[FinalSteps],
     ) -> None:
-        """Append a convolution, (outputs, inputs, taps), with an output of a given size."""
+        """Append a convolution with weight (outputs, inputs, taps) and an output of this size."""
         n_outputs, n_inputs, n_taps = weight.shape
         n_blocks = -(-n_outputs // _LANES)
         padded = weight.new_zeros(n_blocks * _LANES, n_inputs, n_taps)
@@ -225,44 +231,49 @@ class OperationList:
                 taps=taps,
                 weights=packed,
                 bias=bias,
-                **ends,
+                **final_steps,
             )
         )
 
     def _apply(
-        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: Unpack[Ends]
+        self,
+        convolution: Convolution,
+        source: Map,
+        size: tuple[int, int],
+        step: int = 1,
+        **final_steps: Unpack[FinalSteps],
     ) -> None:
         weight, bias, padding = convolution.parameters
-        side = weight.shape[-1]
-        taps = [(y - padding, x - padding) for y in range(side) for x in range(side)]
-        self._convolve(weight.flatten(2), bias, source, taps, size, step, **ends)
+        kernel_size = weight.shape[-1]
+        taps = [(y - padding, x - padding) for y in range(kernel_size) for x in range(kernel_size)]
+        self._convolve(weight.flatten(2), bias, source, taps, size, step, **final_steps)
 
     def _sum(
         self,
         shape: tuple[int, int, int],
         pools: Sequence[tuple[Map, float]],
-        others: Sequence[tuple[Map, float]],
+        addends: Sequence[tuple[Map, float]],
         *,
-        border: bool,
-        **ends: Unpack[Ends],
+        scales_border: bool,
+        **final_steps: Unpack[FinalSteps],
     ) -> None:
-        sources = [*pools, *others]
+        sources = [*pools, *addends]
         self.operations.append(
             Operation(
                 native.SUM,
                 *shape,
                 [MapView(source) for source, _ in sources],
                 n_pools=len(pools),
-                scaled=int(border),
+                scaled=int(scales_border),
                 factors=[factor for _, factor in sources],
-                **ends,
+                **final_steps,
             )
         )
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def enter(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needs: Needs) -> Forms:
-        """Append the operations from the pixels to the first block."""
+    def add_stem(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needs: Needs) -> Forms:
+        """Append the operations before the first block: subtraction of the mean, and the stem."""
         height, width = pixels.height, pixels.width
         centred = Map(height, width, 3)
         self.operations.append(
@@ -271,156 +282,164 @@ class OperationList:
             )
         )
         value = Forms((height, width, stem.parameters[0].shape[0]), needs)
-        self._apply(stem, centred, (height, width), **value.ends)
+        self._apply(stem, centred, (height, width), **value.outputs)
         return value
 
-    def forward(self, block: Block, value: Forms, onto: Map | None) -> Forms:
-        """Append a block; its raw output is written `onto` a map, if given."""
+    def forward(self, block: Block, value: Forms, output_map: Map | None) -> Forms:
+        """Append a block; its raw output is written to `output_map` unless it is None."""
         if isinstance(block, ReductionBlock):
-            return self._reduce(block, value, onto)
-        return self._cell(block, value, onto)
+            return self._forward_reduction(block, value, output_map)
+        return self._forward_cell(block, value, output_map)
 
-    def _cell(self, block: CellBlock, value: Forms, onto: Map | None) -> Forms:
+    def _forward_cell(self, block: CellBlock, value: Forms, output_map: Map | None) -> Forms:
         shape = value.shape
         values = {0: value}
         for node in block.nodes:
-            result = Forms(shape, node.needs, onto if node.index == block.output else None)
-            self._node(node, values, self._constant(block, node, shape), result, shape)
-            values[node.index] = result
-        tape = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
-        self._saved.append(_SavedForward(tape, *shape))
+            node_forms = Forms(shape, node.needs, output_map if node.index == block.output else None)
+            self._append_node(node, values, self._append_constant(block, node, shape), node_forms, shape)
+            values[node.index] = node_forms
+        relu_outputs = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
+        self._saved.append(_SavedForward(relu_outputs, *shape))
         return values[block.output]
 
-    def _constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
+    def _append_constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
         if node.index not in block.constants:
             return None
         height, width, channels = shape
-        constant = block.constants.of(node.index, torch.empty(1, channels, height, width))
+        constant = block.constants.map_of(node.index, torch.empty(1, channels, height, width))
         self.constants.append(constant)
-        return Map(*shape, external=N_CALLERS + len(self.constants) - 1)
+        return Map(*shape, external=N_CALLER_TENSORS + len(self.constants) - 1)
 
-    def _node(
+    def _append_node(
         self,
         node: NodeKernels,
         values: dict[int, Forms],
         constant: Map | None,
-        result: Forms,
+        node_forms: Forms,
         shape: tuple[int, int, int],
     ) -> None:
         """Append a node's sum, in the order of `blocks.compute_node`."""
         pools = [(values[source].raw, pooling.weight) for source, pooling in node.poolings]
-        others = [(values[source].raw, float(times)) for source, times in node.skips]
+        addends = [(values[source].raw, float(times)) for source, times in node.skips]
         if constant is not None:
-            others.append((constant, 1.0))
+            addends.append((constant, 1.0))
         total: MapView | None = None
         if not node.convolutions:
-            self._sum(shape, pools, others, border=True, **result.ends)
-        elif not pools and len(others) == 1 and others[0][1] == 1:
-            total = MapView(others[0][0])
-        elif pools or others:
+            self._sum(shape, pools, addends, scales_border=True, **node_forms.outputs)
+        elif not pools and len(addends) == 1 and addends[0][1] == 1:
+            total = MapView(addends[0][0])
+        elif pools or addends:
             total = MapView(Map(*shape))
-            self._sum(shape, pools, others, border=True, raw=total)
+            self._sum(shape, pools, addends, scales_border=True, raw=total)
         for position, (source, convolution) in enumerate(node.convolutions, start=1):
             rectified = values[source].rectified
             if position == len(node.convolutions):
-                self._apply(convolution, rectified, shape[:2], add=total, **result.ends)
+                self._apply(convolution, rectified, shape[:2], add=total, **node_forms.outputs)
             else:
                 partial = MapView(Map(*shape))
                 self._apply(convolution, rectified, shape[:2], add=total, raw=partial)
                 total = partial
 
-    def _reduce(self, block: ReductionBlock, value: Forms, onto: Map | None) -> Forms:
+    def _forward_reduction(self, block: ReductionBlock, value: Forms, output_map: Map | None) -> Forms:
         raw, rectified = value.raw, value.rectified
-        half = raw.height // 2, raw.width // 2
-        shape = (*half, 2 * raw.channels)
-        hidden, small, shortcut = Map(*shape), Map(*half, raw.channels), Map(*shape)
-        self._apply(block.first, rectified, half, 2, rectified=MapView(hidden))
-        self.operations.append(Operation(native.HALVE, *half, raw.channels, [MapView(raw)], raw=MapView(small)))
-        self._apply(block.down, small, half, raw=MapView(shortcut))
-        result = Forms(shape, block.output, onto)
-        self._apply(block.second, hidden, half, add=MapView(shortcut), **result.ends)
+        half_size = raw.height // 2, raw.width // 2
+        shape = (*half_size, 2 * raw.channels)
+        hidden, halved, shortcut = Map(*shape), Map(*half_size, raw.channels), Map(*shape)
+        self._apply(block.first, rectified, half_size, 2, rectified=MapView(hidden))
+        self.operations.append(Operation(native.HALVE, *half_size, raw.channels, [MapView(raw)], raw=MapView(halved)))
+        self._apply(block.down, halved, half_size, raw=MapView(shortcut))
+        output_forms = Forms(shape, block.output, output_map)
+        self._apply(block.second, hidden, half_size, add=MapView(shortcut), **output_forms.outputs)
         self._saved.append(_SavedForward({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
-        return result
+        return output_forms
 
     # --- backward -----------------------------------------------------------------------------------------------------
 
-    def start_back(self, gradient: Map) -> Map:
-        """Append a copy, with a border, of the gradient of the last block's output."""
+    def add_output_gradient(self, gradient: Map) -> Map:
+        """Append a copy of the gradient of the last block's output, with a border."""
         shape = (gradient.height, gradient.width, gradient.channels)
         bordered = Map(*shape)
-        self._sum(shape, [], [(gradient, 1.0)], border=False, raw=MapView(bordered))
+        self._sum(shape, [], [(gradient, 1.0)], scales_border=False, raw=MapView(bordered))
         return bordered
 
     def backward(self, block: Block, gradient: Map) -> Map:
-        """Append the backward pass of the last appended block that does not have one yet."""
+        """Append the backward pass of the last block whose backward pass has not been appended yet."""
         saved = self._saved.pop()
         if isinstance(block, ReductionBlock):
-            return self._reduce_back(block, gradient, saved)
-        return self._cell_back(block, gradient, saved)
+            return self._backward_reduction(block, gradient, saved)
+        return self._backward_cell(block, gradient, saved)
 
-    def _cell_back(self, block: CellBlock, gradient: Map, saved: _SavedForward) -> Map:
+    def _backward_cell(self, block: CellBlock, gradient: Map, saved: _SavedForward) -> Map:
         shape = (gradient.height, gradient.width, gradient.channels)
-        past = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
-        through: dict[int, _LastConvolution] = {}
-        past[block.output] = _Gradient(gradient, owned=True)
+        raw_gradients = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
+        last_convolutions: dict[int, _LastConvolution] = {}
+        raw_gradients[block.output] = _Gradient(gradient, owned=True)
         for node in reversed(block.nodes):
-            node_gradient = self._join(past[node.index], through.get(node.index), saved.tape.get(node.index))
-            total = cast("Map", node_gradient.total)
+            gradient_of_node = self._join(
+                raw_gradients[node.index], last_convolutions.get(node.index), saved.tape.get(node.index)
+            )
+            total = cast("Map", gradient_of_node.total)
             for source, kernel in node.gradients:
-                earlier = through.get(source)
-                through[source] = _LastConvolution(
+                earlier = last_convolutions.get(source)
+                last_convolutions[source] = _LastConvolution(
                     kernel, total, None if earlier is None else self._apply_last(earlier)
                 )
             if node.poolings:
-                in_place = node_gradient.owned and len(node.poolings) == 1 and not node.skips
+                in_place = gradient_of_node.owned and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
                 self.operations.append(
                     Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
                 )
                 for source, pooling in node.poolings:
-                    previous, target = past[source].total, Map(*shape)
-                    others = [(previous, 1.0)] if previous else []
-                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=MapView(target))
-                    past[source] = _Gradient(target, owned=True)
+                    previous, new_gradient = raw_gradients[source].total, Map(*shape)
+                    addends = [(previous, 1.0)] if previous else []
+                    self._sum(
+                        shape, [(scaled, pooling.weight)], addends, scales_border=False, raw=MapView(new_gradient)
+                    )
+                    raw_gradients[source] = _Gradient(new_gradient, owned=True)
             for source, times in node.skips:
-                previous = past[source].total
+                previous = raw_gradients[source].total
                 if previous is None and times == 1:
-                    past[source] = _Gradient(total)
+                    raw_gradients[source] = _Gradient(total)
                     continue
-                target = Map(*shape)
-                others = [*([(previous, 1.0)] if previous else []), (total, float(times))]
-                self._sum(shape, [], others, border=False, raw=MapView(target))
-                past[source] = _Gradient(target, owned=True)
-        return cast("Map", self._join(past[0], through.get(0), saved.tape.get(0)).total)
+                new_gradient = Map(*shape)
+                addends = [*([(previous, 1.0)] if previous else []), (total, float(times))]
+                self._sum(shape, [], addends, scales_border=False, raw=MapView(new_gradient))
+                raw_gradients[source] = _Gradient(new_gradient, owned=True)
+        return cast("Map", self._join(raw_gradients[0], last_convolutions.get(0), saved.tape.get(0)).total)
 
-    def _join(self, past: _Gradient, through: _LastConvolution | None, tape: Map | None) -> _Gradient:
-        """Append the masking of a node's rectified gradient, and the addition of its raw gradient."""
-        if through is None or tape is None:
-            return past
-        masks: Masks = {"tape": MapView(tape), "past": None if past.total is None else MapView(past.total)}
-        return _Gradient(self._apply_last(through, **masks), owned=True)
+    def _join(self, raw_gradient: _Gradient, last_convolution: _LastConvolution | None, tape: Map | None) -> _Gradient:
+        """Append the last convolution towards a node's ReLU, masked, plus the gradient of the node's raw form."""
+        if last_convolution is None or tape is None:
+            return raw_gradient
+        masks: Masks = {
+            "tape": MapView(tape),
+            "past": None if raw_gradient.total is None else MapView(raw_gradient.total),
+        }
+        return _Gradient(self._apply_last(last_convolution, **masks), owned=True)
 
     def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
         source, added = last.source, last.added
-        onto = Map(source.height, source.width, source.channels)
+        gradient_map = Map(source.height, source.width, source.channels)
         size, add = (source.height, source.width), None if added is None else MapView(added)
-        self._apply(last.kernel, source, size, add=add, raw=MapView(onto), **masks)
-        return onto
+        self._apply(last.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
+        return gradient_map
 
-    def _reduce_back(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
-        tape, half = saved.tape, (gradient.height, gradient.width)
-        hidden, down = Map(*half, gradient.channels), Map(*half, saved.channels)
+    def _backward_reduction(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
+        relu_outputs, half_size = saved.tape, (gradient.height, gradient.width)
+        hidden, down = Map(*half_size, gradient.channels), Map(*half_size, saved.channels)
         second, first, shortcut = block.gradients
-        self._apply(second, gradient, half, tape=MapView(tape[1]), raw=MapView(hidden))
-        self._apply(shortcut, gradient, half, raw=MapView(down))
-        onto = Map(saved.height, saved.width, saved.channels)
-        # Input row 2i is multiplied by kernel row 1 for output row i, and row 2i + 1 by rows 0 and 2 for i + 1 and i;
-        # columns likewise. oneDNN sums each column of the kernel first, and then the column sums.
+        self._apply(second, gradient, half_size, tape=MapView(relu_outputs[1]), raw=MapView(hidden))
+        self._apply(shortcut, gradient, half_size, raw=MapView(down))
+        input_gradient = Map(saved.height, saved.width, saved.channels)
+        # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
+        # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
+        # columns.
         kernel_rows = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):
-                view = MapView(onto, odd_row, odd_column, 2)
-                masks: Masks = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
+                view = MapView(input_gradient, odd_row, odd_column, 2)
+                masks: Masks = {"tape": MapView(relu_outputs[0], odd_row, odd_column, 2), "past": MapView(down)}
                 for column, x in columns:
                     is_last = column == columns[-1][0]
                     self._convolve(
@@ -428,26 +447,26 @@ class OperationList:
                         None,
                         hidden,
                         [(y, x) for _, y in rows],
-                        half,
+                        half_size,
                         add=None if column == columns[0][0] else view,
                         raw=view,
                         **(masks if is_last else Masks()),
                     )
-        return onto
+        return input_gradient
 
-    def leave(self, gradient: Map, stem_gradient: Convolution, onto: Map) -> None:
-        """Append the operations from the gradient of the stem's output to that of the pixels."""
-        half = gradient.height // 2, gradient.width // 2
-        blocks = Map(*half, _LANES)
-        self._apply(stem_gradient, gradient, half, 2, raw=MapView(blocks))
+    def add_stem_gradient(self, gradient: Map, stem_gradient: Convolution, pixel_gradient: Map) -> None:
+        """Append the operations that compute the gradient of the pixels from that of the stem's output."""
+        half_size = gradient.height // 2, gradient.width // 2
+        blocks = Map(*half_size, _LANES)
+        self._apply(stem_gradient, gradient, half_size, 2, raw=MapView(blocks))
         self.operations.append(
             Operation(
                 native.SHUFFLE,
-                onto.height,
-                onto.width,
-                onto.channels,
+                pixel_gradient.height,
+                pixel_gradient.width,
+                pixel_gradient.channels,
                 [MapView(blocks)],
-                plane=onto.plane,
-                raw=MapView(onto),
+                plane=pixel_gradient.plane,
+                raw=MapView(pixel_gradient),
             )
         )

@@ -1,4 +1,4 @@
-"""The native library compiled from native.c: its path, whether it can be used, and its structures."""
+"""Interface to the library compiled from native.c: its path, its structures, and whether it can be used."""
 
 import ctypes
 import hashlib
@@ -21,19 +21,19 @@ _Int = ctypes.c_int64
 
 
 class ViewStruct(ctypes.Structure):
-    """Position of an operation's pixels in a map: see native.c."""
+    """Position of an operation's pixels in a map (see native.c)."""
 
     _fields_ = (("buffer", _Int), ("offset", _Int), ("row", _Int), ("pixel", _Int))
 
 
 class BufferStruct(ctypes.Structure):
-    """A piece of memory: see native.c."""
+    """Memory of a map (see native.c)."""
 
     _fields_ = (("external", _Int), ("offset", _Int), ("image", _Int), ("kept", _Int))
 
 
 class OperationStruct(ctypes.Structure):
-    """One operation: see native.c."""
+    """One operation (see native.c)."""
 
     _fields_ = (
         *((name, _Int) for name in ("kind", "height", "width", "inputs", "outputs", "step")),
@@ -49,13 +49,13 @@ class OperationStruct(ctypes.Structure):
 
 
 class SegmentStruct(ctypes.Structure):
-    """A range of the list that runs on a group of images: see native.c."""
+    """A range of operations that run on one group of images after another (see native.c)."""
 
     _fields_ = (("first", _Int), ("stop", _Int), ("group", _Int))
 
 
 class RegionStruct(ctypes.Structure):
-    """The output pixels of an operation: see native.c."""
+    """The region of an operation's output that is computed (see native.c)."""
 
     _fields_ = (("top", _Int), ("left", _Int), ("height", _Int), ("width", _Int))
 
@@ -65,8 +65,8 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Return the native library, or None if it cannot be used (see `why_not`)."""
-    return None if why_not() else _open()
+    """Return the native library, or None if it cannot be used (`why_not` has the reason)."""
+    return None if why_not() else _open_library()
 
 
 @cache
@@ -85,27 +85,27 @@ def why_not() -> str | None:
     try:
         if not _is_intact(LIBRARY):
             return f"{LIBRARY} is damaged, or was compiled by an earlier version; install robust201 again"
-        library = _open()
-        sizes = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
-        compiled = library.robust201_source().decode()
-        present = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
+        library = _open_library()
+        compiled_sizes = [library.robust201_layout(index) for index in range(len(_STRUCTURES))]
+        compiled_hash = library.robust201_source().decode()
+        source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Structures may change in Python alone, and computations in C alone.
-    if compiled != present or sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
+    # Check both, because structures can change only in Python, and computations only in C.
+    if compiled_hash != source_hash or compiled_sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None
 
 
 def _is_intact(library: Path) -> bool:
-    """Return whether a file ends with the hash of its content: loading a damaged library can crash the process."""
+    """Return whether a file ends with the hash of its content; loading a damaged library can crash the process."""
     content = library.read_bytes()
-    length = hashlib.sha256().digest_size
-    return hashlib.sha256(content[:-length]).digest() == content[-length:]
+    digest_size = hashlib.sha256().digest_size
+    return hashlib.sha256(content[:-digest_size]).digest() == content[-digest_size:]
 
 
 @cache
-def _open() -> ctypes.CDLL:
+def _open_library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(LIBRARY))
     library.robust201_layout.restype, library.robust201_layout.argtypes = _Int, (ctypes.c_int,)
     library.robust201_source.restype, library.robust201_source.argtypes = ctypes.c_char_p, ()

@@ -1,7 +1,7 @@
-"""Incremental forward pass with native.c: when one window changes, recompute only the affected part of each map.
+"""Incremental forward pass with native.c: if one window changes, recompute only the affected region of each map.
 
-Patches are computed in place, in the maps of the accepted images; the overwritten values are saved, and restored if the
-proposal is rejected. Nothing accumulates across proposals, so rounding errors do not grow.
+Patches are computed in place, in the maps of the accepted images. Overwritten values are saved, and restored if the
+proposal is rejected. Rounding errors do not accumulate across proposals.
 """
 
 import weakref
@@ -16,18 +16,18 @@ from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, Opera
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 _TILE = 4
-"""Minimum number of columns that convolutions compute together; patch widths are rounded up to a multiple of it."""
+"""Number of columns that convolutions compute together at least; patch widths are rounded up to a multiple of it."""
 
 
 @dataclass(frozen=True)
-class _Step:
-    """Information to find the region of an operation's result that changes.
+class _RegionRule:
+    """How the changed region of an operation's output follows from those of its inputs.
 
     Attributes:
-        reads: operations whose results it reads, each with the number of pixels that it reads on each side of a pixel.
+        reads: operations whose outputs it reads, each with the number of pixels on each side of a pixel that it reads.
         halves: whether it halves the image.
-        height, width, outputs: shape of its result.
-        n_maps: number of its result maps that are kept.
+        height, width, outputs: shape of its output.
+        n_maps: number of its output maps that are kept.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -43,44 +43,45 @@ class SearchRunner:
 
     def __init__(self, runner: Runner, listing: OperationList, persistent: PersistentMaps) -> None:
         self.runner = runner
-        self.free: list[torch.Tensor] = []
+        self.free_arenas: list[torch.Tensor] = []
         operations = listing.operations[: persistent.n_operations]
-        makers = _makers(operations)
-        self._steps = [_step_of(operation, makers, persistent.maps) for operation in operations]
+        producers = _find_producers(operations)
+        self._region_rules = [_region_rule_of(operation, producers, persistent.maps) for operation in operations]
 
     def regions(self, window: Region) -> list[Region]:
-        """Return the region of each leading operation's result that a window affects, slightly widened."""
+        """Return the region of each leading operation's output that a window affects, widened to whole tiles."""
         changed: list[Region] = []
-        for step in self._steps:
-            size = step.height, step.width
-            if not step.reads:
+        for rule in self._region_rules:
+            size = rule.height, rule.width
+            if not rule.reads:
                 changed.append(window)
-            elif step.halves:
-                ((source, reach),) = step.reads
-                before = changed[source]
-                changed.append(before.spread_by_two(*size) if reach else _halved(before))
+            elif rule.halves:
+                ((source, reach),) = rule.reads
+                input_region = changed[source]
+                changed.append(input_region.spread_with_stride_2(*size) if reach else _halved(input_region))
             else:
-                changed.append(union([changed[source].spread(reach, *size) for source, reach in step.reads]))
-        return [_widened(region, step.width) for region, step in zip(changed, self._steps, strict=True)]
+                changed.append(union([changed[source].spread(reach, *size) for source, reach in rule.reads]))
+        return [_widened(region, rule.width) for region, rule in zip(changed, self._region_rules, strict=True)]
 
     def floats(self, regions: list[Region]) -> int:
-        """Return the number of floats to save per image."""
+        """Return the number of floats per image that must be saved."""
         return sum(
-            region.size[0] * region.size[1] * step.outputs * step.n_maps
-            for region, step in zip(regions, self._steps, strict=True)
+            region.size[0] * region.size[1] * rule.outputs * rule.n_maps
+            for region, rule in zip(regions, self._region_rules, strict=True)
         )
 
     def take_arena(self) -> torch.Tensor:
-        return self.free.pop() if self.free else self.runner.make_arena()
+        """Return a free arena, or a new one."""
+        return self.free_arenas.pop() if self.free_arenas else self.runner.make_arena()
 
 
 class NativeSearch:
-    """Evaluates proposals (see `models.model.WindowSearch`).
+    """A search that evaluates proposals (see `models.model.WindowSearch`).
 
     Args:
         runner: shared state of the network.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
-        features: (B, 4C, H / 4, W / 4), channels_last, memory for the last block's output.
+        features: (B, 4C, H / 4, W / 4), channels_last: memory for the last block's output.
         classify: maps the last block's output to logits (B, classes).
     """
 
@@ -93,11 +94,11 @@ class NativeSearch:
     ) -> None:
         self._runner, self._classify = runner, classify
         self._pixels, self._features = pixels.clone(memory_format=torch.contiguous_format), features
-        self._parts = split_for_threads(len(pixels))
-        self._arenas = [runner.take_arena() for _ in self._parts]
-        # Creating an arena would cost more than the first pass, so a finished search returns it for reuse.
-        weakref.finalize(self, runner.free.extend, self._arenas)
-        self._log = torch.empty(len(pixels), 0)
+        self._images_by_thread = split_for_threads(len(pixels))
+        self._arenas = [runner.take_arena() for _ in self._images_by_thread]
+        # Creating an arena takes longer than the first pass, so a finished search returns its arenas for reuse.
+        weakref.finalize(self, runner.free_arenas.extend, self._arenas)
+        self._saved_values = torch.empty(len(pixels), 0)
         self._proposal: tuple[Region, list[Region], torch.Tensor] | None = None
         self._run(slice(None), range(len(pixels)))
 
@@ -107,8 +108,8 @@ class NativeSearch:
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
         regions = self._runner.regions(region)
         floats = self._runner.floats(regions)
-        if self._log.shape[1] < floats:
-            self._log = torch.empty(len(self._pixels), floats)
+        if self._saved_values.shape[1] < floats:
+            self._saved_values = torch.empty(len(self._pixels), floats)
         pixels = self._window(region, len(window))
         self._proposal = region, regions, pixels.clone()
         pixels.copy_(window)
@@ -116,90 +117,92 @@ class NativeSearch:
             self._run_regions(regions, len(window), None)
             self._run(slice(1, None), range(len(window)))
             logits = self._classify(self._features)
-        # Created outside inference mode, so that callers may write into it.
+        # Create the result outside inference mode, so that callers may write to it.
         return torch.empty(len(window), logits.shape[1]).copy_(logits[: len(window)])
 
     def accept(self, accepted: torch.Tensor) -> None:
         if self._proposal is None:
             return
-        region, regions, before = self._proposal
+        region, regions, saved_pixels = self._proposal
         self._proposal = None
         rejected = ~accepted
         if not bool(rejected.any()):
             return
-        pixels = self._window(region, len(before))
-        pixels[rejected] = before[rejected]
-        self._run_regions(regions, len(before), rejected)
+        pixels = self._window(region, len(saved_pixels))
+        pixels[rejected] = saved_pixels[rejected]
+        self._run_regions(regions, len(saved_pixels), rejected)
 
     def _window(self, region: Region, n_images: int) -> torch.Tensor:
-        rows, columns = region.within(Region(0, 0, 0, 0))
+        rows, columns = region.slices_within(Region(0, 0, 0, 0))
         return self._pixels[:n_images, :, rows, columns]
 
     def _run(self, segments: slice, images: range) -> None:
-        def run(number: int, part: slice) -> None:
-            n_images = min(part.stop, images.stop) - part.start
+        def run(thread: int, thread_images: slice) -> None:
+            n_images = min(thread_images.stop, images.stop) - thread_images.start
             if n_images > 0:
-                outside = [self._pixels[part], self._features[part], None, None]
-                self._runner.runner.run(segments, self._arenas[number], n_images, outside)
+                external_tensors = [self._pixels[thread_images], self._features[thread_images], None, None]
+                self._runner.runner.run(segments, self._arenas[thread], n_images, external_tensors)
 
-        in_threads(run, self._parts)
+        in_threads(run, self._images_by_thread)
 
-    def _run_regions(self, regions: list[Region], n_images: int, back: torch.Tensor | None) -> None:
-        def run(number: int, part: slice) -> None:
-            n_here = min(part.stop, n_images) - part.start
-            if n_here > 0:
+    def _run_regions(self, regions: list[Region], n_images: int, rejected: torch.Tensor | None) -> None:
+        def run(thread: int, thread_images: slice) -> None:
+            n_thread_images = min(thread_images.stop, n_images) - thread_images.start
+            if n_thread_images > 0:
                 self._runner.runner.run_regions(
                     regions,
-                    self._arenas[number],
-                    self._log[part],
-                    n_here,
-                    [self._pixels[part], self._features[part], None, None],
-                    back=None if back is None else back[part],
+                    self._arenas[thread],
+                    self._saved_values[thread_images],
+                    n_thread_images,
+                    [self._pixels[thread_images], self._features[thread_images], None, None],
+                    rejected=None if rejected is None else rejected[thread_images],
                 )
 
-        in_threads(run, self._parts)
+        in_threads(run, self._images_by_thread)
 
 
 def find_persistent_maps(listing: OperationList, n_operations: int) -> PersistentMaps:
-    """Return the maps of the leading operations that must be kept because more than the computed region is read."""
+    """Return the leading operations, and their maps that must be kept because more than the computed region is read."""
     operations = listing.operations[:n_operations]
-    makers = _makers(operations)
-    # Operations with the same number in this list always change the same region.
-    same: list[int] = []
-    kept = {read for operation in listing.operations[n_operations:] for read in operation.reads() if read in makers}
-    for number, operation in enumerate(operations):
-        step = _step_of(operation, makers, frozenset())
-        before = {same[source] for source, _ in step.reads}
-        is_dilated = step.halves or len(before) != 1 or any(reach for _, reach in step.reads)
-        same.append(number if is_dilated else before.pop())
+    producers = _find_producers(operations)
+    # By operation, the first operation that always changes the same region.
+    same_region_as: list[int] = []
+    kept_maps = {
+        read for operation in listing.operations[n_operations:] for read in operation.reads() if read in producers
+    }
+    for position, operation in enumerate(operations):
+        rule = _region_rule_of(operation, producers, frozenset())
+        source_regions = {same_region_as[source] for source, _ in rule.reads}
+        is_dilated = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
+        same_region_as.append(position if is_dilated else source_regions.pop())
         if is_dilated:
-            kept.update(read for read in operation.reads() if read in makers)
-        kept.update(written for written in operation.writes() if written.external is not None)
-    return PersistentMaps(n_operations, frozenset(kept))
+            kept_maps.update(read for read in operation.reads() if read in producers)
+        kept_maps.update(written for written in operation.writes() if written.external is not None)
+    return PersistentMaps(n_operations, frozenset(kept_maps))
 
 
-def _makers(operations: list[Operation]) -> dict[Map, int]:
+def _find_producers(operations: list[Operation]) -> dict[Map, int]:
     return {written: number for number, operation in enumerate(operations) for written in operation.writes()}
 
 
-def _step_of(operation: Operation, makers: dict[Map, int], kept: frozenset[Map]) -> _Step:
+def _region_rule_of(operation: Operation, producers: dict[Map, int], kept_maps: frozenset[Map]) -> _RegionRule:
     reads = []
-    for number, view in enumerate(operation.sources):
+    for position, view in enumerate(operation.sources):
         if operation.kind == native.CONVOLVE:
             reach = max(abs(shift) for tap in operation.taps for shift in tap)
         else:
-            reach = int(number < operation.n_pools)
-        if view.map in makers:
-            reads.append((makers[view.map], reach))
-    if operation.add is not None and operation.add.map in makers:
-        reads.append((makers[operation.add.map], 0))
-    return _Step(
+            reach = int(position < operation.n_pools)
+        if view.map in producers:
+            reads.append((producers[view.map], reach))
+    if operation.add is not None and operation.add.map in producers:
+        reads.append((producers[operation.add.map], 0))
+    return _RegionRule(
         tuple(reads),
         operation.kind == native.HALVE or operation.step == 2,
         operation.height,
         operation.width,
         operation.outputs,
-        sum(written in kept for written in operation.writes()),
+        sum(written in kept_maps for written in operation.writes()),
     )
 
 
@@ -208,7 +211,7 @@ def _halved(region: Region) -> Region:
 
 
 def _widened(region: Region, width: int) -> Region:
-    """Widen a region to a multiple of the tile width, but not beyond the map."""
+    """Widen a region to a multiple of the tile width, at most to the width of the map."""
     new_width = min(-(-region.size[1] // _TILE) * _TILE, width)
     left = min(region.left, width - new_width)
     return region._replace(left=left, right=left + new_width)

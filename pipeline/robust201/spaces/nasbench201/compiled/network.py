@@ -1,4 +1,4 @@
-"""A compiled network: logits and input gradients that equal the plain network's within rounding, but faster."""
+"""A compiled network: faster logits and input gradients, which equal those of the uncompiled network up to rounding."""
 
 import ctypes
 import functools
@@ -27,26 +27,26 @@ from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
-"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but few enough that the output of one kernel
-is still in the cache when the next one reads it (docs/internals/engine.md)."""
+"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but so few that the output of one kernel is
+still in the cache when the next kernel reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
-"""Minimum number of images per pass: libraries use other kernels for one to three images, which round differently, and
+"""Minimum number of images per pass. Libraries use other kernels for one to three images; these round differently, and
 an image's logits must not depend on the batch size."""
 
 
 class InferenceNetwork:
     """A network compiled for inference with `compile_network`.
 
-    It equals the plain network of the same precision within rounding, not bit by bit, because folded weights round
+    It equals the uncompiled network of the same precision up to rounding, not bit by bit, because folded weights round
     differently.
 
     Args:
-        library: the native library, which runs supported passes on a CPU in float32.
+        library: the native library, which runs the passes that it supports on a CPU in float32.
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
-        shown: number of images in the last call's largest pass.
+        shown: maximum number of images per pass in the last call.
     """
 
     min_batch = MIN_BATCH
@@ -65,7 +65,7 @@ class InferenceNetwork:
         self._classes = torch.arange(self.n_classes, device=device)
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
         self._dtype = dtype
-        self._plain = network
+        self._uncompiled = network
         self._n_cells = len(network.cells) // 3  # per stage; two of the three stages begin with a reduction
         self._channels = network.classifier.in_features // 4  # of the first stage; each reduction doubles them
         self.is_constant = program.output is None
@@ -85,39 +85,39 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._local: IncrementalKernels | None = None
+        self._incremental: IncrementalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
-            two_by_two = self._stem_gradient.two_by_two
-            # The library is bit-identical to oneDNN's fused kernels, so it replaces only these.
-            has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, two_by_two)
+            stem_gradient = self._stem_gradient.block_convolution
+            # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
+            has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, stem_gradient)
             if library is not None and has_shape and kernels.fuses_on_cpu():
                 self._native = NativeNetwork(
-                    self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
+                    self._blocks, self._stem, needs, stem_gradient, self._mean, self._channels, library
                 )
-            self._local = IncrementalKernels(self._stem, needs, self._blocks, native=self._native is not None)
+            self._incremental = IncrementalKernels(self._stem, needs, self._blocks, native=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return logits (B, C) float32 of pixels (B, 3, H, W) float32 in [0, 1], with H and W multiples of 4."""
+        """Return logits (B, C) float32 of pixels (B, 3, H, W) float32 in [0, 1]; H and W are multiples of 4."""
         if self.is_constant:
-            return self._constant(pixels)
+            return self._constant_output(pixels)
         if 0 < len(pixels) < MIN_BATCH:
             return self.logits(_pad_batch(pixels))[: len(pixels)]
-        # Created outside inference mode, so that callers may write into it and use it with autograd.
+        # Create the result outside inference mode, so that callers may write to it and use it with autograd.
         logits = torch.empty(len(pixels), self.n_classes, device=self.device)
         with torch.inference_mode():
-            for piece in self._pieces(len(pixels)):
-                activations = self._activations(self._forward(pixels[piece], None))
-                logits[piece] = self._classify(activations)
+            for chunk in self._chunks(len(pixels)):
+                activations = self._activations(self._forward(pixels[chunk], None))
+                logits[chunk] = self._classify(activations)
         return logits
 
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, cross-entropies with labels (B,) int64, and their gradient (see `logits`).
+        """Return logits, cross-entropies with labels (B,) int64, and the gradient of their sum (see `logits`).
 
         Logits are (B, C), cross-entropies (B,), and the gradient of their sum (B, 3, H, W), all float32.
         """
@@ -125,9 +125,9 @@ class InferenceNetwork:
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
             log_probabilities = functional.log_softmax(logits, dim=1)
             loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
-            # A comparison, because scattering is not deterministic on every device.
+            # Compare instead of scattering, which is not deterministic on every device.
             is_label = (labels[rows, None] == self._classes).to(log_probabilities.dtype)
-            # Autograd's formula. torch.exp would call MKL, which rounds differently on AMD processors.
+            # Use autograd's formula, because torch.exp would call MKL, which rounds differently on AMD processors.
             return loss, torch.ops.aten._log_softmax_backward_data(-is_label, log_probabilities, 1, is_label.dtype)
 
         return self._differentiate(pixels, cross_entropy)
@@ -138,48 +138,49 @@ class InferenceNetwork:
         return self._differentiate(pixels, functools.partial(differentiate_objective, objective))
 
     def _differentiate(
-        self, pixels: torch.Tensor, onto_logits: Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
+        self, pixels: torch.Tensor, evaluate_logits: Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run the forward and backward pass.
 
-        `onto_logits` maps logits (b, C) and their rows of the pixels to values (b,) and their gradient (b, C).
+        `evaluate_logits` maps logits (b, C) and the slice of their images to values (b,) and the gradient (b, C) of
+        their sum.
         """
         n_images = len(pixels)
         if self.is_constant:
-            logits = self._constant(pixels)
-            return logits, onto_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
+            logits = self._constant_output(pixels)
+            return logits, evaluate_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
         if 0 < n_images < MIN_BATCH:
             pixels = _pad_batch(pixels)
         logits = torch.empty(n_images, self.n_classes, device=self.device)
         values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
         with torch.inference_mode():
-            native = self._native_for(pixels)
-            for piece in self._pieces(len(pixels), None if native is None else native.gradient_images()):
+            native_passes = self._native_for(pixels)
+            for chunk in self._chunks(len(pixels), None if native_passes is None else native_passes.gradient_images()):
                 tapes: list[Tape] = [{} for _ in self._blocks]
-                activations = self._activations(self._forward(pixels[piece], tapes))
+                activations = self._activations(self._forward(pixels[chunk], tapes))
                 padded_logits = self._classify(activations)
-                rows = slice(piece.start, min(piece.stop, n_images))  # without padding
+                rows = slice(chunk.start, min(chunk.stop, n_images))  # without padding
                 logits[rows] = padded_logits[: rows.stop - rows.start]
-                values[rows], upstream = onto_logits(logits[rows], rows)
+                values[rows], upstream = evaluate_logits(logits[rows], rows)
                 if len(upstream) < len(padded_logits):
                     upstream = torch.cat(
                         [upstream, upstream.new_zeros(len(padded_logits) - len(upstream), self.n_classes)]
                     )
-                gradient[piece] = self._backward(pixels[piece], upstream, activations, tapes)
+                gradient[chunk] = self._backward(pixels[chunk], upstream, activations, tapes)
         return logits, values, gradient[:n_images]
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
-        """Start a search over images that change in one window at a time.
+        """Start a search whose proposals change one window of an image at a time.
 
-        `sides` has the side of the window in each upcoming query. The search returns the same logits as `logits`. The
-        result is None if `logits` is as fast: for large windows, few queries, networks in which changes spread at once,
-        more images than one chunk, bfloat16, and devices other than a CPU. The choice depends only on the network, the
-        windows and their number, never on the images.
+        `sides` has the side length of the window in each upcoming query. The search returns the same logits as
+        `logits`. The result is None if calling `logits` is as fast: for large windows, few queries, networks in which
+        changes spread quickly, more images than one chunk, bfloat16, and devices other than a CPU. The choice depends
+        only on the network and the windows, never on the images.
         """
-        if self.is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+        if self.is_constant or self._incremental is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
-        depth = self._local.depth(sides, *pixels.shape[2:])
+        depth = self._incremental.depth(sides, *pixels.shape[2:])
         if depth == 0:
             return None
         if len(pixels) < MIN_BATCH:
@@ -190,16 +191,16 @@ class InferenceNetwork:
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
             return IncrementalPass(
-                self._local, centred, self._mean, depth, lambda value: self._classify_features(value.raw)
+                self._incremental, centred, self._mean, depth, lambda value: self._classify_features(value.raw)
             )
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
-        """Return the native passes if they support images of this size."""
+        """Return the native passes if the network has them and they support this image size; otherwise None."""
         return self._native if self._native is not None and self._native.supports(pixels) else None
 
-    def _pieces(self, n_images: int, at_most: int | None = None) -> Iterator[slice]:
-        """Yield chunks of images; the last one overlaps the previous one if it would be too small."""
-        step = max(min(self.chunk or n_images, at_most or n_images), MIN_BATCH)
+    def _chunks(self, n_images: int, max_images: int | None = None) -> Iterator[slice]:
+        """Yield the slices of chunks of images; the last one overlaps the previous one if it would be too small."""
+        step = max(min(self.chunk or n_images, max_images or n_images), MIN_BATCH)
         self.shown = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
@@ -209,8 +210,8 @@ class InferenceNetwork:
         native = self._native_for(pixels)
         if native is not None:
             return native.forward(pixels, keep=tapes is not None)
-        # Subtract the mean from the pixels instead of folding it into the bias, because the stem pads the normalised
-        # image with zeros, which correspond to pixels of the mean colour.
+        # Subtract the mean from the pixels instead of folding it into the bias: the stem pads the normalised image with
+        # zeros, which correspond to pixels with the mean colour.
         centred = (pixels - self._mean).to(self._dtype).contiguous(memory_format=torch.channels_last)
         if self._stem_needs.raw:
             value = Value.of(self._stem(centred), self._stem_needs)
@@ -230,42 +231,46 @@ class InferenceNetwork:
         return self._classifier(activations.mean(dim=(2, 3)))
 
     def _backward(
-        self, pixels: torch.Tensor, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
+        self, pixels: torch.Tensor, logit_gradient: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
     ) -> torch.Tensor:
         """Return the gradient of the pixels (b, 3, H, W), given that of the logits (b, C) float32."""
         n_pixels = activations.shape[2] * activations.shape[3]
-        onto_mean = self._classifier.backward(onto_logits).div_(n_pixels)[:, :, None, None] * self._scale
-        gradient = onto_mean * (activations > 0)
+        feature_gradient = self._classifier.backward(logit_gradient).div_(n_pixels)[:, :, None, None] * self._scale
+        gradient = feature_gradient * (activations > 0)
         gradient = gradient.to(self._dtype).contiguous(memory_format=torch.channels_last)
-        native = self._native_for(pixels)
-        if native is not None:
-            return native.backward(gradient)
+        native_passes = self._native_for(pixels)
+        if native_passes is not None:
+            return native_passes.backward(gradient)
         for block in reversed(self._blocks):
             gradient = block.backward(gradient, tapes.pop())
         return self._stem_gradient(gradient)
 
-    def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _constant_output(self, pixels: torch.Tensor) -> torch.Tensor:
         """Return the logits of a network whose output is independent of its input."""
         size = tuple(pixels.shape[1:])
         if size not in self._constant_logits:
             with torch.no_grad():
-                parameter = self._plain.classifier.weight
-                plain = self._plain if self._dtype is torch.float32 else cast_convolutions(self._plain, self._dtype)
-                features, _ = plain(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
+                parameter = self._uncompiled.classifier.weight
+                uncompiled = (
+                    self._uncompiled
+                    if self._dtype is torch.float32
+                    else cast_convolutions(self._uncompiled, self._dtype)
+                )
+                features, _ = uncompiled(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
             self._constant_logits[size] = self._classifier(features.to(self.device, torch.float32))
         return self._constant_logits[size].repeat(len(pixels), 1)
 
 
 def _pad_batch(x: torch.Tensor) -> torch.Tensor:
-    """Pad a batch with zeros to the minimum size."""
+    """Pad a batch with zero images to the minimum size."""
     return torch.cat([x, x.new_zeros(MIN_BATCH - len(x), *x.shape[1:])])
 
 
 class _StemGradient:
-    """Input gradient of the stem, a 3x3 convolution from the width of the network to three channels.
+    """Input gradient of the stem: a 3x3 convolution to three channels.
 
-    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. A 4x4 convolution with stride 2
-    computes two by two pixels of the gradient at once, with twelve output channels.
+    oneDNN computes sixteen output channels at a time, so three channels take as long as sixteen. It is therefore
+    computed as a 4x4 convolution with stride 2, whose twelve output channels are 2x2 pixels of the gradient.
     """
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -275,12 +280,12 @@ class _StemGradient:
         for row in range(2):
             for column in range(2):
                 blocks[:, row, column, :, row : row + 3, column : column + 3] = kernel
-        self.two_by_two = Convolution(
+        self.block_convolution = Convolution(
             blocks.reshape(4 * colours, width, 4, 4), None, device=device, dtype=dtype, stride=2, padding=1
         )
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return functional.pixel_shuffle(self.two_by_two(gradient), 2)
+        return functional.pixel_shuffle(self.block_convolution(gradient), 2)
 
 
 def _build_blocks(
@@ -288,7 +293,7 @@ def _build_blocks(
 ) -> tuple[list[Block], Needs]:
     """Return the blocks, and the forms of the stem's output that the first block reads.
 
-    They are built from last to first, because each block's output forms depend on the next block.
+    Blocks are built from last to first, because the forms of a block's output depend on the next block.
     """
     blocks: list[Block] = []
     needs = Needs(raw=True, rectified=False)
@@ -320,20 +325,20 @@ def compile_network(
     """Compile a network for inference.
 
     Args:
-        network: a `spaces.nasbench201.network.Network` with its weights loaded, with BatchNorms in evaluation
-            mode. It is not changed; later changes to its weights have no effect.
+        network: a `spaces.nasbench201.network.Network` with loaded weights. Its weights are not changed, and later
+            changes to them have no effect.
         spec: cell string of the network.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         n_classes: number of classes.
-        device: device to compute on.
+        device: device for the computation.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
             directly to its dtype. ``tf32`` requires `models.arithmetic.configure_torch`.
 
     Raises:
         ArchitectureError: the string is not a cell.
-        ConfigError: unknown precision, or the device does not support it.
+        ConfigError: the precision is unknown, or the device does not support it.
         TypeError: the module is not a network of this space.
-        ValueError: the network has another number of classes.
+        ValueError: the network has a different number of classes.
     """
     if not isinstance(network, Network):
         raise TypeError(
@@ -354,46 +359,47 @@ def compile_network(
     return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device, dtype, library)
 
 
-_PROBE = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_conv_3x3~1|avg_pool_3x3~2|"
+_TEST_CELL = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_conv_3x3~1|avg_pool_3x3~2|"
 """A cell with every operation except `none`."""
 
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Return the native library if it is bit-identical to this PyTorch; else None, with a warning if it exists.
+    """Return the native library if it is bit-identical to this PyTorch; otherwise None, perhaps with a warning.
 
-    It sums in the order of the oneDNN version for which it was written. Another PyTorch may sum in another order, and
-    results must not depend on whether a machine has the library; so a small network is compared once per process.
+    The library sums in the order of the oneDNN version for which it was written. Other versions of PyTorch may sum in a
+    different order, but results must not depend on whether a machine has the library. Therefore, a small network is
+    compared once per process.
     """
     library = native.load_library()
     if library is None and not native.is_expected():
         return None
-    if library is not None and all(map(_has_equal_bits, (library,) * 2, (16, 32))):
+    if library is not None and all(map(_matches_pytorch, (library,) * 2, (16, 32))):
         return library
     warnings.warn(
-        f"Using the native library failed for PyTorch {torch.__version__}: expected PyTorch's bits, got "
-        f"{'others' if library is not None else f'none, since {native.why_not()}'}. Computing with PyTorch instead, "
-        "which takes longer.",
+        f"Using the native library failed for PyTorch {torch.__version__}: "
+        f"{'its results differ from those of PyTorch' if library is not None else native.why_not()}. PyTorch is used "
+        "instead, which takes longer.",
         RuntimeWarning,
         stacklevel=2,
     )
     return None
 
 
-def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
-    """Return whether logits and gradients of a small network, also with a changed window, equal PyTorch's."""
+def _matches_pytorch(library: ctypes.CDLL, size: int) -> bool:
+    """Return whether logits and gradients of a small network equal PyTorch's bit by bit, also with a changed window."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        network = Network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
+        network = Network(_TEST_CELL, channels=native.LANES, cells=1, n_classes=10).eval()
         pixels = torch.rand(MIN_BATCH, 3, size, size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
     with_library, with_torch = (
-        InferenceNetwork(network, plan_cell(_PROBE), normalisation, torch.device("cpu"), torch.float32, candidate)
+        InferenceNetwork(network, plan_cell(_TEST_CELL), normalisation, torch.device("cpu"), torch.float32, candidate)
         for candidate in (library, None)
     )
-    results, expected = (network.loss_and_gradient(pixels, labels) for network in (with_library, with_torch))
-    if not all(map(torch.equal, results, expected)):
+    outputs, expected_outputs = (network.loss_and_gradient(pixels, labels) for network in (with_library, with_torch))
+    if not all(map(torch.equal, outputs, expected_outputs)):
         return False
     passes = with_library._native_for(pixels)
     if passes is None:
@@ -412,17 +418,16 @@ _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
 def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
-    """Return an upper bound of the memory of one sample in an inference network of any cell.
+    """Return an upper bound of the memory, in bytes, of one image in an inference network of any cell.
 
-    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's map is half as
-    large. A forward pass needs up to eight of them: the nodes of one cell, raw and rectified, and a kernel's output.
-    The backward pass needs the ReLU outputs, up to three per cell and two per reduction, between their computation and
-    their use, which is nearly all of its memory at the published depth. A test compares both bounds with the memory
-    that a pass allocates.
+    A feature map of the first stage has 4 * channels * image_size**2 bytes; maps of each later stage are half as large.
+    A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The backward
+    pass also needs the saved ReLU outputs, up to three per cell and two per reduction, which are nearly all of its
+    memory at the published depth. A test compares both bounds with the memory that passes allocate.
     """
-    image = 3 * _FLOAT_BYTES * image_size**2
-    feature_map = channels * _FLOAT_BYTES * image_size**2
+    image_bytes = 3 * _FLOAT_BYTES * image_size**2
+    map_bytes = channels * _FLOAT_BYTES * image_size**2
     if not gradient:
-        return _FORWARD_MAPS * feature_map + image
-    remembered = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
-    return round((remembered + _BACKWARD_MAPS) * feature_map) + 3 * image
+        return _FORWARD_MAPS * map_bytes + image_bytes
+    n_saved_maps = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
+    return round((n_saved_maps + _BACKWARD_MAPS) * map_bytes) + 3 * image_bytes

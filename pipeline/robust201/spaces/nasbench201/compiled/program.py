@@ -1,9 +1,9 @@
-"""Simplification of a cell to live nodes and merged terms. Does not import torch.
+"""Simplification of a cell to the nodes that its output depends on, with merged terms. Does not import torch.
 
 A cell string lists the operation of each edge; a program lists the kernels to run. Edges that do not reach the output
-are removed, skip connections are replaced by the terms of their source if that saves work, and all convolutions from
-one node to another are merged, because a sum of convolutions of the same input is one convolution. A program has no
-weights; it names the edges whose weights are to be summed.
+are removed. Skip connections are replaced by the terms of their source if that saves work. All convolutions from one
+node to another are merged, because a sum of convolutions of the same input is one convolution. A program contains no
+weights; it names the edges whose weights are summed.
 """
 
 import itertools
@@ -15,8 +15,8 @@ from robust201.spaces.nasbench201.cells import EDGES, N_NODES, constant_nodes, p
 
 OUTPUT_NODE = N_NODES - 1
 
-# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/internals/engine.md). They are only
-# used to rank programs of the same cell.
+# Relative costs in the first stage, measured on one AVX-512 core (docs/internals/engine.md). They are only used to
+# rank programs of the same cell.
 _COSTS = {"nor_conv_3x3": 20.0, "nor_conv_1x1": 3.0, "pool": 3.5, "add": 1.0, "relu": 1.0}
 
 
@@ -26,10 +26,10 @@ class Term:
 
     Attributes:
         source: the source node.
-        skips: multiplicity of its value.
-        pools: multiplicity of its 3x3 average pooling.
-        convolutions: edges whose convolutions of its ReLU are added: positions in `EDGES`, ascending, repeated if an
-            edge counts more than once.
+        skips: how many times the source itself is added.
+        pools: how many times its 3x3 average pooling is added.
+        convolutions: edges whose convolutions of its ReLU are added, as ascending positions in `EDGES`; an edge may
+            occur more than once.
     """
 
     source: int
@@ -40,12 +40,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as the sum of its terms.
+    """A node, which is the sum of its terms.
 
     Attributes:
         index: the node's number in the cell, 1 to 3.
         terms: one per source, ascending by source.
-        constants: edges with a constant map, which depends on the weights but not on the image.
+        constants: edges whose output depends on the weights but not on the image.
     """
 
     index: int
@@ -59,7 +59,7 @@ class CellProgram:
 
     Attributes:
         spec: the cell string.
-        nodes: the nodes to compute, in order, without node 0, the input.
+        nodes: the nodes to compute, in order; node 0, the input, is not included.
         output: node of the cell's output: 0 if the cell returns its input, None if the output is independent of it.
     """
 
@@ -68,7 +68,7 @@ class CellProgram:
     output: int | None
 
     def reads_raw(self, node: int) -> bool:
-        """Return whether a skip connection or a pooling inside the cell reads this node's raw value."""
+        """Return whether a skip connection or pooling inside the cell reads this node before its ReLU."""
         return any(term.source == node and (term.skips or term.pools) for _, term in self._terms())
 
     def reads_rectified(self, node: int) -> bool:
@@ -79,28 +79,28 @@ class CellProgram:
         return ((node, term) for node in self.nodes for term in node.terms)
 
     def cost(self) -> float:
-        """Return the estimated time of one pass in arbitrary units, to rank programs of the same cell."""
+        """Return the estimated time of a forward pass in arbitrary units, to rank programs of the same cell."""
         operations = parse(self.spec)
         total = 0.0
         for node, term in self._terms():
             total += _COSTS["pool"] * bool(term.pools) + _COSTS["add"] * bool(term.skips)
             total += max((_COSTS[operations[edge]] for edge in term.convolutions), default=0.0)
             total += _COSTS["add"] * (len(node.terms) > 1)
-        both = [
+        nodes_in_both_forms = [
             node
             for node in range(N_NODES)
             if self.reads_rectified(node) and (self.reads_raw(node) or node == self.output)
         ]
-        return total + _COSTS["relu"] * len(both)
+        return total + _COSTS["relu"] * len(nodes_in_both_forms)
 
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Return the cheapest program of a cell; of equal costs, the one with the fewest replaced skip connections.
+    """Return the cheapest program of a cell; of equally cheap ones, that with the fewest replaced skip connections.
 
-    Each skip connection from an inner node can remain an addition or be replaced by the terms of that node. Replacing
-    it lets convolutions merge, and may make the inner node unnecessary, but may also repeat work. There are at most
-    three such edges, so all combinations are tried.
+    Each skip connection from an inner node can remain an addition, or be replaced by the terms of that node. Replacing
+    it allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. There are at
+    most three such edges, so all combinations are tried.
 
     Raises:
         ArchitectureError: the string is not a cell.
@@ -108,12 +108,18 @@ def plan_cell(spec: str) -> CellProgram:
     operations = parse(spec)
     if OUTPUT_NODE in constant_nodes(spec):
         return CellProgram(spec, (), None)
-    inner = [edge for edge, (source, _) in enumerate(EDGES) if operations[edge] == "skip_connect" and source]
-    choices = [frozenset(inlined) for size in range(len(inner) + 1) for inlined in itertools.combinations(inner, size)]
-    return min((_write(spec, inlined) for inlined in choices), key=CellProgram.cost)
+    inner_skips = [edge for edge, (source, _) in enumerate(EDGES) if operations[edge] == "skip_connect" and source]
+    inlined_subsets = [
+        frozenset(inlined)
+        for size in range(len(inner_skips) + 1)
+        for inlined in itertools.combinations(inner_skips, size)
+    ]
+    return min((_build_program(spec, inlined) for inlined in inlined_subsets), key=CellProgram.cost)
 
 
-class _Sum:
+class _NodeSum:
+    """Terms of a node while its program is built."""
+
     def __init__(self) -> None:
         self.terms: dict[int, Term] = {}
         self.constants: list[int] = []
@@ -127,39 +133,39 @@ class _Sum:
             tuple(sorted(previous.convolutions + term.convolutions)),
         )
 
-    def frozen(self, index: int) -> Node:
+    def to_node(self, index: int) -> Node:
         terms = tuple(self.terms[source] for source in sorted(self.terms))
         return Node(index, terms, tuple(sorted(self.constants)))
 
 
-def _write(spec: str, inlined: frozenset[int]) -> CellProgram:
-    """Return a cell's program with some of its skip connections replaced by the terms of their sources."""
+def _build_program(spec: str, inlined: frozenset[int]) -> CellProgram:
+    """Return a cell's program in which the skip connections `inlined` are replaced by the terms of their sources."""
     operations = parse(spec)
-    constant = constant_nodes(spec)
-    zero = _zero_nodes(operations, constant)
+    constant_sources = constant_nodes(spec)
+    zero_sources = _zero_nodes(operations, constant_sources)
     nodes: dict[int, Node] = {}
-    names = {0: 0}  # a node that equals an earlier one is replaced by it
+    node_of = {0: 0}  # by original node: the program's node with the same value
     for target in range(1, N_NODES):
-        if target in constant:
+        if target in constant_sources:
             continue
-        total = _Sum()
+        total = _NodeSum()
         for edge, (source, edge_target) in enumerate(EDGES):
             operation = operations[edge]
             if edge_target != target or operation == "none":
                 continue
-            if source in constant:
-                if operation.startswith("nor_conv") or source not in zero:
+            if source in constant_sources:
+                if operation.startswith("nor_conv") or source not in zero_sources:
                     total.constants.append(edge)
                 continue
-            name = names[source]
-            if edge in inlined and name in nodes:
-                for term in nodes[name].terms:
+            program_source = node_of[source]
+            if edge in inlined and program_source in nodes:
+                for term in nodes[program_source].terms:
                     total.add(term)
-                total.constants.extend(nodes[name].constants)
+                total.constants.extend(nodes[program_source].constants)
             else:
-                total.add(_term(operation, name, edge))
-        names[target] = _name(total.frozen(target), nodes)
-    return CellProgram(spec, _prune(nodes, names[OUTPUT_NODE]), names[OUTPUT_NODE])
+                total.add(_term(operation, program_source, edge))
+        node_of[target] = _find_or_add_node(total.to_node(target), nodes)
+    return CellProgram(spec, _prune(nodes, node_of[OUTPUT_NODE]), node_of[OUTPUT_NODE])
 
 
 def _term(operation: str, source: int, edge: int) -> Term:
@@ -170,19 +176,19 @@ def _term(operation: str, source: int, edge: int) -> Term:
     return Term(source, convolutions=(edge,))
 
 
-def _name(node: Node, nodes: dict[int, Node]) -> int:
-    """Return an existing node with the same value, or add the node."""
+def _find_or_add_node(node: Node, nodes: dict[int, Node]) -> int:
+    """Return the index of an existing node with the same value; if there is none, add the node."""
     if not node.constants and len(node.terms) == 1 and node.terms[0] == Term(node.terms[0].source, skips=1):
         return node.terms[0].source
-    for other in nodes.values():
-        if (other.terms, other.constants) == (node.terms, node.constants):
-            return other.index
+    for existing in nodes.values():
+        if (existing.terms, existing.constants) == (node.terms, node.constants):
+            return existing.index
     nodes[node.index] = node
     return node.index
 
 
 def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozenset[int]:
-    """Return the constant nodes that are zero; a convolution's batch normalisation maps zeros to its shift."""
+    """Return the constant nodes that are zero; a convolution's BatchNorm maps zeros to its shift, so it is not zero."""
     zero: set[int] = set()
     for node in sorted(constant):
         incoming = [(operations[edge], source) for edge, (source, target) in enumerate(EDGES) if target == node]
@@ -192,7 +198,7 @@ def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozen
 
 
 def _prune(nodes: dict[int, Node], output: int) -> tuple[Node, ...]:
-    """Return the nodes that the output depends on, in order."""
+    """Return the nodes on which the output depends, in order."""
     live = {output}
     for index in sorted(nodes, reverse=True):
         if index in live:

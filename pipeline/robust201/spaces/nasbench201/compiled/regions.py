@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """Rows top to bottom and columns left to right of a feature map, `bottom` and `right` excluded.
+    """Rows `top` to `bottom` and columns `left` to `right` of a feature map; `bottom` and `right` are excluded.
 
-    A region that is read may extend beyond the map by one pixel of padding.
+    A region that a kernel reads may extend beyond the map by one pixel of padding.
     """
 
     top: int
@@ -17,37 +17,38 @@ class Region(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
+        """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
-    def around(self, reach: int) -> "Region":
+    def dilated(self, reach: int) -> "Region":
         """Return the region that a kernel reads to compute this region."""
         return Region(self.top - reach, self.bottom + reach, self.left - reach, self.right + reach)
 
     def spread(self, reach: int, height: int, width: int) -> "Region":
-        """Return the region of a kernel's output, of this height and width, that is affected by this region."""
-        wide = self.around(reach)
-        return Region(max(wide.top, 0), min(wide.bottom, height), max(wide.left, 0), min(wide.right, width))
+        """Return the part of a kernel's output, a map of this height and width, that this region affects."""
+        region = self.dilated(reach)
+        return Region(max(region.top, 0), min(region.bottom, height), max(region.left, 0), min(region.right, width))
 
-    def spread_by_two(self, height: int, width: int) -> "Region":
-        """Return the affected output region of a 3x3 kernel with stride 2 and padding 1; the output has this size.
+    def spread_with_stride_2(self, height: int, width: int) -> "Region":
+        """Return the part of the output of a 3x3 kernel with stride 2 and padding 1 that this region affects.
 
-        Output pixel o depends on input pixels 2o - 1 to 2o + 1.
+        Height and width are those of the output. Output pixel o depends on input pixels 2o - 1 to 2o + 1.
         """
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
-    def doubled(self, before: int = 0) -> "Region":
-        """Return the same pixels on a map of twice the height and width, with `before` more rows and columns before."""
-        return Region(2 * self.top - before, 2 * self.bottom, 2 * self.left - before, 2 * self.right)
+    def doubled(self, margin_before: int = 0) -> "Region":
+        """Return these pixels on a map of twice the size, with `margin_before` more rows above and columns left."""
+        return Region(2 * self.top - margin_before, 2 * self.bottom, 2 * self.left - margin_before, 2 * self.right)
 
-    def within(self, outer: "Region") -> tuple[slice, slice]:
-        """Return the rows and columns of this region relative to the start of another."""
+    def slices_within(self, outer: "Region") -> tuple[slice, slice]:
+        """Return the rows and columns of this region relative to the first pixel of another region."""
         return (
             slice(self.top - outer.top, self.bottom - outer.top),
             slice(self.left - outer.left, self.right - outer.left),
         )
 
-    def edges(self, height: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield axis and index (0 or -1) of each side on the border of a map (B, C, height, width)."""
+    def border_sides(self, height: int, width: int) -> Iterator[tuple[int, int]]:
+        """Yield axis and index (0 or -1) of each side that lies on the border of a map (B, C, height, width)."""
         for axis, start, stop, size in ((2, self.top, self.bottom, height), (3, self.left, self.right, width)):
             if start == 0:
                 yield axis, 0
