@@ -193,12 +193,12 @@ def test_watch_names_an_unresponsive_process() -> None:
         addresses = {"head": living.getsockname(), "raylet": dying.getsockname()}
         watch = Watch(addresses, patience_seconds=0.05, interval_seconds=0.01)
         try:
-            assert (watch.silent(), watch.unanswered()) == (None, None)
+            assert (watch.find_silent_process(), watch.probe_all()) == (None, None)
             dying.close()
-            assert watch.unanswered() == "raylet"
-            while watch.silent() is None:
+            assert watch.probe_all() == "raylet"
+            while watch.find_silent_process() is None:
                 time.sleep(0.01)
-            assert watch.silent() == "raylet"
+            assert watch.find_silent_process() == "raylet"
         finally:
             watch.stop()
 

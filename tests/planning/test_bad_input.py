@@ -195,7 +195,7 @@ def test_run_rejects_results_folder_with_other_files(
         (("--datasets", "cifar10"), "Known: digits."),
         (("--architectures", "15625"), "The closest index is 15624."),
         (("--architectures", "0-15625"), "The closest index is 15624."),
-        (("--architectures", "309"), "tiny has none of the architectures"),
+        (("--architectures", "309"), "tiny has none of these architectures"),
         (("--architectures", INVALID_CELL), "Did you mean 'skip_connect'?"),
         (("--architectures", ""), "expected at least one evaluated index, got none"),
         (("--executor", "inlin"), "Did you mean 'inline'?"),

@@ -30,7 +30,7 @@ def test_filters_keep_selected_units(config: SweepConfig) -> None:
         (Filters(datasets=("digit",)), "expected one of its datasets, got 'digit'. Did you mean 'digits'?"),
         (Filters(keys=("pdg",)), "expected one of its keys, got 'pdg'. Did you mean 'pgd'?"),
         (Filters(keys=("autoatack",)), "expected one of its keys, got 'autoatack'. Did you mean 'autoattack'?"),
-        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of the architectures"),
+        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of these architectures"),
     ],
 )
 def test_filters_reject_names_outside_sweep(config: SweepConfig, filters: Filters, message: str) -> None:

@@ -135,7 +135,7 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
 
 def test_run_and_train_reject_each_others_yaml(robust201: RunCommand) -> None:
     trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
-    assert "expected a sweep, got a training YAML. Train it with" in robust201("run", trainings).refusal(2)
+    assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).refusal(2)
     assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
 
 

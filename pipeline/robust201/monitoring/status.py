@@ -12,7 +12,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
-from robust201.runtime.heartbeat import read_file_time
+from robust201.runtime.heartbeat import current_file_time
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
@@ -158,7 +158,7 @@ class StatusReader:
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
-        self._clock = clock or (lambda: read_file_time(plan.config.results))
+        self._clock = clock or (lambda: current_file_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
         self._count_state: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         self._done: Counter[tuple[str, str]] = Counter()

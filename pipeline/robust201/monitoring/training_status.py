@@ -8,7 +8,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
 from robust201.monitoring.status import read_failures
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.runtime.heartbeat import LastBeat, read_file_time, read_heartbeats
+from robust201.runtime.heartbeat import LastBeat, current_file_time, read_heartbeats
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.weights.store import CheckpointStore
 
@@ -71,7 +71,7 @@ def training_folder(store: Path) -> Path | None:
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
     """Read the status of the trainings in a store and, if given, of those in a YAML."""
     folder = store / "training"
-    progress, now = read_progress(folder), read_file_time(folder)
+    progress, now = read_progress(folder), current_file_time(folder)
     state = str(progress.get("state", "not started"))
     active = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver

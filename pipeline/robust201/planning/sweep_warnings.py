@@ -24,7 +24,7 @@ class SweepWarning(NamedTuple):
 
 
 def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepWarning]:
-    """Return warnings about datasets whose images could not be counted (see `planning.plan.assumed_facts`)."""
+    """Return warnings about datasets whose images cannot be counted (see `planning.plan.assumed_facts`)."""
     return [
         SweepWarning(
             f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours exclude "
@@ -46,15 +46,16 @@ def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
         keys = config.omitted_keys(dataset)
         # `corruptions: null` excludes the group on purpose, but a corruption named individually deserves a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
-            shown = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
+            key_names = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield SweepWarning(
-                f"not evaluated on {dataset}: {shown}, because datasets.{dataset} names no source of corrupted images",
-                "To evaluate them, write `corruptions: {source: generated}` there.",
+                f"not evaluated on {dataset}: {key_names}, because datasets.{dataset} has no source of corrupted "
+                "images",
+                f"To evaluate them, write `corruptions: {{source: generated}}` in datasets.{dataset}.",
             )
 
 
 def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[SweepWarning]:
-    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as in `evaluate`."""
+    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as with `evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
     for dataset, section in config.datasets.items():

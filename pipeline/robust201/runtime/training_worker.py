@@ -38,7 +38,7 @@ class TrainingWorker(PartWorker):
                 f"worker's device is {self.device.type}. Set execution.device to the device of the workers."
             )
         self._config, self._work = config, work
-        self._inputs = TrainingInputs(config, kept=work.images)
+        self._inputs = TrainingInputs(config, copy_hashes=work.images)
         self._space = locate_space(config, work.code)
         self._store = CheckpointStore(config.store)  # for files only: the driver writes the manifest
         self._finished = finished_snapshots(config)
