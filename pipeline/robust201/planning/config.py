@@ -950,7 +950,8 @@ def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameter
     """Parse a custom task, from a user's file or an installed package; return None if the key is not one.
 
     Raises:
-        ConfigError: a field is invalid. ValueError: the name is not allowed for a task.
+        ConfigError: a field is invalid.
+        ValueError: the name is not allowed for a task.
     """
     if "file" in fields:
         if name in TASKS or not is_custom_name(name):

@@ -17,8 +17,10 @@ class KeyCost(NamedTuple):
     """Cost of one key on one dataset.
 
     Attributes:
-        dataset: the dataset. key: the key. hours: worker-hours. is_measured: whether the hours are estimated from
-        measured seconds.
+        dataset: the dataset.
+        key: the key.
+        hours: worker-hours.
+        is_measured: whether the hours are estimated from measured seconds.
     """
 
     dataset: str

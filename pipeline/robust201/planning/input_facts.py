@@ -20,12 +20,12 @@ class DatasetFacts:
     """Counts and hashes of a dataset's images.
 
     Attributes:
-        n_images: number of test images that the sweep selects. images_sha256: `ImageSet.sha256` of that selection.
+        n_images: number of test images that the sweep selects.
+        images_sha256: `ImageSet.sha256` of that selection.
         corruptions: identity payload of the corrupted images of each key (source, hash and, if generated, recipe),
-        without
-            keys whose images have not been generated.
-        own_images: facts of the images that measures use instead of the sweep's, by selection. decoder: libraries and
-        settings that affect pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
+            without keys whose images have not been generated.
+        own_images: facts of the images that measures use instead of the sweep's, by selection.
+        decoder: libraries and settings that affect pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
     """
 
     n_images: int
@@ -75,10 +75,11 @@ class InputFacts:
     """Hashes of all inputs of a sweep, from which the ids of its units are derived.
 
     Attributes:
-        datasets: facts of each dataset, by name. weights: weights to evaluate, by dataset and architecture. code:
-        SHA-256 of each Python file of the sweep, by the YAML field that names it. test_accuracies: accuracy on all test
-        images that was recorded with the weights, by their SHA-256; it does
-            not affect results and is compared with the measured accuracy.
+        datasets: facts of each dataset, by name.
+        weights: weights to evaluate, by dataset and architecture.
+        code: SHA-256 of each Python file of the sweep, by the YAML field that names it.
+        test_accuracies: accuracy on all test images that was recorded with the weights, by their SHA-256; it does not
+            affect results and is compared with the measured accuracy.
         samples: samples of images that have been drawn, which are stored in a separate file (`planning.samples`).
     """
 

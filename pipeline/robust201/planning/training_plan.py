@@ -124,9 +124,10 @@ class TrainingWork:
     """The work of one stage, small enough to send to workers.
 
     Attributes:
-        trainings: training runs by the id of their unit. images: hashes of the images that the driver has copied. code:
-        hashes of the Python files that the driver has copied. device: kind of device, which is part of the ids of
-        training runs.
+        trainings: training runs by the id of their unit.
+        images: hashes of the images that the driver has copied.
+        code: hashes of the Python files that the driver has copied.
+        device: kind of device, which is part of the ids of training runs.
     """
 
     config: TrainingConfig
@@ -182,9 +183,10 @@ class TrainingPlanner:
         """Plan training runs, given the current content of the store.
 
         Raises:
-            ConfigError: a snapshot is after the end of a training run. DatasetError: images are missing, damaged or too
-            few. CheckpointError: the store has different training runs under the same names, or lacks start weights
-                that none of these training runs produces.
+            ConfigError: a snapshot is after the end of a training run.
+            DatasetError: images are missing, damaged or too few.
+            CheckpointError: the store has different training runs under the same names, or lacks start weights that
+                none of these training runs produces.
         """
         planned_trainings: dict[Training, PlannedTraining] = {}
         for training in trainings:

@@ -25,9 +25,10 @@ class TransferParameters(Parameters):
     """A transfer attack: its source network, and the attack that generates the images.
 
     Attributes:
-        source: architecture of the source network, which must be in the sweep. weights: short name of the source's
-        weights; needed if networks have several sets of weights. key: key of the attack in `TASKS`. attack: the
-        attack's parameters.
+        source: architecture of the source network, which must be in the sweep.
+        weights: short name of the source's weights; needed if networks have several sets of weights.
+        key: key of the attack in `TASKS`.
+        attack: the attack's parameters.
     """
 
     source: int | str
@@ -117,7 +118,8 @@ def parse_transfers(
     """Parse a transfer, or one transfer per source in a list of sources; `reserved` are the names of other keys.
 
     Raises:
-        ConfigError: a field is invalid. ValueError: the name is not allowed.
+        ConfigError: a field is invalid.
+        ValueError: the name is not allowed.
     """
     if name in reserved or not is_custom_name(name):
         raise ValueError(

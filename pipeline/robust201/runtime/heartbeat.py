@@ -172,11 +172,14 @@ class LastBeat:
     """Content of a heartbeat file.
 
     Attributes:
-        age: seconds since the file was written. share: name of the job share that wrote the file; None for a worker.
-        unit: id of the part's unit; None if there is no current part. strengths: strengths of the part. images:
-        position of the part's first image, and one plus the position of its last image. seconds: seconds that the part
-        had taken when the file was written. label: readable name of the part; empty if it is not printable. training:
-        progress of the training run; None for parts of sweeps.
+        age: seconds since the file was written.
+        share: name of the job share that wrote the file; None for a worker.
+        unit: id of the part's unit; None if there is no current part.
+        strengths: strengths of the part.
+        images: position of the part's first image, and one plus the position of its last image.
+        seconds: seconds that the part had taken when the file was written.
+        label: readable name of the part; empty if it is not printable.
+        training: progress of the training run; None for parts of sweeps.
     """
 
     age: float
