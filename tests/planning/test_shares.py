@@ -241,7 +241,7 @@ def test_overlapping_driver_and_shares_are_reported_and_harmless(make_sweep: Mak
     twice = config.model_copy(update={"results": tmp_path / "twice"})
     with Heartbeat(twice.results, share=Share(1, 1).name):
         assert run_sweep(twice, make_executor, say=lines.append).complete
-    assert any(line.startswith("1 run with --share working") for line in lines)
+    assert any(line.startswith("1 run with --share active") for line in lines)
     for path in (twice.results / "shards").rglob("*.parquet"):
         shutil.copy(path, config.results / path.relative_to(twice.results))
     inventory = ShardStore.open(config.results).inventory()

@@ -159,7 +159,7 @@ def test_submitted_sweep_completes_and_resubmitted_has_nothing_missing(
     assert "10 missing" in first.out
     assert "submit again" in first.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
-    assert "got that of a job in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    assert "there is a job with this id in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 
     resubmitted = robust201(*submit, "--detach")
     assert resubmitted.code == 0

@@ -121,7 +121,7 @@ def test_submit_reports_missing_gpus_before_it_writes_files(
         assert result.code == 0, result.err
         return
     line = result.refusal(2)
-    assert f"failed for partition {partition}: expected GPUs, got nodes without any" in line
+    assert f"failed for partition {partition}: expected GPUs, got nodes without GPUs" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
 
@@ -177,7 +177,11 @@ def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
     [
         ("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1", "invalid partition"),
         ("sbatch", "echo thank you", "squeue --me"),
-        ("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", "Is its controller up (scontrol ping)"),
+        (
+            "scontrol",
+            "echo 'Unable to contact slurm controller' >&2; exit 1",
+            "Is Slurm's controller up (scontrol ping)",
+        ),
         ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
     ],
 )

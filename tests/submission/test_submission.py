@@ -274,7 +274,9 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
     for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is kept")):
-        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job in state .*{advice}"):
+        with pytest.raises(
+            ConfigError, match=f"expected a new id, but there is a job with this id in state .*{advice}"
+        ):
             ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match="expected the head to accept the job, got Request failed"):

@@ -44,7 +44,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete: corrupted images have been generated, and a sample has been drawn."""
+    """Return whether a protocol is complete: the corrupted images or the sample that it needs exist."""
     return protocol.payload.get("corruption") != {} and is_drawn(protocol)
 
 

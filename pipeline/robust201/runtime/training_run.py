@@ -181,7 +181,7 @@ class _Run:
         missing = [planned.part() for planned in plan.trainings if planned.missing]
         tracker = Tracker(plan, missing, config.results, plan.n_done, log)
         self._driver = Driver(
-            tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, doing="Training"
+            tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, activity="Training"
         )
         self._last_note = -math.inf
 

@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Maximum time between two commits, which happen between the strengths of a part."""
+"""Time after which results are committed, between the strengths of a part."""
 
 
 class Worker(PartWorker):
@@ -51,7 +51,7 @@ class Worker(PartWorker):
         configure_torch(config.execution.threads, config.precision)
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        # torch's settings are process-wide: another worker in this process may have set them for another precision.
+        # torch's settings are process-wide: another worker in this process may have changed them for another precision.
         configure_torch(self._config.execution.threads, self._config.precision)
         yield from super().run(bundle)
 
@@ -61,7 +61,7 @@ class Worker(PartWorker):
         yield from super()._attempt(part, heartbeat)
 
     def use_less_memory(self, part: Part) -> bool:
-        """Halve the micro-batch; return False if it is already the smallest."""
+        """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
         if network is None or network.shown <= network.smallest:
             return False
@@ -104,7 +104,7 @@ class Worker(PartWorker):
             yield self._store.commit(pending)
 
     def _make_images(self, context: Context, part: Part) -> Receipt:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
         perturbed = perturb_part(
@@ -118,7 +118,7 @@ class Worker(PartWorker):
         store = self._adversarial_images(part.unit)
         for strength, pixels in zip(part.strengths, perturbed, strict=True):
             store.write(strength, part.start, pixels)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
 
     def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
@@ -170,7 +170,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # opening compares with the clean images, which must be the copied ones
+            self._image_set(unit)  # opening compares the images with the clean images, which must be the copies
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])
