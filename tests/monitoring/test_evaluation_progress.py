@@ -1,4 +1,4 @@
-"""Progress of `evaluate`: a bar on a terminal, lines otherwise, and nothing if switched off."""
+"""Progress of `evaluate`: a bar on a terminal, lines elsewhere, and no output if switched off."""
 
 import io
 import re
@@ -42,7 +42,7 @@ def test_describe_names_key_epsilons_images_and_time(clock: Clock) -> None:
     assert state.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
     clock.seconds += 90
     assert state.describe().endswith("0:02:00 elapsed, longer than estimated")
-    state.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s.
+    state.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
     assert state.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
 
 
@@ -73,10 +73,10 @@ def test_progress_without_a_terminal_is_printed_as_lines(
 ) -> None:
     evaluate_slowly(monkeypatch)
     captured = capsys.readouterr()
-    line = (
+    pattern = (
         r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 42 images, 0:00:\d\d elapsed, (time left unknown|about .* left|.*)"
     )
-    assert any(re.fullmatch(line, text) for text in captured.err.splitlines()), captured.err
+    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err
     assert captured.out == ""
 
 

@@ -45,19 +45,19 @@ def test_defaults_match_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    "file_name",
     sorted(
         path.name
         for path in (REPOSITORY / "jobs").glob("*.yaml")
-        # These describe machines, trainings or studies; the paper's sweep has a separate test.
+        # The excluded files describe clusters, training runs or studies; the paper's sweep has a separate test.
         if not path.name.startswith(
             ("kuberay", "cluster", "paper", "train-", "dataset-", "image-distribution", "robust-features")
         )
     ),
 )
-def test_shipped_job_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_sweep_is_valid(file_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
-    config = load_config(REPOSITORY / "jobs" / name)
+    config = load_config(REPOSITORY / "jobs" / file_name)
     assert make_plan(config, assumed_facts(config)).n_units
 
 
@@ -138,7 +138,7 @@ def test_load_config_names_missing_file() -> None:
 
 
 def test_sweep_survives_yaml_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
+    yaml_path = tmp_path / "sweep.yaml"
     config = parse_config(sweep(architectures=["0-9", 309], images={"count": 20}), "test")
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    assert load_config(path) == config
+    yaml_path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(yaml_path) == config

@@ -1,4 +1,4 @@
-"""`submit ray` without a Ray cluster: accepted addresses, shipped files and exit codes."""
+"""`submit ray` without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from robust201.submission.shipment import Shipment, code_files, pack, prepare_sh
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 from tests.support.tiny_trainings import training_fields
 
-TOKEN = "a-token-of-the-tests-alone"
+TOKEN = "a-token-for-tests-only"
 
 
 def ship(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
@@ -34,24 +34,24 @@ def ship(source: Path, environment: dict[str, str], filter_options: tuple[str, .
 
 
 @pytest.fixture(autouse=True)
-def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _without_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    _read_token_again()  # An earlier test may have started Ray in this process with another mode.
+    _reset_ray_token_cache()  # an earlier test may have started Ray in this process with another mode
     yield
     monkeypatch.undo()
-    _read_token_again()
+    _reset_ray_token_cache()
 
 
-def _read_token_again() -> None:
+def _reset_ray_token_cache() -> None:
     """Make Ray, which caches its mode and token, read them from the environment again."""
-    Config.initialize("")  # As in ray._private.authentication.authentication_token_setup.
+    Config.initialize("")  # as in ray._private.authentication.authentication_token_setup
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def test_address_where_nothing_listens_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
@@ -117,10 +117,10 @@ def test_find_token_uses_the_sources_of_ray(tmp_path: Path, monkeypatch: pytest.
     assert find_token() == "variable"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     (tmp_path / "named").write_text("")
-    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got an empty file"):
+    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got an empty file"):
         find_token()
     (tmp_path / "named").unlink()
-    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got No such file"):
+    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got No such file"):
         find_token()
 
 
@@ -130,22 +130,24 @@ def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path
         patch.setenv("FOLDER", str(tmp_path))
         shipment = ship(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
     assert shipment.variables == {"FOLDER": str(tmp_path)}
-    shipped = yaml.safe_load(shipment.text)
-    assert shipped["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
+    shipped_fields = yaml.safe_load(shipment.text)
+    assert shipped_fields["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
         "executor": "ray",
         "ray_address": "auto",
     }
-    assert shipped["results"] == "${FOLDER}/runs"
+    assert shipped_fields["results"] == "${FOLDER}/runs"
 
     size = pack(shipment, tmp_path / "one.zip")
     pack(shipment, tmp_path / "two.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     assert size == (tmp_path / "one.zip").stat().st_size < 2 << 20
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
-        names = archive.namelist()
+        member_names = archive.namelist()
         assert archive.read("sweep.yaml").decode() == shipment.text
-    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(names)
-    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in names)
+    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(
+        member_names
+    )
+    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in member_names)
 
 
 def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
@@ -231,7 +233,7 @@ class FakeClient:
         return "one\ntwo\n"
 
 
-def result(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
+def make_job_details(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
     return SimpleNamespace(status=ray_jobs.JobStatus(status), driver_exit_code=exit_code, message=message)
 
 
@@ -250,22 +252,21 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[str] | Exception]) -> None:
-    states = [*[result("RUNNING") for _ in logs[1:]], result("SUCCEEDED", 0)]
-    written: list[str] = []
-    assert ray_jobs.follow(FakeClient(logs, states), "job", written.append).status == "SUCCEEDED"
-    assert "".join(written) == "one\ntwo\n"
+    states = [*[make_job_details("RUNNING") for _ in logs[1:]], make_job_details("SUCCEEDED", 0)]
+    written_texts: list[str] = []
+    assert ray_jobs.follow(FakeClient(logs, states), "job", written_texts.append).status == "SUCCEEDED"
+    assert "".join(written_texts) == "one\ntwo\n"
 
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
     submitted: dict[str, Any] = {}
-    known = [
+    jobs = [
         SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
         SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
-        SimpleNamespace(
-            submission_id=None, status=ray_jobs.JobStatus.RUNNING
-        ),  # A driver that was not submitted as a job.
+        # A driver that was not submitted as a job.
+        SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),
     ]
-    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: submitted.update(fields) or "new")
+    client = SimpleNamespace(list_jobs=lambda: jobs, submit_job=lambda **fields: submitted.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
     shipment = ship(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
@@ -273,17 +274,17 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
         "working_dir": str(tmp_path / "job.zip"),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
-    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is kept")):
+    for job_id, advice in (("running", "Follow the job with --follow running"), ("ended", "finished work is kept")):
         with pytest.raises(
             ConfigError, match=f"expected a new id, but there is a job with this id in state .*{advice}"
         ):
-            ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job)
+            ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job_id)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match="expected the head to accept the job, got Request failed"):
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
-def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
     assert "The job continues. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
@@ -308,12 +309,12 @@ def test_follow_reports_a_lost_head_or_job_in_one_line(
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
-        (result("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
-        (result("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
-        (result("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
-        (result("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
-        (result("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
-        (result("STOPPED"), 3, "STOPPED: no reason given"),
+        (make_job_details("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
+        (make_job_details("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
+        (make_job_details("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
+        (make_job_details("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
+        (make_job_details("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
+        (make_job_details("STOPPED"), 3, "STOPPED: no reason given"),
     ],
 )
 def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, code: int, description: str) -> None:
