@@ -146,7 +146,7 @@ def test_doctor_finds_nothing_to_fix_in_a_valid_cluster(head: SimpleNamespace) -
     ("changes", "check_name", "fix"),
     [
         ({"version": "2.40.0"}, "cluster", "Install ray==2.40.0 here"),
-        ({"token": "another"}, "cluster token", "is another cluster's"),
+        ({"token": "another"}, "cluster token", "is for another cluster"),
         ({"token": None, "version": version("ray")}, None, ""),
         ({"skew": 100.0}, "cluster clock", "NTP"),
         ({"skew": -100.0}, "cluster clock", "NTP"),

@@ -26,7 +26,7 @@ class MeasuredRate:
     age_seconds: float
 
     def fade(self, on_time: float = 0.0) -> float:
-        """Return the factor by which the rate falls if only the fraction `on_time` of its age was productive."""
+        """Return the fraction of the rate that remains if only the fraction `on_time` of its age was productive."""
         span, age = self.span_seconds, self.age_seconds
         return (span + on_time * age) / (span + age) if age else 1.0
 
@@ -157,9 +157,8 @@ def _measured_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
 def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
     units = plan.find_units({beat.unit for beat in beats if beat.unit})
     parts_in_flight: dict[tuple[str, int], PartInFlight] = {}
-    for beat in sorted(
-        beats, key=lambda beat: -beat.age
-    ):  # the most recent heartbeat of a part replaces older heartbeats
+    # The most recent heartbeat of a part replaces older heartbeats.
+    for beat in sorted(beats, key=lambda beat: -beat.age):
         unit = units.get(beat.unit or "")
         if unit is None:
             continue

@@ -202,7 +202,7 @@ def _describe_rejection(access: Access, status: int) -> HealthCheck:
         detail = f"{access.address} requires a token, and none was sent"
         return HealthCheck("cluster token", ok=False, detail=detail, fix=fix)
     if status == 403:
-        fix = "Copy the token from the cluster's head (~/.ray/auth_token there): this token is another cluster's."
+        fix = "Copy the token from the cluster's head (~/.ray/auth_token there): your token is for another cluster."
         return HealthCheck("cluster token", ok=False, detail=f"rejected by {access.address}", fix=fix)
     fix = "Set --address to the address of a Ray head's dashboard."
     return HealthCheck("cluster", ok=False, detail=f"{access.address}: HTTP status {status}", fix=fix)

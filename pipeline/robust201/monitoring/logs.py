@@ -108,7 +108,7 @@ def _find_by_label(
 
 
 def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Suggest the id with the longest common prefix; comparing all of 290,970 ids would take a minute."""
+    """Suggest the id with the longest common prefix; a fuzzy search in 290,970 ids would take a minute."""
     sorted_ids = sorted(ids)
     position = bisect_left(sorted_ids, name)
     neighbours = sorted_ids[max(0, position - 1) : position + 1]

@@ -227,7 +227,7 @@ class TrainingPlanner:
             "precision": None if is_on_cpu else config.precision,
             "start": None if start is None else start.sha256,
         }
-        recorded_fields = {training_id: value for training_id, value in fields.items() if value is not None}
+        recorded_fields = {field: value for field, value in fields.items() if value is not None}
         if is_waiting:
             return PlannedTraining(training, steps, steps, n_batches, "", recorded_fields)
         training_id = hash_training(
@@ -311,7 +311,7 @@ def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images
     """Return the steps of a training run's snapshots.
 
     Raises:
-        ConfigError: the recipe needs more images than the dataset has, or a snapshot is after its end.
+        ConfigError: a batch of the recipe has more images than the dataset, or a snapshot is after the end of training.
     """
     recipe_label = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:

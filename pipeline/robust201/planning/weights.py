@@ -177,7 +177,7 @@ class WeightsSource:
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
         record = self._store.find_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
-            raise _unexpected_weights_error(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
+            raise _unexpected_weights_error(unit, self._records(unit.dataset, unit.architecture)[0].sha256[:16])
         return self._store.load(record)
 
 
@@ -188,7 +188,7 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
         raise _missing_file_error(path) from error
     digest = hashlib.sha256(raw).hexdigest()
     if digest != unit.checkpoint_sha256:
-        raise _unexpected_weights_error(unit, digest)
+        raise _unexpected_weights_error(unit, digest[:16])
     return parse_safetensors(raw, str(path))
 
 
@@ -216,5 +216,5 @@ def _missing_file_error(path: "Path") -> CheckpointError:
 def _unexpected_weights_error(unit: Unit, actual: str) -> CheckpointError:
     return CheckpointError(
         f"Loading weights failed for {unit.network_label}: expected the planned checkpoint "
-        f"{unit.checkpoint_sha256[:16]}, got {actual[:16]}. Rerun the sweep to plan with the new weights."
+        f"{unit.checkpoint_sha256[:16]}, got {actual}. Rerun the sweep to plan with the new weights."
     )

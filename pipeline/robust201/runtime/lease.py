@@ -187,9 +187,8 @@ class Lease:
         """Return whether a file server has blocked a beat for so long that others may take the lease."""
         # None between two beats: if the process was suspended then, the next beat detects a loss.
         beat_start = self._beat_start
-        return beat_start is not None and self._clock() - beat_start >= self.holder.interval_seconds * (
-            STALE_INTERVALS - 1
-        )
+        max_seconds = self.holder.interval_seconds * (STALE_INTERVALS - 1)
+        return beat_start is not None and self._clock() - beat_start >= max_seconds
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lease unless it was lost or a beat hangs; may be called twice."""

@@ -187,9 +187,8 @@ class _LibraryLines(logging.Handler):
 def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES) -> int:
     """Delete the oldest log files beyond `max_files`, except those that may still be in use; return their number."""
     with os.scandir(folder) as entries:
-        file_names = sorted(
-            entry.name for entry in entries if entry.name.endswith(".jsonl")
-        )  # names begin with start times
+        # Names begin with start times.
+        file_names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
     n_removed = 0
     for name in file_names[: max(0, len(file_names) - max_files)]:
         with contextlib.suppress(OSError):  # another worker may have deleted it

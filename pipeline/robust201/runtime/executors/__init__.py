@@ -30,9 +30,9 @@ def _check_cores(execution: ExecutionSection) -> None:
     if n_workers <= max_workers:
         return
     cores = math.floor(100 * n_cores / n_workers) / 100
-    changes = [f"execution.workers: {max_workers}"] * (max_workers > 0) + [f"execution.cpus_per_worker: {cores:g}"] * (
-        cores > 0
-    )
+    changes = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
+    if cores > 0:
+        changes.append(f"execution.cpus_per_worker: {cores:g}")
     raise ConfigError(
         f"Starting {n_workers:,} workers failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
         f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(changes)}."

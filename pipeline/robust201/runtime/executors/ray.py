@@ -44,7 +44,7 @@ _MAX_COLLECTED = 256
 message."""
 
 _Outcome = Receipt | UnitFailure | None
-"""A worker's message about a bundle; None means that the bundle is complete."""
+"""A worker's message about a bundle; None marks the end of the bundle."""
 
 _NODE_DIED = "its node has died"
 """Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
@@ -308,7 +308,7 @@ class RayExecutor:
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Return the number of bundles that can be submitted; actors that are still starting count as free."""
+        """Return the number of bundles that can be submitted; the queues of starting actors have room as well."""
         if self._draining:
             return 0
         in_flight = len(self._waiting) + sum(len(slot.queue) for slot in self._slots)
