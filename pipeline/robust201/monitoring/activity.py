@@ -102,14 +102,14 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     driver, lease_age, has_died = find_driver(results, state, host_id, now)
     shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
     active_folders = [folder for folder in runs if (driver if folder == results else folder.name in shares)]
-    ages = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
+    ages = [lease_age, *(_file_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
     return Activity(
         driver=driver,
         shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
         state="died" if has_died else state,
         last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
         runs=tuple(runs.values()),
-        rates=tuple(_measured_rate(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in active_folders),
+        rates=tuple(_measured_rate(runs[folder], _file_age(folder / PROGRESS_FILE, now)) for folder in active_folders),
         parts=_find_parts(plan, inventory, beats),
     )
 
@@ -135,13 +135,13 @@ def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -
         holder = Holder.read(results / LEASE_NAME)
     description = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
     # The progress file does not show it: the file is written when a part ends, which can take a quarter of an hour.
-    lease_age = _age(results / LEASE_NAME, now)
+    lease_age = _file_age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
     return DriverState(description if is_driving else None, lease_age, has_died)
 
 
-def _age(path: Path, now: float) -> float | None:
+def _file_age(path: Path, now: float) -> float | None:
     try:
         return now - path.stat().st_mtime
     except FileNotFoundError:

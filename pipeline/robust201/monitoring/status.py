@@ -196,7 +196,7 @@ class StatusReader:
             evaluations_per_second=estimate.evaluations_per_second if activity.rates else last_rate,
             seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
-            cost=self._cost(inventory.seconds, activity.runs),
+            cost=self._compute_cost(inventory.seconds, activity.runs),
             parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
             silent_workers=tuple(sorted(silent_seconds, reverse=True)),
         )
@@ -216,7 +216,7 @@ class StatusReader:
                 else:  # the usual case, which does not need a search in the inventory
                     self._macs_left += macs[position]
 
-    def _cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
+    def _compute_cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
         """Return the cost of worker time, using the last known number of GPUs per worker."""
         known_numbers = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution

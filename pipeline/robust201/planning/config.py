@@ -744,7 +744,7 @@ class SweepConfig(WorkSection):
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                problem = parameters.unsupported_classes_reason(spec.n_classes) or _cost_problem(
+                problem = parameters.unsupported_classes_reason(spec.n_classes) or _excessive_cost_reason(
                     task, parameters, spec.n_classes
                 )
                 if problem is None and task.constraint is not None:
@@ -756,7 +756,7 @@ class SweepConfig(WorkSection):
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
         if self.sampling is not None:
-            for problem in _sampling_problems(self, self.sampling):
+            for problem in _find_sampling_problems(self, self.sampling):
                 raise ValueError(problem)
         return self
 
@@ -863,7 +863,7 @@ class SweepConfig(WorkSection):
         return tuple(key for key in self.tasks if key not in evaluated)
 
 
-def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
+def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
     """Yield the reasons why a sweep cannot be sampled."""
     if config.engine == "reference":
         yield (
@@ -872,7 +872,7 @@ def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterato
         )
     if PREDICTIONS not in config.measurements:
         yield (
-            "measurements: expected predictions, from which accuracies are estimated, got "
+            "measurements: expected predictions among them, from which accuracies are estimated, got "
             f"{list(config.measurements)}. Add predictions, or remove the sampling section."
         )
     unknown_keys = [key for key in section.cheap if key not in config.parameters]
@@ -901,7 +901,7 @@ def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterato
         )
 
 
-def _cost_problem(task: Task, parameters: Parameters, n_classes: int) -> str | None:
+def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -> str | None:
     """Return the reason why a key is too expensive, or None; a transfer costs as much as its attack on the source."""
     if isinstance(parameters, TransferParameters):
         return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)

@@ -82,8 +82,8 @@ def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[
     ]
 
 
-def _flatten(prefix: str, value: Any) -> Sequence[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        nested = (_flatten(f"{prefix}{name}.", member) for name, member in value.items())
+def _flatten(prefix: str, payload: Any) -> Sequence[tuple[str, Any]]:
+    if isinstance(payload, Mapping):
+        nested = (_flatten(f"{prefix}{name}.", member) for name, member in payload.items())
         return list(itertools.chain.from_iterable(nested))
-    return [(prefix.removesuffix("."), value)]
+    return [(prefix.removesuffix("."), payload)]

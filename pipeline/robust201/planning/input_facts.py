@@ -105,7 +105,7 @@ class InputFacts:
         payload: dict[str, Any] = {
             "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
             "checkpoints": {
-                dataset: {str(name): _weights_payload(states) for name, states in networks.items()}
+                dataset: {str(name): _dump_weights(states) for name, states in networks.items()}
                 for dataset, networks in self.weights.items()
             },
         }
@@ -120,7 +120,7 @@ class InputFacts:
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {
-                dataset: {_parse_id(name): _parse_weights(states) for name, states in networks.items()}
+                dataset: {_parse_architecture_id(name): _parse_weights(states) for name, states in networks.items()}
                 for dataset, networks in payload["checkpoints"].items()
             },
             payload.get("code", {}),
@@ -128,7 +128,7 @@ class InputFacts:
         )
 
 
-def _weights_payload(states: tuple[Weights, ...]) -> Any:
+def _dump_weights(states: tuple[Weights, ...]) -> Any:
     """Return the hash of a single, unnamed set of weights (as in format 1), or a list of payloads of several sets."""
     if len(states) == 1 and states[0] == Weights(states[0].sha256):
         return states[0].sha256
@@ -139,5 +139,5 @@ def _parse_weights(payload: Any) -> tuple[Weights, ...]:
     return (Weights(payload),) if isinstance(payload, str) else tuple(Weights(**state) for state in payload)
 
 
-def _parse_id(text: str) -> ArchitectureId:
+def _parse_architecture_id(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text

@@ -143,24 +143,24 @@ class Inputs:
             return section.path
         # Every combination of images, seed, textures and version has its own folder, so generated images are not
         # overwritten.
-        identity = [self.images(dataset).sha256, section.seed, self._frost(section).sha256, GENERATOR_VERSION]
-        return self._generated / f"{dataset}-{content_digest(identity)[:12]}"
+        identity = [self.images(dataset).sha256, section.seed, self._frost_textures(section).sha256, GENERATOR_VERSION]
+        return self._generated_folder / f"{dataset}-{content_digest(identity)[:12]}"
 
     @property
-    def _generated(self) -> Path:
+    def _generated_folder(self) -> Path:
         return self._config.results / "corruptions"
 
     def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
         """Return whether no images have been generated; does not create the textures, which takes half a second."""
-        return section.path is None and not self._generated.exists()
+        return section.path is None and not self._generated_folder.exists()
 
-    def _frost(self, section: CorruptionsSection) -> FrostTextures:
+    def _frost_textures(self, section: CorruptionsSection) -> FrostTextures:
         if section.frost == "imagecorruptions" and section.frost_path is not None:
             return load_frost(section.frost_path)
         return synthetic_frost(section.seed)
 
-    def _recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
-        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost(section).identity())
+    def _generator_recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
+        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost_textures(section).identity())
 
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
@@ -178,7 +178,7 @@ class Inputs:
         if section.source == "published":
             n_images, keys = self._config.dataset_spec(dataset).n_test, self._published_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
-        return open_generated(folder, images, self._recipe(section))
+        return open_generated(folder, images, self._generator_recipe(section))
 
     def missing_corruptions(self, dataset: str) -> frozenset[str]:
         """Return the corruptions of a dataset whose images have yet to be generated."""
@@ -204,7 +204,7 @@ class Inputs:
             self.images(dataset),
             keys=keys,
             seed=section.seed,
-            frost=self._frost(section),
+            frost=self._frost_textures(section),
             progress=self._progress_reporter(f"Generating corrupted images of {dataset}"),
         )
 
@@ -264,7 +264,7 @@ class Inputs:
                 self.open_corruptions(dataset)
             return
         if section.frost == "imagecorruptions":
-            self._frost(section)
+            self._frost_textures(section)
         if self._has_no_generated_images(section):
             return
         if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
@@ -339,7 +339,7 @@ class Inputs:
                 }
             elif earlier_identities:
                 versions = corruption_versions(earlier_identities, self._image_size(dataset))
-                recipe = self._recipe(section)
+                recipe = self._generator_recipe(section)
                 identities |= {
                     key: identity
                     for key, identity in earlier_identities.items()

@@ -29,7 +29,7 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
         ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
     """
     config = override_config(read_fields(path), path, overrides)
-    _check_normalisations(config.datasets, "sweep", _field_locator(path, overrides))
+    _check_normalisations(config.datasets, "sweep", _make_locator(path, overrides))
     return config
 
 
@@ -40,11 +40,11 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
             f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Run it with: robust201 train "
             f"{path} (plan, status and submit also accept it)"
         )
-    return parse_config(_replace(fields, overrides), str(path), _field_locator(path, overrides))
+    return parse_config(_override_fields(fields, overrides), str(path), _make_locator(path, overrides))
 
 
 def is_training(path: Path) -> bool:
-    """Return whether a YAML describes training runs, which its fields show."""
+    """Return whether the fields of a YAML are those of a training YAML."""
     return path.is_file() and _describes_trainings(read_fields(path))
 
 
@@ -60,8 +60,8 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
             f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
             f"run {path}"
         )
-    locate = _field_locator(path, overrides)
-    config = parse_training(_replace(fields, overrides), str(path), locate)
+    locate = _make_locator(path, overrides)
+    config = parse_training(_override_fields(fields, overrides), str(path), locate)
     _check_normalisations(config.datasets, "trainings", locate)
     return config
 
@@ -79,13 +79,13 @@ def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: 
             )
 
 
-def _field_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
-    def find(field_path: Sequence[str]) -> str:
+def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
+    def locate(field_path: Sequence[str]) -> str:
         option = _find_option(field_path, overrides)
         line = None if option else find_line(path, field_path)
         return option or (str(path) if line is None else f"{path}, line {line}")
 
-    return find
+    return locate
 
 
 def _find_option(field_path: Sequence[str], overrides: Mapping[str, Any]) -> str:
@@ -98,12 +98,12 @@ def _find_option(field_path: Sequence[str], overrides: Mapping[str, Any]) -> str
     return "--out" if field_path[0] in {"results", "store"} else f"--{field_path[-1]}"
 
 
-def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _override_fields(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     replaced_fields = dict(fields)
     for name, value in changes.items():
         section = fields.get(name)
         if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
-            replaced_fields[name] = _replace(section or {}, value)
+            replaced_fields[name] = _override_fields(section or {}, value)
         elif value is not None and not isinstance(value, Mapping):
             replaced_fields[name] = value
     return replaced_fields

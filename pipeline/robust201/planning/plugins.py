@@ -53,7 +53,7 @@ def find_plugin(group: str, name: str) -> Plugin | None:
 @lru_cache(maxsize=64)  # the installed packages depend only on sys.path
 def _find_plugin(group: str, name: str, _path: tuple[str, ...]) -> Plugin | None:
     entries_by_distribution = {
-        _distribution(entry_point): entry_point for entry_point in entry_points(group=group, name=name)
+        _distribution_label(entry_point): entry_point for entry_point in entry_points(group=group, name=name)
     }
     if len(entries_by_distribution) > 1:
         raise ConfigError(
@@ -71,7 +71,7 @@ def is_installed(group: str, file: Path, distribution: str) -> bool:
     entry_points_of_distribution = [
         entry_point
         for entry_point in entry_points(group=group)
-        if distribution and _distribution(entry_point) == distribution
+        if distribution and _distribution_label(entry_point) == distribution
     ]
     return any(
         _read_plugin(entry_point).file == file
@@ -90,12 +90,12 @@ def _is_in_package(file: Path, entry_point: EntryPoint) -> bool:
     return any(file.is_relative_to(Path(folder).resolve()) for folder in spec.submodule_search_locations)
 
 
-def _distribution(entry_point: EntryPoint) -> str:
+def _distribution_label(entry_point: EntryPoint) -> str:
     return "" if entry_point.dist is None else f"{entry_point.dist.name}=={entry_point.dist.version}"
 
 
 def _read_plugin(entry_point: EntryPoint) -> Plugin:
-    failure = f"Loading {entry_point.name} of {_distribution(entry_point)} failed"
+    failure = f"Loading {entry_point.name} of {_distribution_label(entry_point)} failed"
     try:
         declaration = entry_point.load()
     except (Exception, SystemExit) as error:
@@ -110,4 +110,4 @@ def _read_plugin(entry_point: EntryPoint) -> Plugin:
             f"in the same folder, got {type(declaration).__name__}. Correct the package."
         )
     folder = Path(str(sys.modules[entry_point.module].__file__)).resolve().parent
-    return Plugin({**declaration, "file": str(folder / file)}, _distribution(entry_point))
+    return Plugin({**declaration, "file": str(folder / file)}, _distribution_label(entry_point))

@@ -38,10 +38,14 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
 
 def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
     """Return all warnings about a sweep."""
-    return [*_omitted_corruptions(config), *find_default_normalisations(config), *_doubtful_parameters(config)]
+    return [
+        *_find_omitted_corruptions(config),
+        *find_default_normalisations(config),
+        *_find_doubtful_parameters(config),
+    ]
 
 
-def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
     for dataset, section in config.datasets.items():
         keys = config.omitted_keys(dataset)
         # `corruptions: null` excludes the group on purpose, but a corruption named individually deserves a warning.
@@ -74,7 +78,7 @@ def _show_numbers(numbers: tuple[float, ...]) -> str:
     return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
 
 
-def _doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
     for key, parameters in config.parameters.items():
         for caution in (parameters.attack if isinstance(parameters, TransferParameters) else parameters).cautions:
             yield SweepWarning(f"keys.{key}.{caution.field}: {caution.what}", caution.fix)

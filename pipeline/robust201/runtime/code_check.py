@@ -33,7 +33,7 @@ def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_S
     are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, these are
     compared with their weights, for at most `WEIGHTS_SECONDS`.
     """
-    functions = list(_functions(config))
+    functions = list(_find_functions(config))
     if config.execution.executor == "inline":
         for function in functions:
             function.load()
@@ -73,7 +73,7 @@ def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFu
         raise ConfigError(problem)
 
 
-def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
+def _find_functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
     if isinstance(config.space, SpaceFile):
         yield UserFunction(config.space.file, config.space.function, hash_file(config.space.file))
     for parameters in config.parameters.values() if isinstance(config, SweepConfig) else ():
@@ -93,7 +93,7 @@ def check_in_child() -> None:
             if "sweep" in request
             else parse_training(request["trainings"], "the trainings")
         )
-        for function in _functions(config):
+        for function in _find_functions(config):
             function.load()
         _check_weights(config)
     except InputError as error:

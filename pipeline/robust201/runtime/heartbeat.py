@@ -199,14 +199,14 @@ class LastBeat:
 
 def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
     """Read all heartbeats of a results folder, including silent ones; `now` is the folder's `file_server_time`."""
-    return tuple(beat for path in _heartbeat_paths(results) if (beat := _read(path, now)) is not None)
+    return tuple(beat for path in _heartbeat_paths(results) if (beat := _read_heartbeat(path, now)) is not None)
 
 
 def _heartbeat_paths(results: Path) -> list[Path]:
     return sorted((results / HEARTBEATS_FOLDER).glob("*.json"))
 
 
-def _read(path: Path, now: float) -> LastBeat | None:
+def _read_heartbeat(path: Path, now: float) -> LastBeat | None:
     try:
         # The file is opened before `stat`, so that NFS requests both content and time from the server.
         payload = load_json(path, MAX_STATE_BYTES)

@@ -273,7 +273,7 @@ class _Attempt:
     def take(self) -> int:
         """Take the lease, and return a descriptor of its file, to which beats are written."""
         new_file = self.root / f".lease.{self.holder.nonce}.tmp"
-        descriptor = self._write(new_file)
+        descriptor = self._write_file(new_file)
         try:
             while not self._link(new_file, self.path):
                 with contextlib.suppress(FileNotFoundError):
@@ -286,7 +286,7 @@ class _Attempt:
             new_file.unlink(missing_ok=True)
         return descriptor
 
-    def _write(self, new_file: Path) -> int:
+    def _write_file(self, new_file: Path) -> int:
         descriptor = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.write(descriptor, self.holder.to_bytes())
@@ -376,7 +376,7 @@ class _Attempt:
             return read_file(path, MAX_STATE_BYTES)
         except (IsADirectoryError, IrregularFileError) as error:
             raise StorageError(
-                f"Taking the lease failed for {path}: expected a lease or no file, got {error.strerror}. Move the file "
+                f"Taking the lease failed for {path}: expected a lease or no file, got {error.strerror}. Move it "
                 "elsewhere, and rerun the same command."
             ) from error
 

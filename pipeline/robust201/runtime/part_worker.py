@@ -74,13 +74,13 @@ class PartWorker:
                 may_retry = not isinstance(error, StorageError | SignalInterrupt)
                 if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
                     remaining_part = Part(part.unit, remaining, part.start, part.stop)
-                    yield self._failure_of(error, remaining_part, attempt)
+                    yield self._make_failure(error, remaining_part, attempt)
                     return
                 attempt += 1
             else:
                 return
 
-    def _failure_of(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
+    def _make_failure(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
         """Return the failure of the remaining part that an error caused.
 
         Raises:

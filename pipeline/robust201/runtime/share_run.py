@@ -74,7 +74,7 @@ def run_share(
     make_folder(folder)
     config = for_single_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan.of_units(config, _units_of(bundles), prepared.protocols, prepared.facts)
+        plan = Plan.of_units(config, _restricted_units(bundles), prepared.protocols, prepared.facts)
         missing_bundles_of_share = _find_missing(plan, bundles, say)
         _check_inputs(plan, missing_bundles_of_share)
         if (config.results / LEASE_NAME).exists():
@@ -195,7 +195,7 @@ def _result_fields(config: SweepConfig) -> dict[str, Any]:
     }
 
 
-def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
+def _restricted_units(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     """Return the units of a share, restricted to the strengths that it computes."""
     strengths: defaultdict[Unit, set[float]] = defaultdict(set)
     for bundle in bundles:

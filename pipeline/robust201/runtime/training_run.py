@@ -181,7 +181,13 @@ class _Run:
         missing = [planned.part() for planned in plan.trainings if planned.missing]
         tracker = Tracker(plan, missing, config.results, plan.n_done, log)
         self._driver = Driver(
-            tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, activity="Training"
+            tracker,
+            log,
+            config.execution,
+            on_progress=on_progress,
+            check=self._check_lease_and_steps,
+            say=say,
+            activity="Training",
         )
         self._last_note = -math.inf
 
@@ -236,7 +242,7 @@ class _Run:
             on_receipt=self._add_snapshot,
         )
 
-    def _check(self) -> None:
+    def _check_lease_and_steps(self) -> None:
         self._lease.check()
         if time.monotonic() - self._last_note >= BEAT_SECONDS:
             results = self._config.results

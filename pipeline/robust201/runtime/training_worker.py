@@ -118,7 +118,7 @@ class TrainingWorker(PartWorker):
                     "n_batches": snapshot.n_batches,
                     "train_loss": None if last_epoch is None else last_epoch.loss,
                     "train_accuracy": None if last_epoch is None else last_epoch.accuracy,
-                    "test_accuracy": self._measure(planned, snapshot),
+                    "test_accuracy": self._measure_test_accuracy(planned, snapshot),
                     "torch": torch.__version__,
                 },
             },
@@ -127,7 +127,7 @@ class TrainingWorker(PartWorker):
         self._finished.write(planned.finished_name(snapshot.step), record)
         return record.file
 
-    def _measure(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
+    def _measure_test_accuracy(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
         images = self._inputs.test_images(planned.training.dataset)
         if images is None:
             return None

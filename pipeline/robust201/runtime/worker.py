@@ -77,12 +77,14 @@ class Worker(PartWorker):
         unit = part.unit
         images = self._image_set(unit)
         network = self._load_network(unit, images)
-        context = self._context(unit, network)
+        context = self._make_context(unit, network)
         if unit.makes_images:
-            yield self._make_images(context, part)
+            yield self._generate_images(context, part)
             return
         capacity = network.capacity
-        batch = self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
+        micro_batch_text = (
+            self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
+        )
         results = evaluate_part(
             context,
             self._tasks[unit.key],
@@ -90,7 +92,7 @@ class Worker(PartWorker):
             part,
             images,
             self._config.measurements,
-            provenance=self._provenance | {"micro_batch": str(batch)},
+            provenance=self._provenance | {"micro_batch": str(micro_batch_text)},
             on_device=self._images_on_device(unit),
         )
         pending: list[EvaluationResult] = []
@@ -103,7 +105,7 @@ class Worker(PartWorker):
         if pending:
             yield self._store.commit(pending)
 
-    def _make_images(self, context: Context, part: Part) -> Receipt:
+    def _generate_images(self, context: Context, part: Part) -> Receipt:
         start_time = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
@@ -128,7 +130,7 @@ class Worker(PartWorker):
         network.check(images, precision=self._config.precision, name=unit.network_label)
         return network
 
-    def _context(self, unit: Unit, network: LoadedNetwork) -> Context:
+    def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
         uses_adversarial = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(

@@ -74,7 +74,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
     environment = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
-        statuses = _statuses(client)
+        statuses = _read_statuses(client)
         if job_id not in statuses:
             return str(
                 client.submit_job(
@@ -100,14 +100,14 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
     )
 
 
-def _statuses(client: Any) -> dict[str, JobStatus]:
+def _read_statuses(client: Any) -> dict[str, JobStatus]:
     return {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
 
 
 def check_job(client: Any, job_id: str) -> None:
     """Check that a job exists on the cluster."""
     try:
-        statuses = _statuses(client)
+        statuses = _read_statuses(client)
     except _FAILED_REQUESTS as error:
         raise ConfigError(
             f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {one_line(error)}. "

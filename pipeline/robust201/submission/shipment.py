@@ -70,7 +70,7 @@ def prepare_shipment(
     filter_options: tuple[str, ...] = (),
 ) -> Shipment:
     """Check a sweep (from a YAML or a results folder) or a training YAML and prepare it for a Ray cluster."""
-    for field, path in _paths(config):
+    for field, path in _find_paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
                 f"Submitting failed for {source}: expected an absolute path in {field}, because a job's working folder "
@@ -83,17 +83,17 @@ def prepare_shipment(
         config,
         yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
         {name: environment[name] for name in sorted(variable_names) if name in environment},
-        tuple(sorted({*_ALWAYS_SHIPPED, *_bundled_names(fields)})),
+        tuple(sorted({*_ALWAYS_SHIPPED, *_find_bundled_names(fields)})),
         filter_options,
     )
 
 
-def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+def _find_paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
     if isinstance(config, TrainingConfig):
         yield "store", config.store
     else:
         yield "results", config.results
-        yield from _paths_of_weights(config)
+        yield from _find_weights_paths(config)
     yield from config.code_files().items()
     for name, dataset in config.datasets.items():
         if dataset.path is not None:
@@ -105,7 +105,7 @@ def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
                     yield f"datasets.{name}.corruptions.{field}", path
 
 
-def _paths_of_weights(config: SweepConfig) -> Iterator[tuple[str, Path]]:
+def _find_weights_paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
     if config.checkpoints is not None:
         yield "checkpoints.path", config.checkpoints.path
     if config.weights is not None:
@@ -116,12 +116,12 @@ def _paths_of_weights(config: SweepConfig) -> Iterator[tuple[str, Path]]:
                 yield f"weights.files.{name}{'.' if network else ''}{network}", path
 
 
-def _bundled_names(value: Any) -> Iterator[str]:
+def _find_bundled_names(value: Any) -> Iterator[str]:
     if isinstance(value, str) and value.startswith("bundled:"):
         yield value.removeprefix("bundled:")
     elif isinstance(value, Mapping):
         for member in value.values():
-            yield from _bundled_names(member)
+            yield from _find_bundled_names(member)
 
 
 def code_files(package: Path | None = None) -> dict[str, Path]:
@@ -152,8 +152,8 @@ def pack(shipment: Shipment, archive: Path) -> int:
     files = code_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as zip_file:
         for name, source in sorted(files.items()):
-            _add(zip_file, name, read_file(source, _MAX_FILE_BYTES))
-        _add(zip_file, shipment.file_name, shipment.text.encode())
+            _add_member(zip_file, name, read_file(source, _MAX_FILE_BYTES))
+        _add_member(zip_file, shipment.file_name, shipment.text.encode())
         members = zip_file.infolist()
     size = archive.stat().st_size
     if size > UPLOAD_LIMIT_BYTES:
@@ -169,7 +169,7 @@ def pack(shipment: Shipment, archive: Path) -> int:
     return size
 
 
-def _add(zip_file: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_member(zip_file: zipfile.ZipFile, name: str, content: bytes) -> None:
     member = zipfile.ZipInfo(name, _ARCHIVE_DATE)
     member.external_attr = 0o644 << 16
     zip_file.writestr(member, content, zipfile.ZIP_DEFLATED)
