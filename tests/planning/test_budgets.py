@@ -22,7 +22,7 @@ COSTS = SampleCosts(
 def test_sample_sizes_are_inversely_proportional_to_root_of_cost() -> None:
     sizes = sample_sizes(COSTS, Budget(None, 0.025), "sweep")
     assert sizes[PGD] == pytest.approx(10 * sizes[SQUARE], rel=0.01)
-    assert 0.99 * 0.025 * COSTS.whole < COSTS.of_sizes(sizes) <= 0.025 * COSTS.whole
+    assert 0.99 * 0.025 * COSTS.whole < COSTS.with_sizes(sizes) <= 0.025 * COSTS.whole
 
 
 def test_budget_in_hours_equals_budget_as_fraction() -> None:
@@ -43,13 +43,13 @@ def test_sample_sizes_increase_with_budget(fractions: list[float], keys: list[tu
         macs_per_hour=1.0,
     )
     min_sizes = {dataset_key: smallest_sample(n_images) for dataset_key, n_images in costs.n_images.items()}
-    min_fraction = costs.of_sizes(min_sizes) / costs.whole
+    min_fraction = costs.with_sizes(min_sizes) / costs.whole
     allowed_fractions = [min_fraction + (1 - min_fraction) * fraction for fraction in sorted(fractions)]
     sizes_by_budget = [sample_sizes(costs, Budget(None, min(1.0, fraction)), "sweep") for fraction in allowed_fractions]
     for smaller, larger in pairwise(sizes_by_budget):
         assert all(smaller[dataset_key] <= larger[dataset_key] for dataset_key in dataset_keys)
     for fraction, sizes in zip(allowed_fractions, sizes_by_budget, strict=True):
-        assert costs.of_sizes(sizes) <= fraction * costs.whole * (1 + 1e-6)
+        assert costs.with_sizes(sizes) <= fraction * costs.whole * (1 + 1e-6)
         assert all(
             min_sizes[dataset_key] <= sizes[dataset_key] <= costs.n_images[dataset_key] for dataset_key in dataset_keys
         )
@@ -61,7 +61,7 @@ def test_budget_of_all_work_gives_all_images() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "message"),
-    [(1e-5, "the pilot and the keys that are not sampled take 0.01 worker-hours"), (1e-3, "for 20 images of pgd")],
+    [(1e-5, "the pilot and the keys that are not sampled take 0.01 worker-hours"), (1e-3, "pays for 20 images")],
 )
 def test_too_small_budget_is_rejected(fraction: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -69,14 +69,14 @@ def test_too_small_budget_is_rejected(fraction: float, message: str) -> None:
 
 
 def test_minimum_budget_gives_minimum_samples() -> None:
-    min_fraction = COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
+    min_fraction = COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
     sizes = sample_sizes(COSTS, Budget(None, min_fraction), "sweep")
     assert np.array_equal([*sizes.values()], [20, 20])
 
 
 def test_rounded_budget_in_error_is_enough() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
-        costs = replace(COSTS, macs_per_hour=COSTS.of_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
+        costs = replace(COSTS, macs_per_hour=COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
         with pytest.raises(ConfigError) as error:
             sample_sizes(costs, Budget(hours / 2, None), "sweep")
         match = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(error.value))

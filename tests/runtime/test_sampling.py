@@ -22,7 +22,7 @@ from robust201.analysis.dataset_results import read_results
 from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
 from robust201.analysis.leaderboard import make_leaderboard
 from robust201.cli import plan_costs
-from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError
+from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.export import export_dataset
 from robust201.export.diff import read_result_set
 from robust201.export.verify import find_gaps, verify_results
@@ -31,17 +31,19 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.costs import key_costs, measure_speeds, total_hours
 from robust201.planning.designs import worst_case
 from robust201.planning.filters import Filters
+from robust201.planning.inputs import Inputs
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
-from robust201.planning.samples import SAMPLE_FILE, choose_pilot, read_samples
+from robust201.planning.samples import SAMPLE_FILE, Samples, choose_pilot, read_samples
 from robust201.planning.shares import Share
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ESTIMATES_FILE
 from robust201.runtime.executors import make_executor
+from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import run_share
-from robust201.runtime.sweep import prepare_sweep, run_sweep
+from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
 from robust201.shards import Inventory, ShardStore
 from tests.conftest import MakeFields, MakeSweep, RunCommand
 
@@ -214,13 +216,32 @@ def test_shares_compute_the_pilot_and_then_the_samples_that_a_plan_draws_between
 
 def test_a_plan_expects_precision_from_the_complete_pilot_of_the_results(sampled: MakeSampled) -> None:
     config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
-    assert plan_costs.precision_of_pilot(config.results) is None
+    plan = make_plan(config, assumed_facts(config))
+    assert plan_costs.precision_of_pilot(plan) is None
     run(config)
-    precision = plan_costs.precision_of_pilot(config.results)
+    precision = plan_costs.precision_of_pilot(plan)
     assert precision is not None
     half_width, _ = precision.sampled("digits", "pgd", 25, N_IMAGES)
     assert 0 < half_width < worst_case("digits", "pgd", 25, N_IMAGES)[0]
     assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case("digits", "fgsm", 25, N_IMAGES)  # counted
+
+
+def test_precision_of_pilot_excludes_keys_with_other_parameters(sampled: MakeSampled) -> None:
+    fields = {"sampling": {"budget": "90%", "pilot": 3}}
+    run(sampled("90%", **fields))
+    config = sampled("90%", **fields, keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    precision = plan_costs.precision_of_pilot(make_plan(config, assumed_facts(config)))
+    assert precision is not None
+    assert precision.sampled("digits", "pgd", 25, N_IMAGES) == worst_case("digits", "pgd", 25, N_IMAGES)
+    assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
+
+
+def test_plan_says_why_damaged_pilot_is_not_used(sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
+    config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
+    run(config)
+    (config.results / SAMPLE_FILE).write_text("{}")
+    plan_costs.summarise(make_plan(config, assumed_facts(config)), None, None, lambda **_: config)
+    assert "is not used for half-widths: Reading the samples failed for" in capsys.readouterr().err
 
 
 def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: MakeSampled, tmp_path: Path) -> None:
@@ -323,7 +344,7 @@ def test_networks_are_compared_by_estimates_on_request(
     table = tmp_path / "table.csv"
     shown = robust201("compare", *words, *options, "--out", table).out
     assert f"~{first['value']:.4f}, ~{second['value']:.4f}" in " ".join(shown.split())
-    assert "estimates from samples" in shown
+    assert "Accuracies marked ~ are estimates for all 50 images" in shown
     assert list(pd.read_csv(table)["second_estimated"]) == [True, False, False]
 
 
@@ -409,7 +430,7 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"sampling": {"budget": "80%", "pilot": 1}}, r"sampling.pilot: expected at least 2 networks"),
         ({"sampling": {"budget": "80%", "pilot": 4}}, r"sampling.pilot: expected fewer networks than the sweep's 4"),
         ({"sampling": {"budget": "500"}}, r"sampling.budget: expected worker-hours above 0 such as 500h"),
-        ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget such as 500h"),
+        ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget with its unit, such as 500h"),
         ({"sampling": {"budget": "120%"}}, r"sampling.budget: expected worker-hours"),
         ({"sampling": {"budget": "80%", "cheap": ["fgms"]}}, r"sampling.cheap: .+ Did you mean 'fgsm'"),
         ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
@@ -427,9 +448,9 @@ def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[s
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        ("1%", r"since the pilot and the keys that are not sampled take .+ Raise the budget"),
-        ("0.00001h", r"since the pilot and the keys that are not sampled take"),
-        ("60%", r"for 20 images of aa_square on digits .+ 2 for each stratum"),
+        ("1%", r"because the pilot and the keys that are not sampled take .+ Raise the budget"),
+        ("0.00001h", r"because the pilot and the keys that are not sampled take"),
+        ("60%", r"pays for 20 images \(2 per stratum\) of aa_square on digits"),
     ],
 )
 def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
@@ -442,9 +463,9 @@ def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": {"budget": "80%", "pilot": 3}}, "expected sampling.pilot 2"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "expected sampling.seed 0"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "expected sampling.cheap"),
+        ({"sampling": {"budget": "80%", "pilot": 3}}, "were drawn with sampling.pilot 2"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "were drawn with sampling.seed 0"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "were drawn with sampling.cheap"),
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}}, "digits pgd .+ expected the protocol"),
         ({"images": {"count": N_IMAGES, "seed": 1}}, "expected the protocol|expected the images"),
     ],
@@ -494,7 +515,7 @@ def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> Non
     assert run(sampled("80%"), say=lines.append).computed == 0
     n_pgd = sum(n_seen(sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
-    assert line.startswith("The budget 80% pays for fewer images than an earlier one of ")
+    assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
     assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
     assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
     lines.clear()
@@ -509,6 +530,64 @@ def test_smaller_budget_keeps_counts_on_all_images(sampled: MakeSampled, tmp_pat
     assert run(config).computed == 0
     assert files_of(config, tmp_path / "b") == whole
     assert n_seen(config) == {}
+
+
+def test_networks_added_after_counts_are_sampled(sampled: MakeSampled, tmp_path: Path) -> None:
+    config = sampled("80%", architectures=[0, 21, 9999, 4000, 15000, 1000])
+    networks = config.selected_architectures
+    pilot = choose_pilot(networks, 2, 0)
+    counted, added = np.split(np.array([name for name in networks if name not in pilot]), [2])
+    run(sampled(None, architectures=[*pilot, *counted.tolist()]))
+    lines: list[str] = []
+    run(config, say=lines.append)
+    samples, plan = read_samples(config.results), load_plan(config.results)
+    assert samples is not None
+    assert samples.counted == {("digits", key): tuple(counted) for key in ("aa_square", "pgd")}
+    assert {unit.architecture for unit in plan.units if unit.images} == {*added}
+    assert not any("fewer images" in line for line in lines)
+    files_of(config, tmp_path / "a")
+    assert {*RobustnessDataset(tmp_path / "a").estimates()["architecture"].astype(int)} == {*added}
+    assert run(config).computed == 0
+
+
+def test_merge_keeps_larger_samples_and_rejects_different_ones(sampled: MakeSampled, tmp_path: Path) -> None:
+    smaller, larger = sampled("80%", "smaller"), sampled("85%", "larger")
+    run(smaller)
+    run(sampled("80%", "larger"))
+    run(larger)
+    for name, sources in (("a", (smaller, larger)), ("b", (larger, smaller))):
+        merge_results([source.results for source in sources], tmp_path / name)
+        assert (tmp_path / name / SAMPLE_FILE).read_bytes() == (larger.results / SAMPLE_FILE).read_bytes()
+        merged = sampled("85%", name)
+        assert run(merged).computed == 0
+        assert rows_of(merged) == rows_of(larger)
+    different = sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
+    run(different)
+    with pytest.raises(InputError, match=r"different.* has other samples than the folders before it"):
+        merge_results([smaller.results, different.results], tmp_path / "c")
+    assert not (tmp_path / "c" / SAMPLE_FILE).exists()
+
+
+def test_run_writes_no_sample_after_losing_lease(sampled: MakeSampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = sampled("80%")
+    copy_sample_images, check = Inputs.copy_sample_images, Lease.check
+    is_copied = False
+
+    def copy_and_lose_lease(inputs: Inputs, samples: Samples | None) -> None:
+        nonlocal is_copied
+        copy_sample_images(inputs, samples)
+        is_copied = samples is not None
+
+    def check_lost_lease(lease: Lease) -> None:
+        if is_copied:
+            lease.lost.set()
+        check(lease)
+
+    monkeypatch.setattr(Inputs, "copy_sample_images", copy_and_lose_lease)
+    monkeypatch.setattr(Lease, "check", check_lost_lease)
+    with pytest.raises(StorageError, match="Keeping the lease failed"):
+        run(config)
+    assert not (config.results / SAMPLE_FILE).exists()
 
 
 def test_run_draws_lost_sample_again_and_says_so(sampled: MakeSampled, tmp_path: Path) -> None:
@@ -533,7 +612,7 @@ def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
     assert run(config, say=lines.append).computed > 0
-    assert any("otherwise than before, so earlier results are not used" in line for line in lines)
+    assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale,) = previews[0].stale  # once, whatever the number of increments
     assert stale.endswith("are kept but not used: their images are not those of sample.json")
@@ -548,7 +627,7 @@ def test_run_names_keys_of_combined_samples(sampled: MakeSampled) -> None:
     lines: list[str] = []
     run(sampled("100%"), say=lines.append)
     assert [line for line in lines if "combined" in line] == [
-        f"The sample of {key} on digits has all images by now: combined the results of 2 networks"
+        f"The sample of {key} on digits now has all images: combined the results of 2 networks"
         for key in ("aa_square", "pgd")
     ]
 

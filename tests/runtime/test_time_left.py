@@ -147,6 +147,19 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
     assert [beat.unit for beat in tracker.progress.trainings] == [parts[0].unit.id]
 
 
+def test_resumed_evaluation_counts_as_one_when_its_missing_images_are_done(tmp_path: Path) -> None:
+    unit = Unit("u", 0, "digits", "pgd", (1.0, 2.0), 100, "p", "c")
+    missing = [Part(unit, (1.0,), 40, 100), Part(unit, (2.0,), 0, 100)]
+    work = Work(lambda _unit: 1e6)
+    work.n_evaluations = 2
+    tracker = Tracker(work, missing, tmp_path, 0, WorkLog(tmp_path))
+    tracker.count(Receipt("u", (1.0,), 40, 70, "shard", 1.0), RunTally())
+    assert tracker.progress.evaluations_of_this_run == 0.5
+    tracker.count(Receipt("u", (1.0,), 70, 100, "shard", 1.0), RunTally())
+    tracker.count(Receipt("u", (2.0,), 0, 100, "shard", 1.0), RunTally())
+    assert tracker.progress.done_evaluations == 2
+
+
 def test_steps_of_a_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
     work = Work(lambda _unit: 1e6)

@@ -174,6 +174,14 @@ def test_next_cells_are_new_and_allowed(results: DatasetResults, aim: str) -> No
         choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
 
 
+def test_choose_next_weights_estimates_by_their_errors(results: DatasetResults) -> None:
+    errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
+    counts = choose_next(results, ["clean"], 5, "ranking", standard_errors=errors)
+    assert counts == choose_next(results, ["clean"], 5, "ranking")
+    noisy = errors + 0.1
+    assert choose_next(results, ["clean"], 5, "ranking", standard_errors=noisy) != counts
+
+
 def test_too_few_cells_are_rejected(tmp_path: Path) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:9])
     with pytest.raises(ResultsError, match="at least 10 cells"):
@@ -187,7 +195,9 @@ def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust20
     rows = json.loads(path.read_text())
     rows["cifar10"]["clean"]["accuracy"] = dict.fromkeys(rows["cifar10"]["clean"]["accuracy"], 0.5)
     path.write_text(json.dumps(rows))
-    assert "got 0.5 of clean for all" in robust201("predict", folder, "--keys", "clean").refusal(2)
+    assert "all cells have the same accuracy under clean (0.5)" in robust201(
+        "predict", folder, "--keys", "clean"
+    ).refusal(2)
 
 
 def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCommand) -> None:
@@ -225,7 +235,9 @@ def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunComman
     shown = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
     assert shown["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]
     assert [one["strength"] for one in shown["quality"]] == [0.5, 1.0]
-    assert "got 0 of pgd:4 for all" in robust201("predict", folder, "--keys", "pgd:4").refusal(2)
+    assert "all cells have the same accuracy under pgd:4 (0)" in robust201(
+        "predict", folder, "--keys", "pgd:4"
+    ).refusal(2)
 
 
 def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
@@ -249,8 +261,8 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
     assert tau("--measures", write_measures(tmp_path / "measures", measured)) > 0.8
     few = write_measures(tmp_path / "too-few", dict([*measured.items()][:100]))
     refused = robust201("predict", folder, "--keys", "clean", "--measures", few).refusal(2)
-    assert "got those of 100 of 6,466 cells" in refused
-    assert "got none" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
+    assert "but has 100 of 6,466" in refused
+    assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
 
 
 def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:

@@ -265,8 +265,8 @@ DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
             "at least 2 images, or all, of every stratum in the sample, got 0 of stratum 1",
         ),
         (lambda: OutcomeModel().fit(np.zeros((3, 19, 4)), OUTCOMES), "features and .* outcomes"),
-        (lambda: OutcomeModel().fit(np.zeros((3, 20, 4)), OUTCOMES).predict(np.zeros((20, 5))), r"\(N, 4\) features"),
-        (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(4), np.array([1])), "of the same images"),
+        (lambda: OutcomeModel().fit(np.zeros((3, 20, 4)), OUTCOMES).predict(np.zeros((20, 5))), r"features \(N, 4\)"),
+        (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(4), np.array([1])), "of equal length"),
         (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(3), np.array([4])), "expected sizes from 0"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -30,55 +30,77 @@ class EstimatedAccuracies(NamedTuple):
     n_images: int
 
 
-def find_estimates(results: "DatasetResults", evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
-    """Return estimates for networks without counts, averaged over the evaluations; None if there are none.
+class EstimateTable:
+    """The estimates of one dataset, read once."""
 
-    For a mean over evaluations on the same images, the mean of their standard errors is an upper bound and is used;
-    counted evaluations have no error.
-    """
-    files = results.reader.files
-    if not has_estimates(files):
-        return None
-    frame = read_estimates(files)
-    frame = frame[frame["dataset"] == results.name]
-    estimates = frame[pd.MultiIndex.from_frame(frame[["key", "strength"]].astype({"key": str})).isin(evaluations)]
-    if estimates.empty:
-        return None
-    names = [architecture_of(str(name)) for name in estimates["architecture"]]
-    by_architecture = estimates.assign(architecture=names, key=estimates["key"].astype(str)).set_index(["architecture"])
-    columns = {}
-    for name in ("value", "standard_error", "low", "high"):
-        table = by_architecture.set_index(["key", "strength"], append=True)[name].unstack(["key", "strength"])
-        for column in evaluations:
-            if column not in table.columns:  # counted
-                counts = results.accuracies[column].reindex(table.index)
-                table[column] = 0.0 if name == "standard_error" else counts
-        columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
-    kept = columns["value"].index.intersection(results.accuracies.index)
-    # The intervals allow for degrees of freedom; with this error, a normal test agrees with them.
-    half_width = (columns["high"] - columns["low"]) / 2
-    standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
-    return EstimatedAccuracies(
-        value=columns["value"].loc[kept],
-        standard_error=standard_error.loc[kept],
-        low=columns["low"].loc[kept],
-        high=columns["high"].loc[kept],
-        n_seen=int(estimates["n_seen"].min()),
-        n_images=int(estimates["n_images"].max()),
-    )
+    def __init__(self, results: "DatasetResults") -> None:
+        """Read the estimates of a dataset; it may have none.
+
+        Raises:
+            ResultsError: see `reader.estimates.read_estimates`.
+        """
+        self._results = results
+        files = results.reader.files
+        rows = read_estimates(files) if has_estimates(files) else pd.DataFrame(columns=["dataset"])
+        rows = rows[rows["dataset"] == results.name]
+        if not rows.empty:
+            names = [architecture_of(str(name)) for name in rows["architecture"]]
+            rows = rows.assign(architecture=names, key=rows["key"].astype(str))
+        self.rows = rows
+
+    def find(self, evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
+        """Return estimates for networks without counts, averaged over the evaluations; None if there are none.
+
+        For a mean over evaluations on the same images, the mean of their standard errors is an upper bound and is used;
+        counted evaluations have no error.
+        """
+        if self.rows.empty:
+            return None
+        estimates = self.rows[pd.MultiIndex.from_frame(self.rows[["key", "strength"]]).isin(evaluations)]
+        if estimates.empty:
+            return None
+        accuracies = self._results.accuracies
+        by_evaluation = estimates.set_index(["architecture", "key", "strength"])
+        columns = {}
+        for name in ("value", "standard_error", "low", "high"):
+            table = by_evaluation[name].unstack(["key", "strength"])
+            for column in evaluations:
+                if column not in table.columns:  # counted
+                    counts = accuracies[column].reindex(table.index)
+                    table[column] = 0.0 if name == "standard_error" else counts
+            columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
+        names = columns["value"].index.intersection(accuracies.index)
+        # The intervals allow for degrees of freedom; with this error, a normal test agrees with them.
+        half_width = (columns["high"] - columns["low"]) / 2
+        standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
+        return EstimatedAccuracies(
+            value=columns["value"].loc[names],
+            standard_error=standard_error.loc[names],
+            low=columns["low"].loc[names],
+            high=columns["high"].loc[names],
+            n_seen=int(estimates["n_seen"].min()),
+            n_images=int(estimates["n_images"].max()),
+        )
+
+    def find_missing(self, evaluation: tuple[str, float]) -> "tuple[EstimatedAccuracies, pd.Index[Any]] | None":
+        """Return the estimates under an evaluation, and the networks without a count there; None without estimates."""
+        estimates = self.find([evaluation])
+        if estimates is None:
+            return None
+        is_missing = self._results.accuracies[evaluation].loc[estimates.value.index].isna()
+        return estimates, estimates.value.index[is_missing.to_numpy()]
 
 
 def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_counted: Sequence[int]) -> str:
     """Describe which columns of a ranking mix estimates with counts, and what their intervals refer to."""
-    frame = read_estimates(results.reader.files)
-    frame = frame[frame["dataset"] == results.name]
+    rows = EstimateTable(results).rows
     min_counted, max_counted = min(n_counted), max(n_counted)
     n_counted_text = f"{min_counted:,}" if min_counted == max_counted else f"{min_counted:,} to {max_counted:,}"
-    low, high = int(frame["n_seen"].min()), int(frame["n_seen"].max())
+    low, high = int(rows["n_seen"].min()), int(rows["n_seen"].max())
     n_seen_text = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
         f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {n_seen_text} "
-        f"of {int(frame['n_images'].max()):,} images; {n_counted_text} networks were counted on all. There, intervals "
+        f"of {int(rows['n_images'].max()):,} images; {n_counted_text} networks were counted on all. There, intervals "
         "(95%) and ties refer to the accuracy on all these images, in which counts are certain."
     )
 
@@ -88,15 +110,13 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
 
     The note is empty if there are no estimates.
     """
-    frame = results.accuracies.copy()
+    frame, table = results.accuracies.copy(), EstimateTable(results)
     n_filled: dict[str, int] = {}
     for key, strength in results.columns:
-        estimates = find_estimates(results, [(key, strength)])
-        if estimates is not None:
-            is_missing = frame[(key, strength)].loc[estimates.value.index].isna()
-            missing = estimates.value.index[is_missing.to_numpy()]
-            frame.loc[missing, (key, strength)] = estimates.value.loc[missing]
-            n_filled[key] = len(missing)
+        if (estimates_and_networks := table.find_missing((key, strength))) is not None:
+            estimates, networks = estimates_and_networks
+            frame.loc[networks, (key, strength)] = estimates.value.loc[networks]
+            n_filled[key] = len(networks)
     if not n_filled:
         return results, ""
     filled = ", ".join(f"{key}: {count:,} of {len(frame):,}" for key, count in n_filled.items())
@@ -110,10 +130,9 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
 def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
     """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for counts."""
     errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
+    table = EstimateTable(results)
     for evaluation in results.columns:
-        estimates = find_estimates(results, [evaluation])
-        if estimates is not None:
-            is_missing = results.accuracies[evaluation].loc[estimates.value.index].isna()
-            names = estimates.value.index[is_missing.to_numpy()]
-            errors.loc[names, evaluation] = estimates.standard_error.loc[names]
+        if (estimates_and_networks := table.find_missing(evaluation)) is not None:
+            estimates, networks = estimates_and_networks
+            errors.loc[networks, evaluation] = estimates.standard_error.loc[networks]
     return errors

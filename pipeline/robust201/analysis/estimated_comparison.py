@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
-from robust201.analysis.estimated import EstimatedAccuracies, find_estimates
+from robust201.analysis.estimated import EstimatedAccuracies, EstimateTable
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.stored_evaluations import split_network
@@ -17,7 +17,6 @@ from robust201.analysis.terms import evaluations_named
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.estimates import read_estimates
 from robust201.statistics.intervals import NORMAL_QUANTILE
 from robust201.statistics.significance import holm_adjust, normal_p_values
 
@@ -47,10 +46,10 @@ def compare_estimated(
 ) -> EstimatedComparison:
     """Compare every two networks of a dataset folder by their estimates, or by an estimate and a count.
 
-    The two errors are treated as independent, although the networks share the sample. On the outcomes of
-    docs/sampling.md that is nearly true: the variance of a difference is 0.66 to 1.2 times the sum of the variances
-    (median 0.98), since predictions explain what networks have in common. Counts have no error, since the target is
-    the accuracy on all images.
+    The two errors are treated as independent although both networks are evaluated on the same sample. For the
+    outcomes in docs/sampling.md this is nearly true, because predictions explain what networks have in common: the
+    variance of a difference is 0.66 to 1.2 times the sum of the variances (median 0.98). Counts have no error because
+    the target is the accuracy on all images.
 
     Args:
         networks: two or more, as ``DATASET:ARCHITECTURE``.
@@ -65,8 +64,9 @@ def compare_estimated(
     reader = RobustnessDataset(folder)
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
     architectures = [_find_network(results, name) for name in names]
-    columns = _columns(results, keys)
-    estimates = {column: find_estimates(results, [column]) for column in columns}
+    estimate_table = EstimateTable(results)
+    columns = _columns(results, estimate_table, keys)
+    estimates = {column: estimate_table.find([column]) for column in columns}
     accuracies = {
         (network, column): _accuracy(results, estimates[column], network, column)
         for network in architectures
@@ -116,18 +116,19 @@ def _find_network(results: DatasetResults, name: str) -> ArchitectureId:
     matches = [network for network in selected.architectures if network in results.architectures]
     if len(matches) != 1:
         raise ConfigError(
-            f"Comparing networks failed for {name}: it matches {len(matches)} networks with results of {results.name}, "
-            "instead of one. Name another."
+            f"Comparing networks failed for {name}: it matches {len(matches)} networks that have results on "
+            f"{results.name}; exactly one is needed. Give another name."
         )
     return matches[0]
 
 
-def _columns(results: DatasetResults, keys: Sequence[str] | None) -> list[tuple[str, float]]:
+def _columns(
+    results: DatasetResults, estimate_table: EstimateTable, keys: Sequence[str] | None
+) -> list[tuple[str, float]]:
     if keys is not None:
         return list(dict.fromkeys(column for key in keys for column in evaluations_named(results, key)))
-    frame = read_estimates(results.reader.files)
-    estimated = dict.fromkeys(frame[frame["dataset"] == results.name]["key"].astype(str))
-    return [(key, nearest_strength(key, results.strengths(key))) for key in estimated if results.strengths(key)]
+    estimated_keys = dict.fromkeys(estimate_table.rows["key"])
+    return [(key, nearest_strength(key, results.strengths(key))) for key in estimated_keys if results.strengths(key)]
 
 
 def _accuracy(
@@ -164,22 +165,26 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
     lines = []
     for (first, second), rows in table.groupby(["first", "second"], sort=False):
         significant = rows[rows["adjusted_p_value"] < LEVEL]
-        parts = []
-        for name, wins in (
-            (first, significant[significant["difference"] < 0]),
-            (second, significant[significant["difference"] > 0]),
-        ):
-            if len(wins):
-                largest = wins.iloc[int(wins["difference"].abs().to_numpy().argmax())]
-                parts.append(
-                    f"{name} is significantly more accurate in {len(wins)}, most at {largest['key']} "
-                    f"{largest['strength']:g} ({100 * abs(largest['difference']):.1f} points)"
-                )
-        count = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
-        result = "; ".join(parts) or f"{first} and {second} do not differ significantly"
-        lines.append(f"{result}; of {count} (two normal estimates, Holm's correction, {LEVEL:g}).")
+        wins_of_first = significant[significant["difference"] < 0]
+        wins_of_second = significant[significant["difference"] > 0]
+        clauses = [
+            _describe_wins(str(network), wins)
+            for network, wins in ((first, wins_of_first), (second, wins_of_second))
+            if len(wins)
+        ]
+        result = "; ".join(clauses) or f"{first} and {second} do not differ significantly"
+        n_evaluations = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
+        lines.append(f"In {n_evaluations}, {result} (normal approximation, Holm's correction, level {LEVEL:g}).")
     lines.append(
-        f"Accuracies marked ~ are estimates from samples of the images, for all {n_images:,} images; others are counts "
-        "on these. Intervals take the errors of two estimates as independent."
+        f"Accuracies marked ~ are estimates for all {n_images:,} images from samples of them; others were counted on "
+        "all images. Intervals treat the errors of two estimates as independent."
     )
     return "\n".join(lines)
+
+
+def _describe_wins(network: str, wins: pd.DataFrame) -> str:
+    largest = wins.iloc[int(wins["difference"].abs().to_numpy().argmax())]
+    return (
+        f"{network} is significantly more accurate in {len(wins)}, by up to {100 * abs(largest['difference']):.1f} "
+        f"points ({largest['key']} {largest['strength']:g})"
+    )

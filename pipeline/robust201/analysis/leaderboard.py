@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, OVER_EVALUATIONS, SCORES, DatasetResults
-from robust201.analysis.estimated import EstimatedAccuracies, describe_estimates, find_estimates
+from robust201.analysis.estimated import EstimatedAccuracies, EstimateTable, describe_estimates
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
@@ -241,7 +241,7 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
         accuracies, label = results.scores[name], SCORES[name]
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
-    if (sampled := find_estimates(results, evaluations)) is not None:
+    if (sampled := EstimateTable(results).find(evaluations)) is not None:
         return _estimated_standing(name, label, accuracies, sampled)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     counts = {evaluated_image_count(results.reader.files, results.name, key) for key, _ in evaluations}

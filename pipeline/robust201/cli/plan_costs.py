@@ -1,4 +1,4 @@
-"""What `robust201 plan` says of costs: hours by key, cheaper designs, designs for a budget, cells to evaluate next."""
+"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 _SHOWN_KEYS = 12
 
 _WORTH_SAVING = 1.0
-"""Worker-hours of a sweep from which on `plan` shows what less would save."""
+"""Minimum worker-hours of a sweep for which `plan` shows cheaper designs."""
 
 
 def summarise(
     plan: "Plan", like: Path | None, budget: str | None, reload: "Callable[..., SweepConfig]"
 ) -> dict[str, Any]:
-    """Return hours by key, days on the sweep's workers, and what cheaper forms save and lose, as a JSON value.
+    """Return hours by key, days on the sweep's workers, and cheaper designs, as a JSON value.
 
     Args:
         plan: the plan, narrowed by the command's options.
-        like: dataset from whose outcomes precision is expected; without one, the results folder's complete pilot is
-            used, if there is one.
-        budget: such as ``500h``; then also three designs that fit.
-        reload: read the sweep again with other fields.
+        like: dataset whose outcomes give the expected precision; if None, the results folder's pilot gives it, if it
+            is complete.
+        budget: budget such as ``500h``, for which three designs are added.
+        reload: function that reads the sweep again with other fields.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, savings, worst_case
 
-    precision = _choose_precision(plan.config, like)
+    precision = _choose_precision(plan, like)
     simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers
@@ -52,46 +52,64 @@ def summarise(
     return {"costs": costs, "designs": [design.to_payload() for design in designs]}
 
 
-def _choose_precision(config: "SweepConfig", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision that outcomes promise, of a dataset or of the results folder's pilot; None without any."""
+def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
+    """Return the precision expected from the outcomes of a dataset or of the results folder's pilot; None without."""
     if like is None:
-        return precision_of_pilot(config.results)
+        try:
+            return precision_of_pilot(plan)
+        except RobustError as error:
+            console.say(f"The pilot in {plan.config.results} is not used for half-widths: {error}")
+            return None
     from robust201.analysis.pilot_precision import LikeDataset, PilotPrecision
     from robust201.planning.sampling_section import DEFAULT_CHEAP
     from robust201.reader.dataset import RobustnessDataset
 
-    cheap = DEFAULT_CHEAP if config.sampling is None else config.sampling.cheap
-    evaluated = [key for key in cheap if key in config.parameters]
-    return PilotPrecision(LikeDataset(RobustnessDataset(like), evaluated).read)
+    sampling, parameters = plan.config.sampling, plan.config.parameters
+    cheap = DEFAULT_CHEAP if sampling is None else sampling.cheap
+    return PilotPrecision(LikeDataset(RobustnessDataset(like), [key for key in cheap if key in parameters]).read)
 
 
-def precision_of_pilot(results: Path) -> "PilotPrecision | None":
-    """Expect precision from a pilot that was evaluated already; None if there is none, or it cannot be read."""
+def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
+    """Return the precision expected from a sampled sweep's evaluated pilot; None if nothing of it can be used.
+
+    Keys are used whose stored protocols differ from the plan's in the images at most.
+
+    Raises:
+        RobustError: the results folder is damaged.
+    """
     from robust201.planning.plan_file import PLAN_FILE, load_plan
 
+    results = plan.config.results
     if not (results / PLAN_FILE).is_file():
         return None
-    try:
-        plan = load_plan(results)
-        if plan.config.sampling is None:
-            return None
-        from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
-        from robust201.export.outcome_files import evaluated_images
-        from robust201.shards import ShardStore
-
-        store = ShardStore.open(results)
-        inventory = store.inventory(on_damage="report")
-        known = read_pilots(plan, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
-    except RobustError:  # `run` says why, as for the speeds of a results folder
+    stored = load_plan(results)
+    if stored.config.sampling is None:
         return None
-    return PilotPrecision(lambda dataset, key: known.get((dataset, key))) if known else None
+    from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
+    from robust201.export.outcome_files import evaluated_images
+    from robust201.planning.costs import is_alike
+    from robust201.shards import ShardStore
+
+    store = ShardStore.open(results)
+    inventory = store.inventory(on_damage="report")
+    pilots = read_pilots(stored, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
+    stored_payloads, payloads = (
+        {(planned.dataset, planned.key): one.protocols[planned.protocol].payload for planned in one.planned_keys}
+        for one in (stored, plan)
+    )
+    usable = {
+        place: outcomes
+        for place, outcomes in pilots.items()
+        if place in payloads and is_alike(stored_payloads[place], payloads[place])
+    }
+    return PilotPrecision(lambda dataset, key: usable.get((dataset, key))) if usable else None
 
 
 def show(summary: Mapping[str, Any], budget: str | None) -> None:
-    """Show what `summarise` returns."""
+    """Print the result of `summarise`."""
     has_pilot = summary["costs"]["precision_from"] is not None
     if summary["costs"]["precision_from"] == "pilot":
-        console.say("Half-widths and tau are expected from the sweep's own pilot, which is complete.")
+        console.say("Half-widths and tau are computed from the sweep's complete pilot.")
     _show_costs(summary["costs"], has_pilot=has_pilot)
     if budget is not None:
         _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_pilot=has_pilot)
@@ -110,25 +128,25 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
     measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
     if measured:
-        source = f"m: from seconds measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
+        source = f"m: at the speed measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
     if costs["worker_hours"] < _WORTH_SAVING:
         return
     console.say(_describe_days(costs))
     if not costs["savings"]:
-        console.say("The sweep is sampled, so a smaller sampling.budget makes it cheaper: it leaves fewer images.")
+        console.say("The sweep is sampled: a smaller sampling.budget makes it cheaper, with fewer images.")
         return
-    _show_designs("What less would save and lose", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
+    _show_designs("Cheaper designs", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
 
 
-def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *, has_pilot: bool) -> None:
-    """Show designs for a budget with the lines of the YAML that make each."""
+def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: float, *, has_pilot: bool) -> None:
+    """Print designs for a budget, each with its lines of YAML."""
     from robust201.planning.designs import yaml_lines
 
     if not designs:
-        console.say(f"The whole sweep fits the budget {budget}: it takes {console.show_hours(whole)} worker-hours.")
+        console.say(f"The full sweep fits the budget {budget}: it takes {console.show_hours(full_hours)} worker-hours.")
         return
-    _show_designs(f"Designs for {budget}", designs, whole, has_pilot=has_pilot)
+    _show_designs(f"Designs for {budget}", designs, full_hours, has_pilot=has_pilot)
     if all(design["over_budget"] for design in designs):
         console.say(f"No design fits the budget {budget}; these are the cheapest.")
     elif designs[0]["over_budget"]:
@@ -139,12 +157,12 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, whole: float, *
             console.out.print(line, markup=False, highlight=False)
 
 
-def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *, has_pilot: bool) -> None:
+def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: float, *, has_pilot: bool) -> None:
     rows = [
         (
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.show_hours(design["worker_hours"]),
-            f"{100 * (1 - design['worker_hours'] / whole):.1f}%" if whole else "-",
+            f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
             _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
@@ -156,8 +174,8 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], whole: float, *
         console.say(f"{design['design']}: {design['loss']}")
     if not has_pilot:
         console.say(
-            "Half-widths are those of simple random sampling at an accuracy of 50%, the widest. With --like DATASET, "
-            "which has outcomes by image, they are estimated, and so is Kendall's tau with the whole sweep's ranking."
+            "Half-widths are upper bounds: those of simple random sampling at an accuracy of 50%. To compute them and "
+            "Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
         )
 
 
@@ -172,7 +190,7 @@ def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]
 def _describe_days(costs: dict[str, Any]) -> str:
     hours, workers = costs["worker_hours"], costs["workers"]
     count = console.show_count(workers or 1, "worker")
-    hint = "" if workers else "; --workers N divides them"
+    hint = "" if workers else "; set another number with --workers N"
     days = costs["days"]
     time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
     return f"{console.show_hours(hours)} worker-hours are {time} on {count}{hint}."
@@ -194,7 +212,7 @@ def show_next(
     *,
     as_json: bool,
 ) -> None:
-    """Print the cells to evaluate next, as a field of the sweep YAML."""
+    """Print the cells to evaluate next as a field of the sweep YAML."""
     cells = next_cells(config, like, count, aim, keys, data)
     if as_json:
         print_json({"architectures": cells, "for": aim})
@@ -205,29 +223,34 @@ def show_next(
 def next_cells(
     config: "SweepConfig", like: Path | None, count: int, aim: str, keys: Sequence[str] | None, data: str | None
 ) -> list[int]:
-    """Choose the cells of a sweep to evaluate next, from the evaluated ones of a dataset.
+    """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.
 
     Raises:
         ConfigError: an option is missing or wrong, or fewer cells remain.
     """
+    from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.cli.predict import read_one
     from robust201.search.cell_predictions import AIMS, choose_next
 
     if like is None:
         raise ConfigError(
-            "Reading the command line failed for --next: expected --like DATASET, the export of what was evaluated so "
-            "far, got none. Export the results, and name the folder."
+            "Reading the command line failed for --next: it needs --like DATASET, the export of the cells evaluated so "
+            "far. Export the results, and name the folder."
         )
-    chosen = next((one for one in AIMS if one == aim), None)
-    if chosen is None:
+    valid_aim = next((name for name in AIMS if name == aim), None)
+    if valid_aim is None:
         raise ConfigError(
             f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
         )
     results = read_one([like], data)
+    standard_errors = read_standard_errors(results)
+    results, note = fill_in_estimates(results)
+    if note:
+        console.say(note)
     if config.space_name != (results.space.name if results.space else ""):
         raise ConfigError(
-            f"Choosing cells failed for {config.name}: expected a sweep of the space of {like}, got one of "
-            f"{config.space_name}. Choose another dataset or sweep."
+            f"Choosing cells failed for {config.name}: its space {config.space_name} is not the space of {like}. "
+            "Choose another dataset or sweep."
         )
     allowed = [name for name in config.selected_architectures if isinstance(name, int)]
-    return choose_next(results, keys, count, chosen, allowed=allowed)
+    return choose_next(results, keys, count, valid_aim, allowed=allowed, standard_errors=standard_errors)

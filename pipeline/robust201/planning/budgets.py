@@ -1,8 +1,8 @@
-"""From a budget to sample sizes: how many images of each key networks other than the pilot's are shown.
+"""Sample sizes for a budget: the number of images per key for networks outside the pilot.
 
-All networks are shown n_k images of key k, at a cost c_k per image. With equal variances, the sum of variances is
-smallest for n_k proportional to 1 / sqrt(c_k) (Neyman's optimum allocation with costs; Cochran, "Sampling Techniques",
-1977, section 5.5), so a key that costs a hundredth gets ten times the images.
+Under key k, each network is evaluated on n_k images at a cost of c_k per image. With equal variances, the sum of
+variances is smallest for n_k proportional to 1 / sqrt(c_k), so a key that costs a hundredth gets ten times the images
+(Neyman's optimum allocation with costs; Cochran, "Sampling Techniques", 1977, section 5.5).
 """
 
 import math
@@ -24,13 +24,13 @@ SampledKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class SampleCosts:
-    """What a sampled sweep costs, in multiply-accumulates.
+    """Costs of a sampled sweep, in multiply-accumulates.
 
     Attributes:
-        fixed: of the pilot, and of all networks under the keys that are not sampled.
-        per_image: of one image for all networks but the pilot's, by dataset and key.
-        n_images: all images, by dataset and key.
-        macs_per_hour: of a worker.
+        fixed: cost of the pilot, and of all networks under the keys that are not sampled.
+        per_image: cost of one image for all networks outside the pilot, by dataset and key.
+        n_images: number of all images, by dataset and key.
+        macs_per_hour: speed of a worker.
     """
 
     fixed: float
@@ -43,22 +43,22 @@ class SampleCosts:
         """Cost of all networks on all images."""
         return self.fixed + sum(cost * self.n_images[key] for key, cost in self.per_image.items())
 
-    def of_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
+    def with_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
         return self.fixed + sum(cost * sizes[key] for key, cost in self.per_image.items())
 
 
 def smallest_sample(n_images: int) -> int:
-    """Images that a sample of so many needs at least: enough for the variance of each stratum."""
+    """Return the minimum size of a sample of `n_images`: enough to estimate the variance in each stratum."""
     return min(n_images, MIN_PER_STRATUM * N_STRATA)
 
 
 def smallest_cost(costs: SampleCosts) -> float:
-    """Cost of the smallest samples of all keys, with the pilot and the keys that are not sampled."""
-    return costs.of_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
+    """Return the minimum cost of a sampled sweep: the smallest samples, the pilot, and the keys not sampled."""
+    return costs.with_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
 
 
 def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledKey, int]:
-    """Divide a budget among keys; a larger budget gives none of them fewer images.
+    """Divide a budget among keys; with a larger budget, no key gets fewer images.
 
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
@@ -67,56 +67,56 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
         return {}
     macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
     allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.whole
-    least = {key: smallest_sample(count) for key, count in costs.n_images.items()}
-    needed = smallest_cost(costs)
-    enough = _show(costs, needed, round_up=True)
-    if least == dict(costs.n_images) and allowed < costs.whole * (1 - _ROUNDING):
+    smallest = {key: smallest_sample(count) for key, count in costs.n_images.items()}
+    min_cost = smallest_cost(costs)
+    min_budget = _format_cost(costs, min_cost, round_up=True)
+    if smallest == dict(costs.n_images) and allowed < costs.whole * (1 - _ROUNDING):
         raise ConfigError(
-            f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, as a sample has "
-            f"{MIN_PER_STRATUM} of each of {N_STRATA} strata, got {max(least.values())}. Take more images, or remove "
-            "the section sampling."
+            f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, because a sample has "
+            f"{MIN_PER_STRATUM} from each of {N_STRATA} strata, got {max(smallest.values())}. Take more images, or "
+            "remove the section sampling."
         )
     if allowed < costs.fixed:
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {enough}, since the pilot and "
-            f"the keys that are not sampled take {_show(costs, costs.fixed)}, got {_show(costs, allowed)}. Raise the "
-            "budget, or choose a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {min_budget}, because the pilot and the keys "
+            f"that are not sampled take {_format_cost(costs, costs.fixed)}, got {_format_cost(costs, allowed)}. Raise "
+            "the budget, or choose a smaller pilot."
         )
-    if allowed < needed * (1 - _ROUNDING):
-        (dataset, key), count = next(iter(least.items()))
+    if allowed < min_cost * (1 - _ROUNDING):
+        (dataset, key), count = next(iter(smallest.items()))
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {enough}, for {count} images of "
-            f"{key} on {dataset} and likewise of other keys, {MIN_PER_STRATUM} for each stratum, got "
-            f"{_show(costs, allowed)}. Raise the budget, or choose a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {min_budget}, which pays for {count} images "
+            f"({MIN_PER_STRATUM} per stratum) of {key} on {dataset} and of each other sampled key, got "
+            f"{_format_cost(costs, allowed)}. Raise the budget, or choose a smaller pilot."
         )
     if allowed >= costs.whole * (1 - _ROUNDING):
         return dict(costs.n_images)
-    return _divide(costs, least, allowed)
+    return _divide(costs, smallest, allowed)
 
 
-def _divide(costs: SampleCosts, least: Mapping[SampledKey, int], allowed: float) -> dict[SampledKey, int]:
-    """Find the largest factor of 1 / sqrt(cost) at which sizes fit, by bisection."""
+def _divide(costs: SampleCosts, smallest: Mapping[SampledKey, int], allowed: float) -> dict[SampledKey, int]:
+    """Return sizes proportional to 1 / sqrt(cost per image), with the largest factor that fits, by bisection."""
 
     def sizes_at(factor: float) -> dict[SampledKey, int]:
         return {
-            key: max(least[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
+            key: max(smallest[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
             for key, cost in costs.per_image.items()
         }
 
     low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if costs.of_sizes(sizes_at(middle)) <= allowed else (low, middle)
+        low, high = (middle, high) if costs.with_sizes(sizes_at(middle)) <= allowed else (low, middle)
     return sizes_at(low)
 
 
-def _show(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
+def _format_cost(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
     hours, percent = (_round(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.whole))
     return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the whole sweep)"
 
 
 def _round(value: float, *, up: bool) -> str:
-    """Round to three digits, and up where a smaller number would not do; without an exponent."""
+    """Format a number with three significant digits and without exponent; rounded up if `up` is set."""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(value)))
     scale: float = 10**digits
     text = f"{math.ceil(value * scale * (1 - _ROUNDING)) / scale if up else value:.{digits}f}"

@@ -79,7 +79,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     key_seconds: dict[tuple[str, str], float] = {}
     for position, stored_unit in enumerate(inventory.units):
         dataset_key = stored_unit.dataset, stored_unit.key
-        if dataset_key not in planned_payloads or not _has_same_cost(
+        if dataset_key not in planned_payloads or not is_alike(
             inventory.protocol(stored_unit.protocol), planned_payloads[dataset_key]
         ):
             continue
@@ -96,5 +96,6 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def _has_same_cost(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+def is_alike(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+    """Return whether two protocol payloads of a key differ at most in their images."""
     return all(stored.get(name) == planned.get(name) for name in ("parameters", "network", "engine", "precision"))

@@ -1,4 +1,4 @@
-"""Cheaper forms of a sweep: what each saves and loses, and which fit a budget."""
+"""Cheaper designs of a sweep: what each saves and loses, and which fit a budget."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _TOLERANCE = 1.0001
 """Ratio of a design's hours to a budget up to which it fits, as hours are rounded."""
 
 _EXPENSIVE = 0.01
-"""Fraction of the whole cost from which on a key counts in the median precision of half the images."""
+"""Minimum fraction of the sweep's cost for a key to be included in the median precision of half the images."""
 
 _SCALED = ("queries", "steps")
 _SHOWN_NETWORKS = 8
@@ -39,15 +39,15 @@ class CheaperDesign:
     """A cheaper form of a sweep.
 
     Attributes:
-        name: what is less.
+        name: what is reduced, such as "half the images".
         hours: worker-hours.
-        half_width: median over sampled keys of the half-width of the 95% interval, 0 if all images are seen; None if
+        half_width: median over sampled keys of the half-width of the 95% interval; 0 if all images are used, None if
             unknown.
-        tau: expected Kendall tau with the ranking of all networks by the whole sweep; None if unknown. A pair of
-            networks one of which is not evaluated counts as 0.
-        loss: what is lost, in words.
+        tau: expected Kendall tau with the ranking of all networks by the full sweep; None if unknown. Pairs with a
+            network that is not evaluated count as 0.
+        loss: description of what is lost.
         yaml: fields of the sweep YAML to set.
-        over_budget: whether it is the cheapest of its kind, and the budget that was given is too small for it.
+        over_budget: whether even this cheapest design of its kind exceeds the budget.
     """
 
     name: str
@@ -71,32 +71,32 @@ class CheaperDesign:
 
 
 def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-    """Return the half-width for a simple random sample and an accuracy of .5, the widest; tau is unknown."""
+    """Return the maximum half-width for a simple random sample, that of an accuracy of .5; tau is unknown."""
     return NORMAL_QUANTILE * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
 
 
 def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
-    """Describe half the images, half the networks, and half the queries and steps of attacks.
+    """Return designs with half the images, half the networks, and half the queries and steps of attacks.
 
-    Nothing is described for a sampled sweep: its cost is its budget, and its half-widths are not those of counts.
+    A sampled sweep has none: its cost is its budget, and its half-widths are not those of counts.
     """
     if plan.config.sampling is not None:
         return []
-    whole = total_hours(plan, speeds)
+    full_hours = total_hours(plan, speeds)
     costs = key_costs(plan, speeds)
-    expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * whole}
+    expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * full_hours}
     halves = {planned.protocol: max(1, planned.n_images // 2) for planned in plan.planned_keys}
-    half_width, tau = _summarise(
+    half_width, tau = _medians(
         [
             precision(planned.dataset, planned.key, halves[planned.protocol], planned.n_images)
             for planned in plan.planned_keys
-            if planned.n_images and (planned.dataset, planned.key) in expensive
+            if planned.n_images and not planned.columns and (planned.dataset, planned.key) in expensive
         ]
     )
     counts = {planned.n_images for planned in plan.planned_keys}
     # `images.count` is the same for all datasets.
     fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
-    designs = [CheaperDesign("half the images", whole / 2, half_width, tau, "wider intervals", fields)]
+    designs = [CheaperDesign("half the images", full_hours / 2, half_width, tau, "wider intervals", fields)]
     names = plan.config.selected_architectures
     if len(names) > 3:
         designs.append(_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
@@ -109,7 +109,7 @@ def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDes
     return designs
 
 
-_WEAKER = "weaker attacks: accuracies are too high, by an unknown amount; another protocol"
+_WEAKER = "weaker attacks: accuracies are too high by an unknown amount, and the protocol changes"
 
 
 def designs_for_budget(
@@ -126,26 +126,25 @@ def designs_for_budget(
         budget: such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
         precision: see `Precision`.
-        reload: read the sweep again with other fields (see `planning.loading.load_config`).
+        reload: function that reads the sweep again with other fields (see `planning.loading.load_config`).
 
     Returns:
-        The designs, instead of one that the budget is too small for the cheapest of its kind; none if the whole sweep
-        fits.
+        One design per kind: the best that fits, or the cheapest if none fits. Empty if the full sweep fits.
 
     Raises:
-        ConfigError: the budget is not one, or no pilot is possible.
+        ConfigError: the budget is invalid, or no pilot is possible.
     """
     try:
         hours, fraction = parse_budget(budget)
     except ValueError as error:
         raise ConfigError(f"Reading the command line failed for --budget: {error} Correct it.") from error
     plan = plan_without_samples(config, assumed_facts(config))
-    whole = total_hours(plan, speeds)
-    allowed = hours if hours is not None else whole * (fraction or 0.0)
-    if allowed >= whole:
+    full_hours = total_hours(plan, speeds)
+    allowed = hours if hours is not None else full_hours * (fraction or 0.0)
+    if allowed >= full_hours:
         return []
     designs = [
-        _sampled_design(config, allowed, whole, speeds, precision, reload),
+        _sampled_design(config, allowed, full_hours, speeds, precision, reload),
         _networks_that_fit(plan, allowed, speeds),
         _weaker_that_fits(plan, allowed, speeds),
     ]
@@ -155,7 +154,7 @@ def designs_for_budget(
 def _sampled_design(
     config: SweepConfig,
     allowed: float,
-    whole: float,
+    full_hours: float,
     speeds: Speeds,
     precision: Precision,
     reload: Callable[..., SweepConfig],
@@ -163,8 +162,8 @@ def _sampled_design(
     n_networks = len(config.selected_architectures)
     if n_networks < 3:
         raise ConfigError(
-            f"Planning for a budget failed for {config.name}: expected at least 3 networks, 2 of them as a pilot, got "
-            f"{n_networks}. Add architectures, or evaluate fewer images by images: {{count: N}}."
+            f"Planning for a budget failed for {config.name}: expected at least 3 networks, of which 2 are the pilot, "
+            f"got {n_networks}. Add architectures, or evaluate fewer images: images: {{count: N}}."
         )
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
@@ -182,8 +181,8 @@ def _sampled_design(
         hours = hours_for(_percent_text(least))
         if hours <= allowed * _TOLERANCE:
             break
-    # `run` counts a budget in hours at the assumed speed; a fraction says the same whatever the speed is.
-    fraction = allowed / whole
+    # `run` converts hours at the assumed speed; a fraction of the cost does not depend on the speed.
+    fraction = allowed / full_hours
     for _ in range(10 if hours * _TOLERANCE <= allowed else 0):
         hours = hours_for(_percent_text(max(least, fraction)) if speeds else _hours_text(allowed))
         if not speeds or hours <= allowed * _TOLERANCE:
@@ -191,7 +190,7 @@ def _sampled_design(
         fraction = max(least, fraction) * 0.999 * allowed / hours
     sizes = sample_sizes(costs, parse_budget(section["budget"]), config.name)
     expected = {place: precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count}
-    half_width, tau = _summarise(list(expected.values()))
+    half_width, tau = _medians(list(expected.values()))
     widest: dict[str, float] = {}
     for (_, key), (width, _) in expected.items():
         widest[key] = max(width, widest.get(key, 0.0))
@@ -205,16 +204,15 @@ def _sampled_design(
     )
     loss = f"estimates with intervals; images: {images}"
     if hours > allowed * _TOLERANCE:
-        fixed = hours * costs.fixed / costs.of_sizes(sizes)
+        fixed = hours * costs.fixed / costs.with_sizes(sizes)
         loss = (
-            f"the pilot of {pilot:,} networks and the keys that are not sampled alone take {fixed:.3g} worker-hours; "
-            f"{loss}"
+            f"the pilot of {pilot:,} networks and the keys that are not sampled take {fixed:.3g} worker-hours; {loss}"
         )
     return CheaperDesign("all networks, sampled images", hours, half_width, tau, loss, fields)
 
 
 def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
-    """Return the sizes of a pilot to try, the best first: the sweep's own, or the default one, half and a quarter."""
+    """Return the pilot sizes to try: that of the sweep, or else the default, half and a quarter of it."""
     if config.sampling is not None:
         return (config.sampling.pilot,)
     most = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
@@ -226,7 +224,7 @@ def _hours_text(hours: float) -> str:
 
 
 def _percent_text(fraction: float) -> str:
-    """Write a fraction of the cost as a budget, rounded up, so that it is enough."""
+    """Format a fraction of the cost as a budget, rounded up so that it is sufficient."""
     return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
 
@@ -251,7 +249,7 @@ def _fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> Cheape
     total = len(plan.config.selected_architectures)
     tau = count * (count - 1) / (total * (total - 1))
     chosen = list(choose_pilot(plan.config.selected_architectures, count, 0))
-    loss = f"nothing is known of {_count_networks(total - count)} (but robust201 predict); exact for {count:,}"
+    loss = f"no results for {_count_networks(total - count)} (robust201 predict estimates them); exact for {count:,}"
     return CheaperDesign(name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen})
 
 
@@ -264,7 +262,7 @@ def _narrow(plan: Plan, count: int) -> Plan:
 
 
 def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
-    """Weaken attacks as little as the budget needs; if the weakest do not fit, take fewer networks as well."""
+    """Weaken attacks as little as the budget requires; if a tenth is too expensive, also take fewer networks."""
     low, high = _MIN_FACTOR, 1.0
     fitting = None
     for factor in (_MIN_FACTOR, *[None] * 12):
@@ -292,19 +290,19 @@ def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesi
 
 
 def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
-    """Multiply the queries and steps of attacks that the sweep names by a factor; None if there are none.
+    """Multiply the queries and steps of the sweep's attacks by a factor; None if no attack has any.
 
-    Relative step sizes grow as steps become fewer, so that an attack reaches as far as before.
+    Relative step sizes grow in proportion, so that an attack can move as far as before.
     """
     keys = dict(config.keys)
     for name, parameters in config.parameters.items():
-        own = keys.get(name)
-        if own is None or "file" in own or "source" in own or config.tasks[name].kind != "attack":
+        fields = keys.get(name)
+        if fields is None or "file" in fields or "source" in fields or config.tasks[name].kind != "attack":
             continue
-        given = {field: getattr(parameters, field, None) for field in _SCALED}
-        scaled = {field: max(1, round(factor * n)) for field, n in given.items() if isinstance(n, int) and n > 1}
-        keys[name] = {**own, **scaled}
-        step_size, steps = getattr(parameters, "rel_stepsize", None), given["steps"]
+        amounts = {field: getattr(parameters, field, None) for field in _SCALED}
+        scaled = {field: max(1, round(factor * n)) for field, n in amounts.items() if isinstance(n, int) and n > 1}
+        keys[name] = {**fields, **scaled}
+        step_size, steps = getattr(parameters, "rel_stepsize", None), amounts["steps"]
         if step_size is not None and isinstance(steps, int) and "steps" in scaled:
             keys[name]["rel_stepsize"] = min(1.0, step_size * steps / scaled["steps"])
     return None if keys == config.keys else config.model_copy(update={"keys": keys, "sampling": None})
@@ -314,20 +312,20 @@ def _same_networks(config: SweepConfig, plan: Plan) -> Plan:
     networks = {network.architecture for planned in plan.planned_keys for network in planned.networks}
     datasets = {planned.dataset for planned in plan.planned_keys}
     keys = {planned.key for planned in plan.planned_keys}
-    whole = plan_without_samples(config, assumed_facts(config))
-    return whole.narrow(architectures=networks, datasets=datasets, keys=keys)
+    everything = plan_without_samples(config, assumed_facts(config))
+    return everything.narrow(architectures=networks, datasets=datasets, keys=keys)
 
 
 def _key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
-    """Return what differs in a sweep's `keys`."""
+    """Return the entries of `keys` that differ from the plan's."""
     before = plan.config.keys
     return {"keys": {name: fields for name, fields in config.keys.items() if fields != before.get(name)}}
 
 
-def _summarise(several: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
-    """Return the medians over keys of half-widths, and of those taus that are known."""
-    widths = sorted(width for width, _ in several)
-    taus = sorted(tau for _, tau in several if tau is not None and not math.isnan(tau))
+def _medians(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
+    """Return the medians over keys of half-widths and of known taus."""
+    widths = sorted(width for width, _ in precisions)
+    taus = sorted(tau for _, tau in precisions if tau is not None and not math.isnan(tau))
     return _median(widths), _median(taus)
 
 
@@ -337,7 +335,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def yaml_lines(fields: dict[str, Any]) -> list[str]:
-    """Write out fields of a sweep YAML, one line each; of a long list of networks the first ones."""
+    """Return the YAML lines of fields of a sweep, one per field; a long list of networks is shortened."""
     lines = []
     for name, value in fields.items():
         if name == "architectures" and len(value) > _SHOWN_NETWORKS:
@@ -350,7 +348,7 @@ def yaml_lines(fields: dict[str, Any]) -> list[str]:
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_flow(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_flow(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_flow, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

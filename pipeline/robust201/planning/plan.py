@@ -50,6 +50,10 @@ class PlannedKey:
     images: str = ""
 
     @property
+    def dataset_and_key(self) -> tuple[str, str]:
+        return self.dataset, self.key
+
+    @property
     def n_evaluations(self) -> int:
         return len(self.strengths) * len(self.networks)
 
@@ -173,13 +177,12 @@ class Plan:
         counts: Counter[tuple[str, str]] = Counter()
         sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned in self.planned_keys:
-            place = planned.dataset, planned.key
             if is_sampled(self, planned):
                 names = (network.architecture for network in planned.networks)
-                sampled[place].update(itertools.product(names, planned.strengths))
+                sampled[planned.dataset_and_key].update(itertools.product(names, planned.strengths))
             else:
-                counts[place] += planned.n_evaluations
-        counts.update({place: len(found) for place, found in sampled.items()})
+                counts[planned.dataset_and_key] += planned.n_evaluations
+        counts.update({key: len(evaluations) for key, evaluations in sampled.items()})
         return counts
 
     @property
@@ -188,8 +191,8 @@ class Plan:
         increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
         n_networks = Counter[tuple[str, str]]()
         for planned in increments:
-            place = planned.dataset, planned.key
-            n_networks[place] = max(n_networks[place], len(planned.networks))
+            key = planned.dataset_and_key
+            n_networks[key] = max(n_networks[key], len(planned.networks))
         plain = (planned for planned in self.planned_keys if not is_sampled(self, planned))
         return n_networks.total() + sum(len(planned.networks) for planned in plain)
 
@@ -401,8 +404,8 @@ def sample_costs(plan: Plan) -> SampleCosts:
         fixed += sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if is_pilot)
         of_others = sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if not is_pilot)
         if planned.n_images:
-            place = planned.dataset, planned.key
-            per_image[place], n_images[place] = of_others / planned.n_images, planned.n_images
+            key = planned.dataset_and_key
+            per_image[key], n_images[key] = of_others / planned.n_images, planned.n_images
     return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
 
 
@@ -420,25 +423,25 @@ def _plan_samples(plan: Plan) -> Plan:
 
     Images that the budget allows but that have not been drawn yet become units without an identity.
     """
-    config, drawn = plan.config, plan.facts.samples
+    config, samples = plan.config, plan.facts.samples
     assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
     sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
-    pilot = set(pilot_of(plan))
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
     for planned in plan.planned_keys:
         protocol = plan.protocols[planned.protocol]
-        place = planned.dataset, planned.key
-        sample = None if drawn is None else drawn.keys.get(place)
+        key = planned.dataset_and_key
+        sample = None if samples is None else samples.keys.get(key)
         protocols[protocol.digest] = protocol
-        is_counted = drawn is not None and place in drawn.counted
-        if place not in sizes or is_counted or (sample is None and sizes[place] == planned.n_images):
+        on_all_images = _networks_on_all_images(plan, key)
+        others = tuple(network for network in planned.networks if network.architecture not in on_all_images)
+        if key not in sizes or not others or (sample is None and sizes[key] == planned.n_images):
             planned_keys.append(planned)
             continue
-        others = tuple(network for network in planned.networks if network.architecture not in pilot)
-        planned_keys.append(replace(planned, networks=tuple(n for n in planned.networks if n.architecture in pilot)))
+        counted = tuple(network for network in planned.networks if network.architecture in on_all_images)
+        planned_keys.append(replace(planned, networks=counted))
         increments = [] if sample is None else [(one.sha256, len(one.positions)) for one in sample.increments]
-        n_undrawn = sizes[place] - sum(count for _, count in increments)
+        n_undrawn = sizes[key] - sum(count for _, count in increments)
         for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
             on_sample = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
             protocols[on_sample.digest] = on_sample
@@ -448,25 +451,32 @@ def _plan_samples(plan: Plan) -> Plan:
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
 
 
+def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
+    """Return the networks that a sampled key evaluates on all images: the pilot, and those that were counted before."""
+    samples = plan.facts.samples
+    return {*pilot_of(plan), *(() if samples is None else samples.counted.get(dataset_and_key, ()))}
+
+
 def describe_smaller_budget(plan: Plan) -> str:
-    """Say that more images were drawn than the budget of a sampled sweep pays for; empty where that is not so."""
+    """Describe the samples that are larger than a sampled sweep's budget allows, in one line; empty if none is."""
     section, samples = plan.config.sampling, plan.facts.samples
     if section is None or samples is None:
         return ""
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
     sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
-    seen = {place: sample.n_seen for place, sample in samples.keys.items()}
-    seen |= {place: costs.n_images[place] for place in samples.counted if place in costs.n_images}
+    names = set(plan.config.selected_architectures)
+    n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
+    n_seen |= {key: sample.n_seen for key, sample in samples.keys.items()}
     larger = [
-        f"{place[1]} on {place[0]} {seen[place]:,}, not {sizes[place]:,}"
-        for place in sizes
-        if seen.get(place, 0) > sizes[place]
+        f"{key} on {dataset} {n_seen[dataset, key]:,}, not {size:,}"
+        for (dataset, key), size in sizes.items()
+        if n_seen.get((dataset, key), 0) > size
     ]
     if not larger:
         return ""
     return (
-        f"The budget {section.budget} pays for fewer images than an earlier one of {plan.config.results}, all of which "
-        f"stay in use: {'; '.join(larger)}."
+        f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. All "
+        f"images stay in use: {'; '.join(larger)}."
     )
 
 
@@ -474,29 +484,24 @@ def counted_plan(plan: Plan) -> Plan:
     """Keep the units on all images, whose accuracies are counts; complete samples are combined into such units."""
     if plan.config.sampling is None:
         return plan
-    drawn = plan.facts.samples
-    whole = {place for place, sample in drawn.keys.items() if sample.is_whole} if drawn is not None else set()
+    samples = {} if plan.facts.samples is None else plan.facts.samples.keys
+    full = {key for key, sample in samples.items() if sample.is_whole}
     everything = plan_without_samples(plan.config, plan.facts)
+    keys_of_plan = {planned.dataset_and_key for planned in plan.planned_keys}
     planned_keys = [
-        planned
-        for planned in everything.planned_keys
-        if (planned.dataset, planned.key) in whole and (planned.dataset, planned.key) in _places(plan)
+        planned for planned in everything.planned_keys if planned.dataset_and_key in full.intersection(keys_of_plan)
     ]
     planned_keys += [
         planned
         for planned in plan.planned_keys
-        if (planned.dataset, planned.key) not in whole and not is_sampled(plan, planned)
+        if planned.dataset_and_key not in full and not is_sampled(plan, planned)
     ]
-    still_sampled = {(one.dataset, one.key) for one in plan.planned_keys if is_sampled(plan, one)} - whole
-    if not still_sampled:  # what is exported is that of a sweep without samples
+    still_sampled = {planned.dataset_and_key for planned in plan.planned_keys if is_sampled(plan, planned)} - full
+    if not still_sampled:  # then the export equals that of a sweep without samples
         everything = replace(everything, config=plan.config.model_copy(update={"sampling": None}))
-    order = {(planned.dataset, planned.key): number for number, planned in enumerate(everything.planned_keys)}
-    planned_keys.sort(key=lambda planned: order[planned.dataset, planned.key])
+    order = {planned.dataset_and_key: number for number, planned in enumerate(everything.planned_keys)}
+    planned_keys.sort(key=lambda planned: order[planned.dataset_and_key])
     return replace(everything, planned_keys=tuple(planned_keys))
-
-
-def _places(plan: Plan) -> set[tuple[str, str]]:
-    return {(planned.dataset, planned.key) for planned in plan.planned_keys}
 
 
 def check_sampled_protocols(plan: Plan) -> None:

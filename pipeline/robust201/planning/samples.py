@@ -1,13 +1,14 @@
-"""Samples of images by dataset and key: which networks are the pilot, the record of what was drawn, and its file.
+"""Samples of images by dataset and key, the choice of the pilot, and the file that records both.
 
-A sample grows by increments, disjoint sets of images that are shown to every network but the pilot's. `sample.json` in
-the results folder is written before an increment is computed, so that an interrupted run resumes with the same sample.
+A sample grows by increments, disjoint sets of images on which every network outside the pilot is evaluated.
+`sample.json` in the results folder is written before an increment is computed, so that an interrupted run resumes with
+the same sample.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,9 @@ class Increment:
     """Images that were added to a sample together.
 
     Attributes:
-        sizes: images of each stratum that are in the sample from then on.
-        positions: (n,) int64, ascending: their positions among the sweep's images.
-        sha256: hash of the images (see `core.records.image_hash`).
+        sizes: number of images of each stratum in the sample after the addition.
+        positions: (n,) int64, ascending positions of the added images among the sweep's images.
+        sha256: hash of the added images (see `core.records.image_hash`).
     """
 
     sizes: tuple[int, ...]
@@ -48,8 +49,8 @@ class KeySample:
     Attributes:
         protocol: digest of the key's protocol on all images.
         images_sha256: hash of all images.
-        design: strata and order of the images; its sizes are those of the last increment.
-        increments: in the order in which they were drawn.
+        design: strata and order of the images, with the sizes after the last increment.
+        increments: the increments in the order in which they were drawn.
     """
 
     protocol: str
@@ -67,11 +68,21 @@ class KeySample:
         return self.n_seen == len(self.design.stratum)
 
     def grow(self, larger: SampleDesign, images: ImageSet) -> "KeySample":
-        """Add an increment: what a larger design of the same strata has and this one lacks."""
+        """Add an increment with the images of a larger design of the same strata that this sample lacks."""
         positions = np.setdiff1d(larger.positions, self.design.positions)
         sizes = tuple(larger.sizes.tolist())
         increment = Increment(sizes, positions, choose_images(images, positions).sha256)
         return replace(self, design=larger, increments=(*self.increments, increment))
+
+    def continues(self, smaller: "KeySample") -> bool:
+        """Return whether this sample has all increments of a smaller one, drawn from the same images and strata."""
+        increments = [(one.sizes, one.sha256) for one in self.increments]
+        return (
+            (self.protocol, self.images_sha256) == (smaller.protocol, smaller.images_sha256)
+            and np.array_equal(self.design.stratum, smaller.design.stratum)
+            and np.array_equal(self.design.order, smaller.design.order)
+            and [(one.sizes, one.sha256) for one in smaller.increments] == increments[: len(smaller.increments)]
+        )
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -80,8 +91,8 @@ class KeySample:
             "stratum": self.design.stratum.tolist(),
             "order": self.design.order.tolist(),
             "increments": [
-                {"n_images": len(drawn.positions), "sizes": list(drawn.sizes), "sha256": drawn.sha256}
-                for drawn in self.increments
+                {"n_images": len(increment.positions), "sizes": list(increment.sizes), "sha256": increment.sha256}
+                for increment in self.increments
             ],
         }
 
@@ -90,32 +101,36 @@ class KeySample:
         stratum, order = (np.array(payload[name], dtype=np.int64) for name in ("stratum", "order"))
         design = SampleDesign(stratum, order, np.zeros(int(stratum.max()) + 1, dtype=np.int64))
         increments: list[Increment] = []
-        for drawn in payload["increments"]:
-            larger = replace(design, sizes=np.array(drawn["sizes"], dtype=np.int64))
+        for fields in payload["increments"]:
+            larger = replace(design, sizes=np.array(fields["sizes"], dtype=np.int64))
             positions = np.setdiff1d(larger.positions, design.positions)
-            increments.append(Increment(tuple(drawn["sizes"]), positions, drawn["sha256"]))
+            increments.append(Increment(tuple(fields["sizes"]), positions, fields["sha256"]))
             design = larger
         return cls(payload["protocol"], payload["images_sha256"], design, tuple(increments))
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Everything that was drawn for a sweep.
+    """All samples of a sweep.
 
     Attributes:
-        design: fields of the section `sampling` that may not change (see `SamplingSection.design`).
+        design: fields of the section `sampling` that must not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
         keys: samples by dataset and key.
-        counted: datasets and keys under which all networks were evaluated on all images before, so that a budget that
-            is too small for that draws no sample.
+        counted: by dataset and key, networks other than the pilot's that already had results on all images before a
+            sample was drawn. They are not evaluated on samples.
     """
 
     design: Mapping[str, Any]
     pilot: tuple[ArchitectureId, ...]
     keys: Mapping[tuple[str, str], KeySample]
-    counted: tuple[tuple[str, str], ...] = ()
+    counted: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
 
     def to_payload(self) -> dict[str, Any]:
+        counted = [
+            {"dataset": dataset, "key": key, "networks": list(networks)}
+            for (dataset, key), networks in self.counted.items()
+        ]
         return {
             "format": _SAMPLE_FORMAT,
             "design": dict(self.design),
@@ -123,37 +138,65 @@ class Samples:
             "samples": [
                 {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
             ],
-            **({"counted": [list(place) for place in self.counted]} if self.counted else {}),
+            **({"counted": counted} if counted else {}),
         }
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Samples":
         samples = {(item["dataset"], item["key"]): KeySample.from_payload(item) for item in payload["samples"]}
-        counted = tuple((dataset, key) for dataset, key in payload.get("counted", []))
+        counted = {(item["dataset"], item["key"]): tuple(item["networks"]) for item in payload.get("counted", [])}
         return cls(payload["design"], tuple(payload["pilot"]), samples, counted)
 
 
 def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
-    """Choose images by their positions; each keeps its row of the full split, from which its draws follow."""
+    """Choose images by their positions; each keeps its row in the full split, which seeds its random numbers."""
     chosen = images.images[positions], images.labels[positions], images.indices[positions]
     return replace(images, images=chosen[0], labels=chosen[1], indices=chosen[2], sha256=image_hash(*chosen))
 
 
 def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
-    """Choose networks at random, the same for equal arguments everywhere; in the order of the names."""
+    """Choose networks at random, reproducibly on any machine, and return them in the order of the names."""
     by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
     chosen = set(by_hash[:count])
     return tuple(name for name in names if name in chosen)
 
 
+def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
+    """Combine the records of two results folders of one sweep, of which one may have larger samples.
+
+    Args:
+        first: record of the merged folder.
+        second: record to add.
+        results: folder of the second record, for the error.
+
+    Raises:
+        InputError: the samples differ otherwise, so that the results of one folder could not be used.
+    """
+    changed = dict(first.design) != dict(second.design) or first.pilot != second.pilot
+    keys = dict(first.keys)
+    for place, sample in second.keys.items():
+        smaller, larger = sorted((keys.get(place, sample), sample), key=lambda one: len(one.increments))
+        changed |= not larger.continues(smaller)
+        keys[place] = larger
+    if changed:
+        raise InputError(
+            f"Merging samples failed for {results}: its {SAMPLE_FILE} has other samples than the folders before it. "
+            "Merge it into a folder of its own."
+        )
+    counted = dict(first.counted)
+    for place, networks in second.counted.items():
+        counted[place] = tuple(dict.fromkeys([*counted.get(place, ()), *networks]))
+    return replace(first, keys=keys, counted=counted)
+
+
 def write_samples(results: Path, samples: Samples) -> None:
-    """Write the record of what was drawn, in one step."""
+    """Write the record of the samples atomically."""
     payload = samples.to_payload()
     write_text(results / SAMPLE_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
 
 
 def read_samples(results: Path) -> Samples | None:
-    """Read what was drawn in a results folder; None where nothing was.
+    """Read the samples of a results folder; None if there are none.
 
     Raises:
         InputError: the file is damaged.
@@ -165,38 +208,39 @@ def read_samples(results: Path) -> Samples | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the samples failed for {path}: expected what a run wrote, got other content "
-            f"({describe_content(error)}). Restore the file, or remove it: robust201 run then draws the samples "
-            "again from the pilot, which may give others if the budget was raised."
+            f"Reading the samples failed for {path}: the file is damaged ({describe_content(error)}). Restore it, or "
+            "remove it: robust201 run then draws the samples again from the pilot, which may give other samples if the "
+            "budget was raised."
         ) from error
 
 
 def _parse_samples(payload: dict[str, Any]) -> Samples:
     digest = payload.pop("digest")
     if payload["format"] != _SAMPLE_FORMAT or digest != content_digest(payload):
-        raise ValueError("content that was changed")
+        raise ValueError("the content was changed")
     return Samples.from_payload(payload)
 
 
 def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
-    """Check that a sweep asks for the design that its samples were drawn with.
+    """Check that a sweep has the design with which its samples were drawn.
 
     Raises:
         ConfigError: the design was changed, or the sweep lacks a pilot network.
     """
     if samples is None or config.sampling is None:
         return
-    asked, names = config.sampling.design(), set(config.selected_architectures)
-    changed = [field for field in asked if asked[field] != samples.design[field]]
-    if changed:
-        field = changed[0]
+    design, names = config.sampling.design(), set(config.selected_architectures)
+    changed_fields = [field for field in design if design[field] != samples.design[field]]
+    if changed_fields:
+        field = changed_fields[0]
         raise ConfigError(
-            f"Sampling failed for {config.results}: expected sampling.{field} {samples.design[field]}, with which the "
-            f"samples there were drawn, got {asked[field]}. Restore it, or choose another results folder."
+            f"Sampling failed for {config.results}: its samples were drawn with sampling.{field} "
+            f"{samples.design[field]}, but the sweep has {design[field]}. Restore the field, or choose another results "
+            "folder."
         )
-    lacking = [name for name in samples.pilot if name not in names]
-    if lacking:
+    missing_networks = [name for name in samples.pilot if name not in names]
+    if missing_networks:
         raise ConfigError(
-            f"Sampling failed for {config.results}: expected the pilot networks of the samples there among the "
-            f"architectures, got none of {lacking[:5]}. Add them, or choose another results folder."
+            f"Sampling failed for {config.results}: the sweep lacks the pilot networks {missing_networks[:5]} of the "
+            "samples there. Add them to the architectures, or choose another results folder."
         )

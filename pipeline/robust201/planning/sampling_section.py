@@ -1,4 +1,4 @@
-"""The section `sampling` of a sweep: how much may be spent, and which networks and keys are counted in full."""
+"""The section `sampling` of a sweep: its budget, and the networks and keys that are evaluated on all images."""
 
 import re
 from typing import Annotated, Any, NamedTuple
@@ -11,33 +11,33 @@ DEFAULT_CHEAP = ("clean", "fgsm")
 
 
 class Budget(NamedTuple):
-    """What a sampled sweep may cost: worker-hours, or a fraction of the cost of all images; the other one is None."""
+    """Maximum cost of a sampled sweep: worker-hours, or a fraction of the full cost; the other field is None."""
 
     hours: float | None
     fraction: float | None
 
 
 def parse_budget(text: str) -> Budget:
-    """Read a budget such as ``500h`` or ``2.5%``; ValueError if it is none."""
+    """Parse a budget such as ``500h`` or ``2.5%``; ValueError if the text is not a budget."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(h|%)\s*", text)
     amount = float(match[1]) if match else 0.0
     if match is None or amount <= 0 or (match[2] == "%" and amount > 100):
         raise ValueError(
-            f"expected worker-hours above 0 such as 500h, or a share of the sweep's cost such as 2.5%, got {text!r}."
+            f"expected worker-hours above 0 such as 500h, or a fraction of the cost such as 2.5%, got {text!r}."
         )
     return Budget(amount, None) if match[2] == "h" else Budget(None, amount / 100)
 
 
 def _check_budget(value: object) -> object:
     if not isinstance(value, str):
-        raise ValueError(f"expected a budget such as 500h or 2.5%, got {value!r}. Write its unit.")  # noqa: TRY004 - which pydantic expects
+        raise ValueError(f"expected a budget with its unit, such as 500h or 2.5%, got {value!r}.")  # noqa: TRY004 - pydantic expects ValueError
     parse_budget(value)
     return value.strip()
 
 
 def _check_pilot(value: int) -> int:
     if value < 2:
-        raise ValueError(f"expected at least 2 networks, since one says nothing about how others differ, got {value}.")
+        raise ValueError(f"expected at least 2 networks, because one does not show how networks differ, got {value}.")
     return value
 
 
@@ -45,10 +45,10 @@ class SamplingSection(StrictModel):
     """Estimate accuracies from a sample of the images, for a budget.
 
     Attributes:
-        budget: worker-hours, or a share of the cost of evaluating all images.
-        pilot: networks that are evaluated on all images, from whose outcomes the samples are drawn.
-        cheap: keys that every network is evaluated under on all images. Keys other than attacks always are.
-        seed: of the choice of the pilot networks and of the samples.
+        budget: worker-hours, or a fraction of the cost of evaluating all images.
+        pilot: number of networks that are evaluated on all images; samples are drawn from their outcomes.
+        cheap: keys under which every network is evaluated on all images. All keys that are not attacks are cheap.
+        seed: seed of the choice of the pilot networks and of the samples.
     """
 
     budget: Annotated[str, BeforeValidator(_check_budget)]
@@ -57,5 +57,5 @@ class SamplingSection(StrictModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
     def design(self) -> dict[str, Any]:
-        """What may not change once a sample is drawn: everything but the budget."""
+        """Return the fields that must not change once a sample is drawn: all but the budget."""
         return {"pilot": self.pilot, "cheap": sorted(self.cheap), "seed": self.seed}

@@ -117,7 +117,7 @@ class RunProgress:
         evaluations_before: evaluations that were complete before the run.
         done_macs: estimated work done since the run began.
         evaluations_of_this_run: evaluations computed since then; slices, and increments of samples, count as their
-            fraction of the images.
+            fraction of the images that were missing.
         started: monotonic time when the first part began, moved forward by later times in which workers were starting.
         measured: monotonic time when work was last finished or reported, at which rates are measured; None means now.
         slowness: time per multiply-accumulate of the remaining work, relative to the work done.
@@ -238,7 +238,7 @@ class Tracker:
         self._is_starting = True
         self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
-        self._missing_images: defaultdict[tuple[object, ...], dict[str, int]] = defaultdict(dict)
+        self._missing_images: Counter[tuple[object, ...]] = Counter()
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
@@ -252,24 +252,28 @@ class Tracker:
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Add parts to the expected work, or remove them if `sign` is -1."""
         if sign > 0:
-            for part in parts:
-                self._missing_images[_network_and_key(part.unit)][part.unit.id] = part.unit.n_images
+            self._count_missing_images(parts, sign)
         for part in parts:
             n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
-            n_evaluations = sign * self._count_evaluations(part.unit, len(part.strengths), n_images)
+            n_evaluations = sign * self._count_evaluations(part.unit, part.strengths, n_images)
             self._missing[key] += n_evaluations
             self._costs.expect(key, macs, n_evaluations)
             self._pending[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
         if sign < 0:
-            for part in parts:
-                self._missing_images[_network_and_key(part.unit)].pop(part.unit.id, None)
+            self._count_missing_images(parts, sign)
 
-    def _count_evaluations(self, unit: Unit, n_strengths: int, n_images: int) -> float:
-        """Count slices by their fraction of the images that the network was not shown before this run."""
-        return n_strengths * n_images / sum(self._missing_images[_network_and_key(unit)].values())
+    def _count_missing_images(self, parts: Collection[Part], sign: int) -> None:
+        for part in parts:
+            for strength in part.strengths:
+                self._missing_images[*_network_and_key(part.unit), strength] += sign * (part.stop - part.start)
+
+    def _count_evaluations(self, unit: Unit, strengths: Collection[float], n_images: int) -> float:
+        """Count slices by their fraction of the images that the evaluation lacked before this run."""
+        missing = (self._missing_images[*_network_and_key(unit), strength] for strength in strengths)
+        return sum(n_images / n_missing for n_missing in missing if n_missing)
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
         """Replace expected parts of undetermined units by final ones; expected parts without replacement are done."""
@@ -321,7 +325,7 @@ class Tracker:
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
         n_images = receipt.stop - receipt.start
-        n_evaluations = self._count_evaluations(unit, len(receipt.strengths), n_images)
+        n_evaluations = self._count_evaluations(unit, receipt.strengths, n_images)
         self.progress.evaluations_of_this_run += n_evaluations
         self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
         self.progress.slowness = self._costs.slowness

@@ -24,14 +24,14 @@ from robust201.planning.plan import (
     make_plan,
 )
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, save_plan
-from robust201.planning.samples import SAMPLE_FILE, check_samples, read_samples
+from robust201.planning.samples import Samples, check_samples, merge_samples, read_samples, write_samples
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors.base import Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_shares
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
-from robust201.runtime.sampling import combine_whole_samples, draw_samples, note_counted_keys
+from robust201.runtime.sampling import combine_whole_samples, draw_samples, note_counted_networks
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -46,18 +46,18 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         A report, and the sources whose plan differs from the target's.
 
     Raises:
-        InputError: a source is not a results folder of a sweep.
+        InputError: a source is not a results folder of a sweep, or the sources have different samples.
         LeaseHeldError: a driver is working in the target.
     """
     plans = {source: load_plan(source) for source in sources}
     store = ShardStore.create(target)
     with Lease.acquire(store.root):
+        samples = _merge_samples([target, *sources])
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
-        sampled = next((source for source in sources if (source / SAMPLE_FILE).exists()), None)
-        if sampled is not None and not (target / SAMPLE_FILE).exists():
-            write_text(target / SAMPLE_FILE, read_text(sampled / SAMPLE_FILE, MAX_JSON_BYTES))
+        if samples is not None:
+            write_samples(target, samples)
         merged_plan = load_plan(target)
         if not all(map(is_known, merged_plan.protocols.values())):
             # Filtered runs may have generated different corrupted images, so combine the facts of all plans.
@@ -66,6 +66,16 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
             save_plan(merged_plan, store)
     merged_ids = {unit.id for unit in merged_plan.units}
     return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= merged_ids)
+
+
+def _merge_samples(folders: Sequence[Path]) -> Samples | None:
+    """Combine the records of samples of several results folders; None if there are none."""
+    merged = None
+    for folder in folders:
+        samples = read_samples(folder)
+        if samples is not None:
+            merged = samples if merged is None else merge_samples(merged, samples, folder)
+    return merged
 
 
 MakeExecutor = Callable[[Plan], Executor]
@@ -108,7 +118,9 @@ def run_sweep(
                 for dataset, keys in _keys_by_dataset(later_parts).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
-                replanned = _plan_with_images(preview.plan, filters, inputs, ready_parts, later_parts, say)
+                replanned = _plan_with_images(
+                    preview.plan, filters, inputs, ready_parts, later_parts, check=lease.check, say=say
+                )
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside; its evaluations are recomputed: {shard}")
                 failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
@@ -131,12 +143,13 @@ def prepare_sweep(
     Corrupted and adversarial images that match the filters are generated, and samples are drawn if the pilot is
     complete, because job shares do neither.
     """
-    with _prepared(config, filters, say, make_images=True) as (preview, inputs, _):
+    with _prepared(config, filters, say, make_images=True) as (preview, inputs, lease):
         _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
             combine_whole_samples(preview.plan, store, say)
-            if draw_samples(preview.plan, inputs, store, store.inventory(on_damage="report"), say):
+            inventory = store.inventory(on_damage="report")
+            if draw_samples(preview.plan, inputs, store, inventory, check=lease.check, say=say):
                 return _plan_again(preview.plan, filters, inputs)
         return preview
 
@@ -170,7 +183,7 @@ def _prepared(
         store.folder.remove_leftovers()
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
-        if (samples := note_counted_keys(full_plan, inventory)) is not None:
+        if (samples := note_counted_networks(full_plan, inventory)) is not None:
             full_plan = make_plan(config, replace(facts, samples=samples))
             plan = filters.narrow(full_plan)
             save_plan(full_plan, store)
@@ -243,6 +256,8 @@ def _plan_with_images(
     inputs: Inputs,
     tried_parts: Sequence[Part],
     parts: Sequence[Part],
+    *,
+    check: Callable[[], None],
     say: Callable[[str], None],
 ) -> RunPreview:
     """Plan parts again once their images exist, because ids include the hashes of images.
@@ -251,7 +266,7 @@ def _plan_with_images(
     """
     if plan.config.sampling is not None:
         store = ShardStore.open(plan.config.results)
-        draw_samples(plan, inputs, store, store.inventory(on_damage="report"), say)
+        draw_samples(plan, inputs, store, store.inventory(on_damage="report"), check=check, say=say)
     preview = _plan_again(plan, filters, inputs)
     keys, tried_ids = {(part.unit.dataset, part.unit.key) for part in parts}, {part.unit.id for part in tried_parts}
     missing = (part for part in preview.missing if (part.unit.dataset, part.unit.key) in keys)

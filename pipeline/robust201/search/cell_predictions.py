@@ -136,30 +136,30 @@ def predict_cells(
         results: the evaluated cells.
         names: scores, keys or keys at a strength; all evaluations if absent.
         measures: `architecture` and numbers of all cells that should be predicted, as more features.
-        standard_errors: of accuracies that are estimates, by architecture and evaluation like `results.accuracies`;
-            such a cell counts for less.
+        standard_errors: standard errors by architecture and evaluation, like `results.accuracies`: 0 for counts.
+            Estimates have less weight.
         level: level of the intervals.
         seed: seed of the folds, and of the cells that the kernel is fitted to if they are many.
 
     Raises:
-        ConfigError: the architectures are not cells, or a name stands for no evaluation.
+        ConfigError: the architectures are not cells, or a name matches no evaluation.
         ResultsError: too few cells were evaluated, or every accuracy is the same for all.
     """
     problem = _pose(results, names, measures, standard_errors)
-    rest = problem.others
+    not_evaluated = problem.others
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
-    predicted = process.predict_intervals(problem.features[rest], level)
+    predicted = process.predict_intervals(problem.features[not_evaluated], level)
     specs, evaluations = problem.space.specs(), problem.evaluations
-    value, low, high = (_accuracy(one) for one in (predicted.value, predicted.low, predicted.high))
+    value, low, high = (_accuracy(odds) for odds in (predicted.value, predicted.low, predicted.high))
     frames = [
         pd.DataFrame(
             {
                 "dataset": results.name,
                 "key": key,
                 "strength": strength,
-                "architecture": rest,
-                "cell": [specs[cell] for cell in rest],
+                "architecture": not_evaluated,
+                "cell": [specs[cell] for cell in not_evaluated],
                 "predicted_accuracy": value[:, column],
                 "predicted_low": low[:, column],
                 "predicted_high": high[:, column],
@@ -180,33 +180,36 @@ def choose_next(
     aim: Aim,
     *,
     allowed: Sequence[int] | None = None,
+    standard_errors: pd.DataFrame | None = None,
     seed: int = 0,
 ) -> list[int]:
     """Choose the classes of cells to evaluate next, the most useful first.
 
     Args:
         results: the evaluated cells.
-        names: evaluations whose mean standardised accuracy is what counts for the best cell; all if absent.
+        names: evaluations; the best cell has the highest mean of their standardised accuracies. All if absent.
         count: number of cells.
         aim: ``ranking`` reduces the uncertainty of all cells, ``best`` looks for the cell of the highest accuracy.
         allowed: cells to choose from, such as a sweep's; all if absent.
+        standard_errors: see `predict_cells`.
         seed: see `predict_cells`.
 
     Raises:
         ConfigError: as `predict_cells`, or fewer cells than `count` remain.
         ResultsError: as `predict_cells`.
     """
-    problem = _pose(results, names, None, None)
-    rest = problem.others if allowed is None else np.intersect1d(problem.others, np.asarray(allowed))
-    if len(rest) < count:
+    problem = _pose(results, names, None, standard_errors)
+    selectable = problem.others if allowed is None else np.intersect1d(problem.others, np.asarray(allowed))
+    if len(selectable) < count:
         raise ConfigError(
-            f"Choosing cells failed for {results.name}: expected --next up to {len(rest):,}, the cells that were not "
-            f"evaluated, got {count:,}. Choose a smaller number."
+            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable):,}, the number of cells "
+            f"that were not evaluated, got {count:,}. Choose a smaller number."
         )
-    process = GaussianProcess(seed=seed).fit(problem.features[problem.evaluated], problem.targets)
+    process = GaussianProcess(seed=seed)
+    process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
     classes = np.unique(problem.space.isomorphs())
     covariance = process.posterior_covariance(problem.features[classes])
-    candidates = np.isin(classes, rest)
+    candidates = np.isin(classes, selectable)
     if aim == "ranking":
         chosen = choose_for_ranking(covariance, candidates, process.noise, count)
     else:
@@ -224,11 +227,11 @@ def _pose(
     space = results.space
     if space is None:
         raise ConfigError(
-            f"Predicting failed for {results.name}: expected architectures that are cells, whose operations accuracies "
-            "are predicted from, got others. Choose a dataset of cells."
+            f"Predicting failed for {results.name}: its architectures are not cells, from whose operations accuracies "
+            "are predicted. Choose a dataset of cells."
         )
-    asked = results.columns if names is None else [one for name in names for one in evaluations_named(results, name)]
-    evaluations = list(dict.fromkeys(asked))
+    requested = [evaluation for name in names or () for evaluation in evaluations_named(results, name)]
+    evaluations = list(dict.fromkeys(results.columns if names is None else requested))
     accuracies = results.accuracies[evaluations].dropna()
     if len(accuracies) < MIN_CELLS:
         raise ResultsError(
@@ -240,12 +243,11 @@ def _pose(
     if len(constant) == len(evaluations):
         name = evaluation_names([evaluations[0]])[0]
         raise ResultsError(
-            f"Predicting failed for {results.name}: expected accuracies that differ between cells, got "
-            f"{values[0, 0]:g} of {name} for all{' and likewise of the others' if len(constant) > 1 else ''}. Choose "
-            "other keys or strengths."
+            f"Predicting failed for {results.name}: all cells have the same accuracy under {name} ({values[0, 0]:g})"
+            f"{' and under every other evaluation' if len(constant) > 1 else ''}. Choose other keys or strengths."
         )
     varying = np.setdiff1d(np.arange(len(evaluations)), constant)
-    same = tuple((*evaluations[column], float(values[0, column])) for column in constant)
+    constant_accuracies = tuple((*evaluations[column], float(values[0, column])) for column in constant)
     evaluations = [evaluations[column] for column in varying]
     variances = None
     if standard_errors is not None:
@@ -255,14 +257,20 @@ def _pose(
     if measures is not None:
         features = np.concatenate([features, _measure_features(results, space, measures, accuracies.index)], axis=1)
     return _Problem(
-        space, features, accuracies.index.to_numpy(np.int64), values[:, varying], evaluations, variances, same
+        space,
+        features,
+        accuracies.index.to_numpy(np.int64),
+        values[:, varying],
+        evaluations,
+        variances,
+        constant_accuracies,
     )
 
 
 def _measure_features(
     results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
 ) -> _Floats:
-    """Return measures of all cells, by the class's evaluated cell: ranks as normal scores; 0 where one is missing."""
+    """Return the measures of all cells, as normal scores of their ranks; 0 if missing, equal for isomorphic cells."""
     from scipy.special import ndtri
     from scipy.stats import rankdata
 
@@ -270,14 +278,14 @@ def _measure_features(
     table = measures.set_index("architecture").reindex(np.unique(isomorphs))
     if table.shape[1] == 0:
         raise ConfigError(
-            f"Predicting failed for {results.name}: expected measures in the folders of --measures, got none. Measure "
-            "all cells (docs/measures.md), or leave --measures out."
+            f"Predicting failed for {results.name}: the folders of --measures have no measures. Measure all cells "
+            "(docs/measures.md), or leave --measures out."
         )
     covered = table.notna().all(axis=1)
     if not covered.loc[evaluated].all() or covered.mean() < 0.5:
         raise ConfigError(
-            f"Predicting failed for {results.name}: expected measures of the evaluated cells and of most others, got "
-            f"those of {int(covered.sum()):,} of {len(covered):,} cells. Measure all cells (docs/measures.md), or "
+            f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
+            f"cells, but has {int(covered.sum()):,} of {len(covered):,}. Measure all cells (docs/measures.md), or "
             "leave --measures out."
         )
     columns = []
@@ -294,7 +302,7 @@ def _measure_features(
 
 
 def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Quality, ...]:
-    """Predict each fifth of the evaluated cells from the others, with intervals, and compare."""
+    """Predict each fifth of the evaluated cells from the others, and compare predictions and intervals with counts."""
     from scipy.stats import kendalltau
 
     points, targets, variances = problem.features[problem.evaluated], problem.targets, problem.target_variances
@@ -302,18 +310,22 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
     fold = np.random.default_rng(seed).permutation(count) % FOLDS
     value, low, high = (np.empty_like(targets) for _ in range(3))
     for left_out in (fold == number for number in range(FOLDS)):
-        kept = np.flatnonzero(~left_out)
-        varying = np.ptp(targets[kept], axis=0) > 1e-9
+        fitted = np.flatnonzero(~left_out)
+        varying = np.ptp(targets[fitted], axis=0) > 1e-9
         if not varying.any():
             for array in (value, low, high):
-                array[left_out] = targets[kept[0]]
+                array[left_out] = targets[fitted[0]]
             continue
         process = GaussianProcess(seed=seed)
-        process.fit(points[kept], targets[kept][:, varying], None if variances is None else variances[kept][:, varying])
+        process.fit(
+            points[fitted],
+            targets[fitted][:, varying],
+            None if variances is None else variances[fitted][:, varying],
+        )
         predicted = process.predict_intervals(points[left_out], level)
-        for array, found in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
-            array[left_out] = targets[kept[0]]  # a column that is constant in the other folds
-            array[np.ix_(left_out, varying)] = found
+        for array, predictions in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
+            array[left_out] = targets[fitted[0]]  # for columns that are constant in the other folds
+            array[np.ix_(left_out, varying)] = predictions
     true, guess = problem.accuracies, _accuracy(value)
     inside = (_accuracy(low) <= true + 1e-12) & (true - 1e-12 <= _accuracy(high))
     widths = np.median(_accuracy(high) - _accuracy(low), axis=0) / 2
@@ -337,7 +349,7 @@ def _log_odds(accuracies: _Floats) -> _Floats:
 
 
 def _accuracy(odds: _Floats) -> _Floats:
-    """Return accuracies of log-odds; beyond the largest and smallest odds they may be up to 1 or down to 0."""
+    """Return the accuracies for log-odds; odds at the clipping bounds become 1 and 0, which they may stand for."""
     from scipy.special import expit
 
     edge = np.log(_LARGEST_ODDS / (1 - _LARGEST_ODDS)) - 1e-9
@@ -346,7 +358,7 @@ def _accuracy(odds: _Floats) -> _Floats:
 
 
 def write_predictions(path: Path, frame: pd.DataFrame) -> None:
-    """Write predictions as Parquet or CSV, by the name's ending."""
+    """Write predictions as Parquet or CSV, according to the suffix of the path."""
     check_prediction_file(path)
     if path.suffix == ".csv":
         write_csv(path, frame)
@@ -356,10 +368,10 @@ def write_predictions(path: Path, frame: pd.DataFrame) -> None:
 
 
 def check_prediction_file(path: Path) -> None:
-    """Check the ending of a name; ConfigError if no predictions are written to such files."""
+    """Raise ConfigError unless the suffix of a path is .parquet or .csv."""
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(
-            f"Writing predictions failed for {path}: expected a name that ends in .parquet or .csv, got "
+            f"Writing predictions failed for {path}: expected the suffix .parquet or .csv, got "
             f"{path.suffix or 'none'}. Choose another name."
         )
 
@@ -368,8 +380,8 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
     """Read the predictions for a dataset: by architecture, and (key, strength).
 
     Raises:
-        ResultsError: the file is missing, is not one that `write_predictions` wrote, or has a number that is no
-            accuracy, or two predictions of one accuracy.
+        ResultsError: the file is missing or was not written by `write_predictions`, or it has invalid accuracies or
+            several predictions of one accuracy.
         ConfigError: it has no predictions for the dataset.
     """
     try:
@@ -386,7 +398,7 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
             f"{', '.join(name for name in COLUMNS if name not in frame.columns)}. Write it with: robust201 predict"
         )
     rows = frame[frame["dataset"] == dataset]
-    if rows.empty and not frame.empty:  # without any row, all cells had been evaluated
+    if rows.empty and not frame.empty:  # an empty file means that all cells had been evaluated
         known = ", ".join(map(str, frame["dataset"].unique()))
         raise ConfigError(
             f"Reading predictions failed for {path}: expected predictions for {dataset}, got those for "
@@ -395,15 +407,15 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
     try:
         rows = rows.astype({"architecture": np.int64, "strength": np.float64, "predicted_accuracy": np.float64})
         predicted = rows.pivot(index="architecture", columns=["key", "strength"], values="predicted_accuracy")
-    except (TypeError, ValueError) as error:  # `pivot` refuses duplicates
+    except (TypeError, ValueError) as error:  # `pivot` raises an error for duplicates
         raise ResultsError(
             f"Reading predictions failed for {path}: expected numbers, and one row per cell, key and strength, got "
-            f"others ({error}). Write the file again with: robust201 predict"
+            f"something else ({error}). Write the file again with: robust201 predict"
         ) from error
     if not rows["predicted_accuracy"].between(0, 1).all():
         raise ResultsError(
-            f"Reading predictions failed for {path}: expected accuracies between 0 and 1, got others. Write the file "
-            "again with: robust201 predict"
+            f"Reading predictions failed for {path}: some accuracies are not between 0 and 1. Write the file again "
+            "with: robust201 predict"
         )
     return predicted
 
@@ -412,7 +424,8 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
     """Add the predictions of a file for cells without accuracies (see `DatasetResults.accuracies`).
 
     Raises:
-        ResultsError, ConfigError: see `read_predictions`; or it has predictions of no evaluation of the dataset.
+        ResultsError: see `read_predictions`.
+        ConfigError: see `read_predictions`, or the file predicts none of the dataset's evaluations.
     """
     predicted = read_predictions(path, dataset)
     if predicted.empty:
@@ -421,8 +434,8 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
     if not shared:
         columns: list[Any] = list(predicted.columns)
         raise ConfigError(
-            f"Reading predictions failed for {path}: expected predictions of an evaluation that {dataset} has, got "
-            f"those of {', '.join(evaluation_names(columns)[:5])}. Predict from this dataset."
+            f"Reading predictions failed for {path}: {dataset} has none of the predicted evaluations "
+            f"({', '.join(evaluation_names(columns)[:5])}). Predict from this dataset."
         )
     new = predicted.loc[~predicted.index.isin(accuracies.index), shared]
     return pd.concat([accuracies, new.reindex(columns=accuracies.columns)]).sort_index()

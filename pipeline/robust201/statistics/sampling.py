@@ -1,13 +1,13 @@
 """Estimates of accuracies from a sample of the images: strata, sizes, predictions, estimates and their intervals.
 
-Networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by
-how uncertain an outcome on them is, and each stratum gets images in proportion to its size and to the standard
-deviation of what a model leaves unexplained (Neyman, 1934). Of every other network, the model predicts the outcome of
-each image from the pilot's outcomes and from the network's own outcomes under cheap keys; the mean prediction is
-corrected by the residuals of the sample (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey
-Sampling", 1992). The model never sees the sample, so the estimate is unbiased whatever it predicts.
+The networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by the
+uncertainty of their outcomes, and the sample size of each stratum is proportional to its number of images and to the
+standard deviation of a model's residuals (Neyman, 1934). For every other network, the model predicts the outcome for
+each image from the pilot's outcomes and from the network's own outcomes under cheap keys; the residuals of the sample
+correct the mean prediction (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey Sampling",
+1992). The model is not fitted to the sample, so the estimate is unbiased for any model.
 
-`estimate` does one network; `sum_strata` and `estimate_with_sums` share the work among several samples, for replays.
+`estimate` is for one sample of one network; `sum_strata` and `estimate_with_sums` share work among many samples.
 docs/protocol/statistics.md has the formulas and sources.
 """
 
@@ -19,24 +19,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MIN_PER_STRATUM = 2
-"""Images of a stratum in a sample: from fewer, no variance can be estimated."""
+"""Minimum number of sampled images per stratum, which a variance needs."""
 
 PRIOR_DEGREES = 16.0
-"""Weight of the variance that the model expects, in degrees of freedom (see `estimate`)."""
+"""Weight of the model's expected variance, in degrees of freedom (see `estimate`)."""
 
 MAX_DEGREES = 1e6
-"""Degrees of freedom that count as infinitely many."""
+"""Degrees of freedom that are treated as infinite."""
 
 LEVEL = 0.95
 
 _PREDICTION_STEP = 1 / 1024
-"""Predictions are multiples of this, and sums of them exact, so that strata and samples do not depend on the processor.
+"""Predictions are rounded to multiples of this number, so that their sums are exact.
 
-Sums in the model's fit do: their order is the BLAS's.
+Otherwise strata and samples would depend on the processor, because BLAS libraries sum in different orders.
 """
 
 _MIN_PROBABILITY = _PREDICTION_STEP
-"""Predictions nearer to 0 or 1 count as this in the model's variance: a pilot of some networks cannot know better."""
+"""Minimum distance of predictions from 0 and 1 in the model's variance, because a small pilot proves no certainty."""
 
 _RIDGE = 2.0
 _NEWTON_STEPS = 25
@@ -48,13 +48,12 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SampleDesign:
-    """Strata of a population of N images, and how many of each are in the sample.
+    """Strata of a population of N images, and the number of sampled images per stratum.
 
     Attributes:
         stratum: (N,) int64, stratum of each image, 0 to H - 1.
-        order: (N,) int64, a permutation: an image is in the sample if, of the images of its stratum, its rank in
-            `order` is below the stratum's size.
-        sizes: (H,) int64, images of each stratum that are in the sample.
+        order: (N,) int64, a permutation. A stratum's sample consists of its images that come first in this order.
+        sizes: (H,) int64, number of sampled images of each stratum.
     """
 
     stratum: _Ints
@@ -65,11 +64,13 @@ class SampleDesign:
         counts = self.stratum_counts
         if self.stratum.shape != self.order.shape or len(counts) != len(self.sizes):
             raise ValueError(
-                f"expected strata and ranks of the same images, and a size of each stratum, got {len(self.stratum)}, "
-                f"{len(self.order)} and {len(self.sizes)} of {len(counts)} strata"
+                f"expected arrays `stratum` and `order` of equal length and one size per stratum, got lengths "
+                f"{len(self.stratum)} and {len(self.order)}, and {len(self.sizes)} sizes for {len(counts)} strata"
             )
         if np.any(self.sizes < 0) or np.any(self.sizes > counts):
-            raise ValueError(f"expected sizes from 0 to the strata's {counts.tolist()}, got {self.sizes.tolist()}")
+            raise ValueError(
+                f"expected sizes from 0 to the numbers of images {counts.tolist()}, got {self.sizes.tolist()}"
+            )
 
     @property
     def n_images(self) -> int:
@@ -77,12 +78,12 @@ class SampleDesign:
 
     @property
     def stratum_counts(self) -> _Ints:
-        """(H,) int64, images of each stratum in the population."""
+        """(H,) int64, number of images of each stratum in the population."""
         return np.bincount(self.stratum, minlength=len(self.sizes)).astype(np.int64)
 
     @property
     def positions(self) -> _Ints:
-        """(n,) int64, ascending: the images of the sample."""
+        """(n,) int64, ascending positions of the sampled images."""
         by_stratum = np.lexsort((self.order, self.stratum))
         starts = np.concatenate([[0], np.cumsum(self.stratum_counts)[:-1]])
         rank = np.empty(self.n_images, np.int64)  # within the image's stratum
@@ -102,9 +103,9 @@ class Estimates:
 
     Attributes:
         value: (S,) accuracy in [0, 1].
-        standard_error: (S,), 0 if every image was seen.
+        standard_error: (S,), 0 if every image is in the sample.
         low, high: (S,) bounds of the 95% interval.
-        n_seen: images of the sample.
+        n_seen: number of images in the sample.
     """
 
     value: _Floats
@@ -117,17 +118,17 @@ class Estimates:
 def stratify(
     outcomes: ArrayLike, *, n_strata: int, seed: int, name: str, predicted: ArrayLike | None = None
 ) -> SampleDesign:
-    """Divide images into strata by how uncertain an outcome on them is; no image is in the sample yet.
+    """Divide images into strata by the uncertainty of their outcomes; no image is in the sample yet.
 
-    Images are sorted by the expected standard deviation of an outcome, and cut where each stratum has the same total of
-    it: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
+    Images are sorted by the expected standard deviation of their outcomes, and divided so that strata have equal
+    totals: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
 
     Args:
-        outcomes: (P, S, N) bool, of P pilot networks at S strengths of one key.
-        n_strata: H; fewer if images are too few for two per stratum.
+        outcomes: (P, S, N) bool, outcomes of P pilot networks at S strengths of one key.
+        n_strata: H; there are fewer strata if there are not two images for each.
         seed: seed of the sample.
-        name: of what is sampled, such as the dataset and key: other names give other samples.
-        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; else the pilot's mean is used.
+        name: name of the sample, such as dataset and key; different names give different samples.
+        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; if None, the pilot's mean is used.
 
     Raises:
         ValueError: wrong shapes, fewer than two networks, or no strata.
@@ -139,67 +140,68 @@ def stratify(
     probability = _smoothed_mean(correct)[None] if predicted is None else _matching(predicted, correct)
     deviation = np.sqrt((probability * (1 - probability)).mean(axis=(0, 1)))
     order = _random_order(n_images, seed, name)
-    # Ties are in the order of positions: strata must not depend on `order`, which draws the sample.
+    # Ties keep the order of positions, because strata must not depend on `order`, which chooses the sample.
     ranking = np.argsort(deviation, kind="stable")
-    # `cumsum` adds in order, `sum` in an order of the processor.
+    # `cumsum` adds in sequence, whereas the order of `sum` depends on the processor.
     total = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
-    share = total / total[-1]
+    fraction = total / total[-1]
     n_strata = min(n_strata, max(1, n_images // MIN_PER_STRATUM))
     # Boundaries leave every stratum at least MIN_PER_STRATUM images.
-    ends = np.searchsorted(share, np.arange(1, n_strata) / n_strata)
-    least = MIN_PER_STRATUM * np.arange(1, n_strata)
-    ends = np.minimum(np.maximum.accumulate(np.maximum(ends - least, 0)) + least, n_images - least[::-1])
+    ends = np.searchsorted(fraction, np.arange(1, n_strata) / n_strata)
+    min_ends = MIN_PER_STRATUM * np.arange(1, n_strata)
+    ends = np.minimum(np.maximum.accumulate(np.maximum(ends - min_ends, 0)) + min_ends, n_images - min_ends[::-1])
     stratum = np.empty(n_images, np.int64)
     stratum[ranking] = np.searchsorted(ends, np.arange(n_images), side="right")
     return SampleDesign(stratum, order, np.zeros(n_strata, np.int64))
 
 
 def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: ArrayLike | None = None) -> SampleDesign:
-    """Return the design with `count` images in the sample, which contains every smaller sample of the same arguments.
+    """Return the design with a sample of `count` images, which contains every smaller sample of the same arguments.
 
-    Sizes minimise the sum over strengths of the expected variance. The exact whole numbers are those of the method of
-    equal proportions, and therefore grow with `count`: Wright, "The equivalence of Neyman optimum allocation for
+    Sizes minimise the sum over strengths of the expected variance. The exact integers come from the method of equal
+    proportions, and therefore grow with `count`: Wright, "The equivalence of Neyman optimum allocation for
     sampling and equal proportions for apportioning the U.S. House of Representatives", The American Statistician 66
     (2012).
 
     Args:
-        design: strata; images that are already in the sample stay.
-        outcomes: (P, S, N) bool, of the pilot networks.
-        count: images of the sample, at least two per stratum, at most N.
-        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; else the other networks' mean.
+        design: strata; images already in the sample stay there.
+        outcomes: (P, S, N) bool, outcomes of the pilot networks.
+        count: number of images in the sample, from two per stratum to N.
+        predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; if None, the means over the other
+            networks are used.
 
     Raises:
         ValueError: wrong shapes, or `count` is out of range.
     """
     correct = _pilot_outcomes(outcomes, design)
     counts = design.stratum_counts
-    least = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
-    if not least.sum() <= count <= design.n_images:
+    min_sizes = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
+    if not min_sizes.sum() <= count <= design.n_images:
         raise ValueError(
-            f"expected from {least.sum()} images ({len(counts)} strata, {design.sizes.sum()} images in the sample) to "
-            f"all {design.n_images}, got {count}"
+            f"expected from {min_sizes.sum()} images ({len(counts)} strata, {design.sizes.sum()} images in the sample) "
+            f"to all {design.n_images}, got {count}"
         )
     weights = counts * _residual_deviations(design, correct, predicted)
-    strata = np.repeat(np.arange(len(counts)), counts - least)
-    starts = np.concatenate([[0], np.cumsum(counts - least)[:-1]])
-    present = least[strata] + np.arange(len(strata)) - starts[strata]  # images of the stratum before this one
-    priority = weights[strata] / np.sqrt(np.maximum(present, 1) * (present + 1))
-    chosen = strata[np.argsort(-priority, kind="stable")[: count - least.sum()]]
-    return replace(design, sizes=least + np.bincount(chosen, minlength=len(counts)))
+    strata = np.repeat(np.arange(len(counts)), counts - min_sizes)
+    starts = np.concatenate([[0], np.cumsum(counts - min_sizes)[:-1]])
+    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # sampled images of the same stratum
+    priority = weights[strata] / np.sqrt(np.maximum(n_before, 1) * (n_before + 1))
+    chosen = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
+    return replace(design, sizes=min_sizes + np.bincount(chosen, minlength=len(counts)))
 
 
 def features(
     pilot_outcomes: ArrayLike, own_cheap_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike | None = None
 ) -> _Floats:
-    """Return what the model knows of each image and of the network that is predicted: (N, F).
+    """Return the model's features (N, F) of each image for a network to predict.
 
     Args:
-        pilot_outcomes: (P, S, N) bool, of networks other than the one that is predicted, under the expensive key.
-        own_cheap_outcomes: (C, N) bool, of the predicted network, under cheap keys, one row per key and strength.
-        pilot_cheap_outcomes: (P, C, N) bool, of the pilot networks under the cheap keys.
+        pilot_outcomes: (P, S, N) bool, outcomes of other networks under the expensive key.
+        own_cheap_outcomes: (C, N) bool, outcomes of the network to predict, one row per cheap key and strength.
+        pilot_cheap_outcomes: (P, C, N) bool, outcomes of the other networks under the cheap keys.
     """
     pilot, cheap = np.asarray(pilot_outcomes, bool), np.asarray(own_cheap_outcomes, bool)
-    # The powers let images be certain on which all networks agree at all strengths.
+    # With the powers, predictions can be near 0 and 1 for images on which all networks agree at all strengths.
     balance = 2 * pilot.mean(axis=(0, 1)) - 1
     columns = [_log_odds(_smoothed_mean(pilot)), np.stack([balance**3, balance**9]), cheap.astype(np.float64)]
     if pilot_cheap_outcomes is not None:
@@ -208,7 +210,7 @@ def features(
 
 
 def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -> _Floats:
-    """Return the features of each pilot network from the outcomes of the other ones: (P, N, F).
+    """Return the features (P, N, F) of each pilot network, computed from the outcomes of the others.
 
     Args:
         pilot_outcomes: (P, S, N) bool, under the expensive key.
@@ -218,14 +220,14 @@ def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -
         ValueError: fewer than two networks.
     """
     outcomes, cheap = _pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
-    others = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
-    return np.stack([features(outcomes[rest], own, cheap[rest]) for rest, own in zip(others, cheap, strict=True)])
+    is_other = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
+    return np.stack([features(outcomes[other], own, cheap[other]) for other, own in zip(is_other, cheap, strict=True)])
 
 
 class OutcomeModel:
-    """Logistic regressions, one per strength, of an outcome on an image's and a network's features.
+    """Logistic regressions, one per strength, of outcomes on features of image and network.
 
-    They are fitted on pilot networks only, with a small ridge penalty on standardised features.
+    They are fitted to pilot networks only, with a small ridge penalty on standardised features.
     """
 
     def __init__(self) -> None:
@@ -237,11 +239,11 @@ class OutcomeModel:
         """Fit the model.
 
         Args:
-            pilot: (P, N, F) features of the pilot networks, each from the others (`pilot_features`).
+            pilot: (P, N, F) features of the pilot networks (see `pilot_features`).
             outcomes: (P, S, N) bool.
 
         Raises:
-            ValueError: shapes that do not match.
+            ValueError: the shapes do not match.
         """
         values, correct = np.asarray(pilot, np.float64), np.asarray(outcomes, bool)
         if values.ndim != 3 or correct.ndim != 3 or values.shape[:2] != (correct.shape[0], correct.shape[2]):
@@ -250,7 +252,7 @@ class OutcomeModel:
             )
         rows = values.reshape(-1, values.shape[2])
         self._mean, deviation = rows.mean(axis=0), rows.std(axis=0)
-        # Where all outcomes are the same, log-odds differ by rounding only; those of other networks are another number.
+        # Constant log-odds, of equal outcomes, vary by rounding only: they are ignored.
         self._scale = np.where(deviation > 1e-6, deviation, np.inf)
         standardised = self._standardise(rows)
         targets = correct.transpose(1, 0, 2).reshape(correct.shape[1], -1).astype(np.float64)
@@ -258,12 +260,12 @@ class OutcomeModel:
         return self
 
     def predict(self, values: ArrayLike) -> _Floats:
-        """Return the probability that a network with features (N, F) is correct, in steps of 1/1024: (S, N)."""
+        """Return the probabilities (S, N) of correct outcomes for features (N, F), rounded to multiples of 1/1024."""
         from scipy.special import expit
 
         rows = np.asarray(values, np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self._mean):
-            raise ValueError(f"expected (N, {len(self._mean)}) features, as the model was fitted, got {rows.shape}")
+            raise ValueError(f"expected features (N, {len(self._mean)}), as in the fit, got {rows.shape}")
         probability: _Floats = expit(self._weights @ self._standardise(rows).T)
         return np.round(probability / _PREDICTION_STEP) * _PREDICTION_STEP
 
@@ -272,18 +274,18 @@ class OutcomeModel:
 
 
 def predict_pilots(model: OutcomeModel, pilot: ArrayLike) -> _Floats:
-    """Return the model's predictions for the pilot networks' features (P, N, F): (P, S, N)."""
+    """Return the model's predictions (P, S, N) for the pilot networks' features (P, N, F)."""
     return np.stack([model.predict(values) for values in np.asarray(pilot, np.float64)])
 
 
 @dataclass(frozen=True, eq=False)
 class StratumSums:
-    """What `estimate` needs of the predictions for images outside the sample, added up by stratum.
+    """Sums of the predictions by stratum, over all images.
 
     Attributes:
         predicted: (S, H), sums of the predicted probabilities.
-        variance: (S, H), mean variances of the outcomes that the model expects.
-        fourth: (S, H), mean fourth central moments that it expects.
+        variance: (S, H), the model's mean expected variances of the outcomes.
+        fourth: (S, H), the model's mean expected fourth central moments.
     """
 
     predicted: _Floats
@@ -292,16 +294,16 @@ class StratumSums:
 
 
 def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
-    """Add predictions (S, N) up by stratum; the same for every sample of the strata.
+    """Sum predictions (S, N) by stratum; the sums are the same for every sample of the strata.
 
     Raises:
-        ValueError: another number of images, or predictions outside [0, 1].
+        ValueError: the number of images is wrong, or predictions are outside [0, 1].
     """
     probability = np.asarray(predicted, np.float64)
     if probability.ndim != 2 or probability.shape[1] != design.n_images:
         raise ValueError(f"expected predictions (S, {design.n_images}) of all images, got shape {probability.shape}")
     if not np.all((probability >= 0) & (probability <= 1)):
-        raise ValueError("expected predictions between 0 and 1, got one outside, or NaN")
+        raise ValueError("expected predictions between 0 and 1, got a value outside or NaN")
     clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     variance = clipped * (1 - clipped)
     moments = np.concatenate([probability, variance, variance * (1 - 3 * variance)])
@@ -313,17 +315,18 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
 def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
-    The value is unbiased over samples of the design, but for one step that brings it nearer to the truth: it is clipped
-    to what the images in the sample leave possible. A full sample gives the exact accuracy with standard error 0.
+    The value is unbiased over samples of the design, except that it is clipped to the range that the sampled outcomes
+    leave possible, which can only bring it nearer to the truth. A full sample gives the exact accuracy with standard
+    error 0.
 
-    The variance is a weighted mean of that of the sample's residuals and of that which the model expects, so that few
-    images without a surprise do not count as certain. Intervals have Student's t, with Satterthwaite's degrees of
-    freedom.
+    The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects,
+    so that a few images without an error do not give certainty. Intervals use Student's t distribution with
+    Satterthwaite's degrees of freedom.
 
     Args:
-        design: the sample, at least two images per stratum, or all.
-        seen: (S, n) bool, outcomes of the sample's images, in the order of `design.positions`.
-        predicted: (S, N) predicted probabilities of a correct outcome for all images, made without these outcomes.
+        design: the sample, with at least two images (or all) of each stratum.
+        seen: (S, n) bool, outcomes for the sampled images, in the order of `design.positions`.
+        predicted: (S, N) probabilities of a correct outcome for all images, predicted without these outcomes.
 
     Raises:
         ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
@@ -333,7 +336,7 @@ def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Est
 
 
 def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike, sums: StratumSums) -> Estimates:
-    """Estimate as `estimate` does, from predictions (S, n) for the sample's images and the sums over all images."""
+    """Return the result of `estimate`, given predictions (S, n) for the sampled images and sums over all images."""
     correct, probability = np.asarray(seen, bool), np.asarray(predicted, np.float64)
     positions, counts, n_images = design.positions, design.stratum_counts, design.n_images
     _check_sizes(design)
@@ -344,18 +347,18 @@ def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLi
     in_sample = design.stratum[positions]
     residual = correct - probability
     mean_residual = _sum_strata(residual, in_sample, len(counts)) / np.maximum(design.sizes, 1)
-    # Strata of which every image was seen are counted, so that a full sample gives the exact fraction.
+    # Strata with all images in the sample are counted, so that a full sample gives the exact fraction.
     n_correct = _sum_strata(correct.astype(np.float64), in_sample, len(counts))
     totals = np.where(design.sizes == counts, n_correct, sums.predicted + counts * mean_residual)
     n_seen_correct = correct.sum(axis=1)
-    least = n_seen_correct / n_images
-    most = (n_images - len(positions) + n_seen_correct) / n_images
-    value = np.clip(totals.sum(axis=1) / n_images, least, most)
+    min_value = n_seen_correct / n_images
+    max_value = (n_images - len(positions) + n_seen_correct) / n_images
+    value = np.clip(totals.sum(axis=1) / n_images, min_value, max_value)
     squares = _sum_strata((residual - mean_residual[:, in_sample]) ** 2, in_sample, len(counts))
     variance, degrees = _variance(design, squares, sums)
     error = np.sqrt(variance)
-    reach = _t_quantile(degrees) * error
-    low, high = np.maximum(value - reach, least), np.minimum(value + reach, most)
+    half_width = _t_quantile(degrees) * error
+    low, high = np.maximum(value - half_width, min_value), np.minimum(value + half_width, max_value)
     return Estimates(value, error, low, high, len(positions))
 
 
@@ -363,9 +366,9 @@ def expected_half_widths(design: SampleDesign, outcomes: ArrayLike, predicted: A
     """Return the half-widths (S,) of the intervals of `estimate`, expected over samples of the design.
 
     Args:
-        design: the sample, at least two images per stratum, or all.
-        outcomes: (S, N) bool, of one network on all images.
-        predicted: (S, N) predicted probabilities of these outcomes, made without them.
+        design: the sample, with at least two images (or all) of each stratum.
+        outcomes: (S, N) bool, outcomes of one network on all images.
+        predicted: (S, N) probabilities of these outcomes, predicted without them.
 
     Raises:
         ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
@@ -379,7 +382,7 @@ def expected_half_widths(design: SampleDesign, outcomes: ArrayLike, predicted: A
 
 
 def design_variance(design: SampleDesign, residual: _Floats) -> _Floats:
-    """Variance of the estimate over samples of the design, from the residuals of all images: (…, N) to (…)."""
+    """Return the variance (…) of the estimate over samples of the design, given the residuals (…, N) of all images."""
     variance: _Floats = _stratum_variances(design, residual) @ _variance_weights(design)
     return variance
 
@@ -389,7 +392,9 @@ def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> 
     if correct.ndim != 3 or 0 in correct.shape:
         raise ValueError(f"expected outcomes (networks, strengths, images) of a pilot, got shape {correct.shape}")
     if len(correct) < 2:
-        raise ValueError("expected a pilot of at least 2 networks, got 1: one network's errors say little of another's")
+        raise ValueError(
+            "expected a pilot of at least 2 networks, got 1: one network does not show how networks differ"
+        )
     if design is not None and correct.shape[2] != design.n_images:
         raise ValueError(f"expected outcomes of the design's {design.n_images} images, got {correct.shape[2]}")
     return correct
@@ -421,7 +426,7 @@ def _random_order(n_images: int, seed: int, name: str) -> _Ints:
 
 
 def _smoothed_mean(correct: _Bools) -> _Floats:
-    """Mean over networks (P, …) with half a network more on either side, so that it is never 0 or 1."""
+    """Return the mean over networks (P, …), with half a network added on either side so that it is never 0 or 1."""
     mean: _Floats = (correct.sum(axis=0) + 0.5) / (len(correct) + 1)
     return mean
 
@@ -432,16 +437,16 @@ def _log_odds(probability: _Floats) -> _Floats:
 
 
 def _sum_strata(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
-    """Sum (…, n) values by stratum: (…, H)."""
+    """Return the sums (…, H) of values (…, n) by stratum."""
     indicator = (stratum[:, None] == np.arange(n_strata)).astype(np.float64)
     sums: _Floats = values @ indicator
     return sums
 
 
 def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: ArrayLike | None) -> _Floats:
-    """Standard deviation of the pilot's residuals in each stratum, with the mean variance over networks and strengths.
+    """Return the root of the mean variance, over networks and strengths, of the pilot's residuals in each stratum.
 
-    It is at least a tenth of the mean over strata, since the pilot says little of strata where it is hardly ever wrong.
+    It is at least a tenth of its mean over strata, because a stratum where the pilot is hardly ever wrong is uncertain.
     """
     if predicted is None:
         probability = ((correct.sum(axis=0) - correct) + 0.5) / len(correct)  # of the other networks
@@ -456,7 +461,7 @@ def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: Array
 
 
 def _stratum_variances(design: SampleDesign, residual: _Floats) -> _Floats:
-    """Variance of the residuals of all images in each stratum: (…, N) to (…, H)."""
+    """Return the variances (…, H) of residuals (…, N) in each stratum."""
     counts = design.stratum_counts
     mean = _sum_strata(residual, design.stratum, len(counts)) / np.maximum(counts, 1)
     centred = residual - mean[..., design.stratum]
@@ -465,7 +470,7 @@ def _stratum_variances(design: SampleDesign, residual: _Floats) -> _Floats:
 
 
 def _variance_weights(design: SampleDesign) -> _Floats:
-    """Weights (H,) of the strata's variances in that of the estimate."""
+    """Return the weights (H,) of the strata's variances in the variance of the estimate."""
     counts, sizes = design.stratum_counts, design.sizes
     weights: _Floats = (counts / design.n_images) ** 2 * (1 - sizes / counts) / np.maximum(sizes, 1)
     return weights
@@ -474,9 +479,9 @@ def _variance_weights(design: SampleDesign) -> _Floats:
 def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
     """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
 
-    The variance is the mean of the sample's and of the model's, weighted by their degrees of freedom. A variance that
-    comes from few large residuals is hardly known from few images, even if none of these has one: so the sample's
-    degrees follow from the fourth moment that the model expects.
+    The variance is the mean of the sample's and the model's, weighted by their degrees of freedom. If a few large
+    residuals cause the variance, a small sample may have none of them and show too little. Therefore the sample's
+    degrees of freedom are computed from the fourth moment that the model expects.
     """
     weights, expected = _variance_weights(design), sums.variance
     n_degrees = np.maximum(design.sizes - 1, 0)
@@ -488,16 +493,16 @@ def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tupl
     return variance, total
 
 
-def _satterthwaite(parts: _Floats, freedom: _Floats) -> _Floats:
+def _satterthwaite(variances: _Floats, degrees_of_each: _Floats) -> _Floats:
     """Return the degrees of freedom (S,) of sums over strata of independent variances (S, H).
 
-    A part of no size does not matter; one without degrees of freedom leaves none.
+    Variances of 0 are ignored; a positive variance without degrees of freedom gives 0.
     """
-    spread = np.full_like(parts, np.inf)
-    np.divide(parts**2, freedom, out=spread, where=freedom > 0)
-    spread = np.where(parts > 0, spread, 0).sum(axis=1)
-    degrees: _Floats = np.full(len(parts), MAX_DEGREES)
-    np.divide(parts.sum(axis=1) ** 2, spread, out=degrees, where=spread > 0)
+    ratios = np.full_like(variances, np.inf)
+    np.divide(variances**2, degrees_of_each, out=ratios, where=degrees_of_each > 0)
+    ratio_sums = np.where(variances > 0, ratios, 0).sum(axis=1)
+    degrees: _Floats = np.full(len(variances), MAX_DEGREES)
+    np.divide(variances.sum(axis=1) ** 2, ratio_sums, out=degrees, where=ratio_sums > 0)
     return np.minimum(degrees, MAX_DEGREES)
 
 
@@ -521,7 +526,7 @@ def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
         step = np.linalg.solve(curvature, gradient)
         length = 1.0
         new_loss, new_probability = _logistic_loss(rows, target, weights + step, penalty)
-        while new_loss > loss and length > 1e-4:  # far from the optimum a whole step can overshoot
+        while new_loss > loss and length > 1e-4:  # far from the optimum, a full step can overshoot
             length /= 2
             new_loss, new_probability = _logistic_loss(rows, target, weights + length * step, penalty)
         if new_loss > loss - 1e-4:
