@@ -31,7 +31,7 @@ from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
-def test_doctor_finds_nothing_to_fix_in_a_valid_sweep(make_sweep: MakeSweep) -> None:
+def test_doctor_reports_no_problem_of_a_valid_sweep(make_sweep: MakeSweep) -> None:
     checks = {check.what: check for check in examine(make_sweep())}
     assert {"python", "torch", "gpus", "results", "disk", "checkpoints", "digits"} <= set(checks)
     assert [check.what for check in checks.values() if not check.ok] == []
@@ -91,7 +91,7 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
     assert "PyTorch's: it was not compiled." in check.detail
 
 
-def test_missing_images_do_not_hide_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     nowhere = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
     failed = {check.what: check for check in examine(make_sweep(datasets={"cifar10": nowhere})) if not check.ok}
     assert {"cifar10", "cifar10 corruptions"} <= set(failed)
@@ -135,7 +135,7 @@ def failed_checks(head: SimpleNamespace) -> dict[str, HealthCheck]:
     return {check.what: check for check in examine_cluster(None, head.address) if not check.ok}
 
 
-def test_doctor_finds_nothing_to_fix_in_a_valid_cluster(head: SimpleNamespace) -> None:
+def test_doctor_reports_no_problem_of_a_valid_cluster(head: SimpleNamespace) -> None:
     checks = {check.what: check for check in examine_cluster(None, head.address)}
     assert list(checks) == ["token", "cluster", "cluster token", "cluster clock"]
     assert all(check.ok for check in checks.values())
@@ -172,7 +172,7 @@ def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> Non
     assert (safe.ok, safe.warns, "others can" in safe.detail) == (True, False, False)
 
 
-def test_doctor_marks_warnings_and_shows_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_health_check(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
     console.show_health_check(HealthCheck("clock", ok=True, detail="0 s", fix="Synchronise both."))
     assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
@@ -243,15 +243,15 @@ def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pyt
 def test_doctor_connects_to_the_ray_address_of_a_sweep(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
 
-    def cluster(address: str) -> HealthCheck:
+    def examine_address(address: str) -> HealthCheck:
         config = make_sweep(execution={"executor": "ray", "ray_address": address})
         return next(check for check in examine_cluster(config, None) if check.what == "cluster")
 
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        assert cluster(address).ok
-    assert "execution.ray_address" in cluster(address).fix
-    assert cluster("auto").ok
+        assert examine_address(address).ok
+    assert "execution.ray_address" in examine_address(address).fix
+    assert examine_address("auto").ok
 
 
 def run_without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -306,7 +306,7 @@ def test_doctor_reports_images_without_read_permission(make_sweep: MakeSweep, mo
     assert ("test_batch" in failed[0].detail, "permissions" in failed[0].fix) == (True, True)
 
 
-def test_doctor_shows_each_check_when_it_is_done(
+def test_doctor_prints_each_check_immediately(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def examine_two(*_arguments: object, **_options: object) -> Iterator[HealthCheck]:
@@ -353,18 +353,18 @@ def test_doctor_writes_to_the_shards_url(
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(object_store, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
 
-    def shards(url: str) -> HealthCheck:
+    def examine_shards(url: str) -> HealthCheck:
         return next(check for check in examine(make_sweep(shards=url)) if check.what == "shards")
 
-    assert shards("s3://bucket/paper").ok
+    assert examine_shards("s3://bucket/paper").ok
     assert memory.find("/bucket") == []
-    assert shards(f"file://{tmp_path}/far").ok
+    assert examine_shards(f"file://{tmp_path}/far").ok
 
     def raise_error(self: ObjectBackend, shard: str, content: bytes) -> None:
         raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
 
     monkeypatch.setattr(ObjectBackend, "publish", raise_error)
-    check = shards("s3://bucket/paper")
+    check = examine_shards("s3://bucket/paper")
     assert (check.ok, "Access Denied" in check.fix) == (False, True)
 
 

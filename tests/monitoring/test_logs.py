@@ -85,7 +85,7 @@ def test_find_units_accepts_architectures_of_other_spaces(tmp_path: Path) -> Non
 UNITS_WITH_TWO_WEIGHTS = [make_unit(21, "cifar10", "pgd", [1.0], weights=f"random-s{seed}") for seed in (0, 1)]
 
 
-def test_find_units_without_weights_selects_all_of_a_network(tmp_path: Path) -> None:
+def test_find_units_without_weights_selects_all_weights_of_a_network(tmp_path: Path) -> None:
     labels = {unit.id: f"21/cifar10/pgd/{unit.weights}" for unit in UNITS_WITH_TWO_WEIGHTS}
     assert find_units("21/cifar10/pgd", UNITS_WITH_TWO_WEIGHTS, tmp_path) == labels
     assert find_units("#21 cifar10 pgd random-s1", UNITS_WITH_TWO_WEIGHTS, tmp_path) == {
@@ -101,7 +101,7 @@ def test_find_units_without_weights_selects_all_of_a_network(tmp_path: Path) -> 
         find_units("21/cifar10/pgd/random-s7", UNITS_WITH_TWO_WEIGHTS, tmp_path)
 
 
-def test_logs_of_several_weights_name_the_weights_in_each_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_logs_include_the_weights_in_each_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     weights = {"random": {"seeds": [0, 1]}}
     sweep = write_sweep(keys={"clean": {}}, architectures=[21], checkpoints=None, weights=weights)
     assert robust201("run", sweep).code == 0
@@ -111,13 +111,13 @@ def test_logs_of_several_weights_name_the_weights_in_each_line(robust201: RunCom
     assert len(robust201("logs", "21/digits/clean/random-s1", sweep).out.splitlines()) == 2
 
 
-def test_find_units_names_the_candidates_of_an_ambiguous_id(logs: Path) -> None:
+def test_find_units_lists_the_candidates_for_an_ambiguous_id(logs: Path) -> None:
     units = [replace(unit, id=f"ab{number}".ljust(32, "0")) for number, unit in enumerate(UNITS)]
     with pytest.raises(InputError, match=r"4 ids begin with it: ab00+ \(0/cifar10/clean\), ab10+ \(.*Add more digits"):
         find_units("ab", units, logs)
 
 
-def test_find_units_finds_units_of_an_earlier_plan_in_the_logs(logs: Path) -> None:
+def test_find_units_accepts_units_of_an_earlier_plan(logs: Path) -> None:
     assert find_units(UNIT.id[:12], UNITS[:1], logs) == {UNIT.id: "of another plan"}
 
 

@@ -16,7 +16,7 @@ def estimate(age_seconds: float) -> RateEstimate:
     return estimate_rate([rate_of_age(age_seconds)], work_left=1000.0, work_in_flight=600.0)
 
 
-def test_time_left_decreases_by_the_clock_while_parts_are_in_flight() -> None:
+def test_time_left_decreases_with_time_while_parts_are_in_flight() -> None:
     assert [estimate(age).seconds_left for age in (0.0, 30.0, 60.0)] == [100.0, 70.0, 40.0]
 
 

@@ -73,7 +73,7 @@ class Clock:
         ([HALF] * 50 + [COMPLETE], 0, "complete", 500),
     ],
 )
-def test_watch_ends_with_the_sweep_or_after_inactivity(
+def test_watch_ends_on_completion_or_after_inactivity(
     states: list[SweepStatus], patience: float, ending: str, seconds: float
 ) -> None:
     clock, readings = Clock(), iter(states)
@@ -166,7 +166,7 @@ def test_display_on_a_short_terminal_combines_corruptions() -> None:
         assert any(expected_text in line for line in table_lines)
 
 
-def test_watch_ends_quietly_on_ctrl_c(
+def test_watch_ends_without_message_on_ctrl_c(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
@@ -196,12 +196,12 @@ def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkey
     def read() -> SweepStatus:
         return reader.read(store.inventory())
 
-    def counting(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
+    def count_and_record(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
         for covered in count_coverage(plan, inventory):
             counted_keys.append(covered.planned.key)
             yield covered
 
-    monkeypatch.setattr("robust201.monitoring.status.count_coverage", counting)
+    monkeypatch.setattr("robust201.monitoring.status.count_coverage", count_and_record)
     first_status = read()
     assert (first_status.done, first_status.total, counted_keys) == (2, 6, ["clean", "fgsm"])
     assert replace(read(), last_heartbeat=None) == replace(first_status, last_heartbeat=None)
@@ -236,7 +236,7 @@ def test_percent_is_100_only_for_complete_sweeps() -> None:
     assert console_status._percent(100_000, 100_000) == "100%"
 
 
-def test_watch_tolerates_a_few_failed_readings() -> None:
+def test_watch_retries_failed_readings() -> None:
     clock, failure = Clock(), InputError("expected a results folder, got none")
     readings = iter([HALF, failure, OSError("stale"), failure, HALF, failure, failure, failure, COMPLETE])
 

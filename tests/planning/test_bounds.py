@@ -31,7 +31,7 @@ def test_plan_rejects_endless_sweep_file(robust201: RunCommand) -> None:
 
 
 @pytest.mark.parametrize("source", ["/dev/zero", "a pipe"])
-def test_endless_files_are_rejected_as_code_and_weights(tmp_path: Path, source: str) -> None:
+def test_read_code_and_read_weights_reject_irregular_files(tmp_path: Path, source: str) -> None:
     path = Path(source)
     if source == "a pipe":
         path = tmp_path / "pipe"
@@ -85,7 +85,7 @@ NESTED_ALIASES = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'
         "list as field name",
     ],
 )
-def test_huge_yaml_values_are_rejected_in_one_line(robust201: RunCommand, tmp_path: Path, yaml_text: str) -> None:
+def test_huge_yaml_values_give_one_line_error(robust201: RunCommand, tmp_path: Path, yaml_text: str) -> None:
     (tmp_path / "sweep.yaml").write_text(yaml_text)
     expect_short_error(robust201("plan", tmp_path / "sweep.yaml"))
 
@@ -120,7 +120,7 @@ def test_long_error_messages_keep_beginning_and_end() -> None:
     assert "characters left out" in output
 
 
-def test_verify_lists_some_findings_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_lists_first_findings_and_counts_others(capsys: pytest.CaptureFixture[str]) -> None:
     findings = tuple(ShardFinding("s", "u", "invalid", f"finding {index}") for index in range(5000))
     verdict = Verdict(findings, tuple(map(str, range(300))), (), (), 1, 1, 1, 0, None, None, None)
     assert show_verdict(verdict, Path("results")) == 4

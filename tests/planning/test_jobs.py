@@ -19,7 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_job_gives_plausible_accuracies(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not archive.exists():
         pytest.skip(f"{archive} does not exist: set ROBUST201_DATA to a data folder with trained networks")

@@ -47,12 +47,12 @@ def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, 
     return InputFacts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": networks})
 
 
-def ids(plan: Plan) -> dict[tuple[int, str], str]:
+def unit_ids(plan: Plan) -> dict[tuple[int, str], str]:
     return {(unit.architecture, unit.key): unit.id for unit in plan.units}
 
 
-BASE_IDS_BY_ENGINE = {engine: ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
-BASE_IDS = ids(make_plan(make_config(), make_facts()))
+BASE_IDS_BY_ENGINE = {engine: unit_ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
+BASE_IDS = unit_ids(make_plan(make_config(), make_facts()))
 
 
 def test_fused_engine_is_default() -> None:
@@ -62,7 +62,7 @@ def test_fused_engine_is_default() -> None:
 
 def test_unit_ids_are_unique_and_reproducible() -> None:
     assert len(set(BASE_IDS.values())) == len(BASE_IDS) == 15
-    assert ids(make_plan(make_config(), make_facts())) == BASE_IDS
+    assert unit_ids(make_plan(make_config(), make_facts())) == BASE_IDS
 
 
 def test_describe_lists_protocols_in_order_of_keys() -> None:
@@ -72,7 +72,7 @@ def test_describe_lists_protocols_in_order_of_keys() -> None:
 
 def test_additional_epsilon_keeps_unit_ids() -> None:
     keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
-    assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE_IDS
+    assert unit_ids(make_plan(make_config(keys=keys), make_facts())) == BASE_IDS
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
 def test_unit_ids_change_only_with_fields_that_affect_results(
     engine: str, config: dict[str, object], facts: dict[str, str], changed_keys: set[str] | dict[str, set[str]]
 ) -> None:
-    new_ids = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
+    new_ids = unit_ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
     expected = changed_keys[engine] if isinstance(changed_keys, dict) else changed_keys
     assert {
         key for (index, key), identifier in new_ids.items() if identifier != BASE_IDS_BY_ENGINE[engine][index, key]
@@ -107,18 +107,20 @@ def test_unit_ids_change_only_with_fields_that_affect_results(
 @pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
 def test_unit_ids_do_not_depend_on_worker_speed(engine: str, device: str, speed: float | None) -> None:
     execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
-    assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASE_IDS_BY_ENGINE[engine]
+    assert (
+        unit_ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASE_IDS_BY_ENGINE[engine]
+    )
 
 
 def test_assumed_speed_is_lower_on_cpus_by_default() -> None:
-    def assumed(**execution: object) -> tuple[float, float | None]:
+    def assumed_speeds(**execution: object) -> tuple[float, float | None]:
         summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
 
-    assert assumed(device="cpu", threads=4) == (4 * CPU_GMACS, None)
-    assert assumed(device="cuda") == (GPU_GMACS, None)
-    assert assumed(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
-    assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
+    assert assumed_speeds(device="cpu", threads=4) == (4 * CPU_GMACS, None)
+    assert assumed_speeds(device="cuda") == (GPU_GMACS, None)
+    assert assumed_speeds(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
+    assert assumed_speeds(device="cpu", gmacs_per_second=7) == assumed_speeds(gmacs_per_second=7) == (7.0, None)
 
 
 def test_exact_jacobian_costs_one_gradient_per_class() -> None:
@@ -277,7 +279,7 @@ def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
 
 
 def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:
-    new_ids = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
+    new_ids = unit_ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
     assert {index for (index, key), identifier in new_ids.items() if identifier != BASE_IDS[index, key]} == {9}
 
 

@@ -135,7 +135,7 @@ def test_share_parse_rejects_invalid_text(text: str) -> None:
         Share.parse(text)
 
 
-def export(results: Path, out: Path) -> dict[str, bytes]:
+def export_files(results: Path, out: Path) -> dict[str, bytes]:
     plan, store = load_plan(results), ShardStore.open(results)
     export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), out)
     return read_tree(out)
@@ -168,11 +168,11 @@ def test_drain_variable_lowers_drain_seconds(
         monkeypatch.setenv(DRAIN_VARIABLE, env_value)
     deadlines: list[float | None] = []
 
-    def draining(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
+    def record_drain_seconds(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
         deadlines.append(drain_seconds)
         return nullcontext(DrainRequest())
 
-    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", draining)
+    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", record_drain_seconds)
     compute_share(config, "1/1")
     assert deadlines == [expected]
 
@@ -208,7 +208,7 @@ def test_concurrent_shares_export_same_bytes_as_single_run(
         if file_name.startswith("heartbeats/") or file_name.endswith(("lease.json", ".tmp"))
     ]
     assert ShardStore.open(tmp_path / "results").verify() == []
-    assert export(tmp_path / "results", tmp_path / "a") == export(tmp_path / "ordinary", tmp_path / "b")
+    assert export_files(tmp_path / "results", tmp_path / "a") == export_files(tmp_path / "ordinary", tmp_path / "b")
 
 
 @pytest.mark.parametrize(("signum", "is_time_limit"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
@@ -235,7 +235,7 @@ def test_signal_drains_share_and_rerun_completes_it(
     assert read_current_status(config).done == read_current_status(config).total
 
 
-def test_overlapping_driver_and_shares_are_reported_and_harmless(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_simultaneous_driver_and_share_are_reported_and_give_same_export(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     shutil.copytree(config.results, tmp_path / "twice")
@@ -253,7 +253,7 @@ def test_overlapping_driver_and_shares_are_reported_and_harmless(make_sweep: Mak
     inventory = ShardStore.open(config.results).inventory()
     assert len(inventory) == 2 * inventory.n_evaluations  # every result is stored twice
     assert ShardStore.open(config.results).verify() == []
-    assert export(config.results, tmp_path / "a") == export(second_config.results, tmp_path / "b")
+    assert export_files(config.results, tmp_path / "a") == export_files(second_config.results, tmp_path / "b")
 
 
 def test_filtered_shares_compute_selected_keys_only(
@@ -277,9 +277,7 @@ def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_swee
     assert not (tmp_path / "results").exists()
 
 
-def test_share_of_changed_sweep_is_rejected_and_difference_named(
-    robust201: RunCommand, write_sweep: WriteSweep
-) -> None:
+def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     assert robust201("plan", "--save", write_sweep()).code == 0
     changed_sweep = write_sweep(
         keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}

@@ -199,12 +199,14 @@ def test_fractions_of_255_are_converted_exactly() -> None:
 
 
 def test_equal_strengths_in_both_units_have_equal_protocols(make_sweep: Any) -> None:
-    def units(**keys: Any) -> tuple[Any, tuple[float, ...]]:
+    def payload_and_strengths(**keys: Any) -> tuple[Any, tuple[float, ...]]:
         config: SweepConfig = make_sweep(keys=keys)
         facts = InputFacts({"digits": DatasetFacts(10, "0" * 64)}, {})
         return protocol_payload(config, "digits", "pgd", facts), config.parameters["pgd"].strengths
 
-    assert units(pgd={"epsilons": ["1/255", "8/255"]}) == units(pgd={"epsilons_255": [1, 8]})
+    assert payload_and_strengths(pgd={"epsilons": ["1/255", "8/255"]}) == payload_and_strengths(
+        pgd={"epsilons_255": [1, 8]}
+    )
 
 
 def test_l2_epsilons_may_be_fractions() -> None:
@@ -266,13 +268,13 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, t
         "network": {},
     }
 
-    def warnings_of(**fields: Any) -> list[str]:
+    def find_warnings(**fields: Any) -> list[str]:
         return [str(warning) for warning in find_sweep_warnings(make_sweep(**space, datasets={"cifar10": fields}))]
 
-    (warning,) = warnings_of()
+    (warning,) = find_warnings()
     assert "get the images of cifar10 normalised by mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
-    assert warnings_of(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
+    assert find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
 
 
 def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, robust201: RunCommand) -> None:

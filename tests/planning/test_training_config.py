@@ -133,7 +133,7 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     assert "odd on digits" in error_line
 
 
-def test_run_and_train_reject_each_others_yaml(robust201: RunCommand) -> None:
+def test_run_rejects_training_yaml_and_train_rejects_sweep(robust201: RunCommand) -> None:
     trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
     assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).refusal(2)
     assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
@@ -146,7 +146,7 @@ def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
     assert load_training(path).recipes["plain"].on == ("bright",)
 
 
-def test_trainings_are_distinct_and_resolve_their_start(tmp_path: Path) -> None:
+def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> None:
     recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
     datasets = {
         "bright": write_images(tmp_path),

@@ -27,7 +27,7 @@ def read_yaml(file_name: str) -> Fields:
     return fields
 
 
-def prepare(fields: Fields) -> Fields:
+def prepare_as_ray_up(fields: Fields) -> Fields:
     """Prepare a cluster file as `ray up` does before it starts a machine."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -85,7 +85,7 @@ def find_cloud_problems(fields: Fields) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", LAUNCHER_FILES)
 def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
-    prepared = prepare(read_yaml(name))
+    prepared = prepare_as_ray_up(read_yaml(name))
     assert prepared["max_workers"] >= 1
     assert list(find_problems(read_yaml(name))) == []
 

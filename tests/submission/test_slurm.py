@@ -336,7 +336,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     assert result.code == 0, result.err
     job = result.out.strip()
 
-    def log(index: int) -> str:
+    def read_log(index: int) -> str:
         path = results / f"slurm/{job}_{index}.log"
         return path.read_text() if path.exists() else ""
 
@@ -346,7 +346,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     # Send now the signal that Slurm would send before the time limit.
     cluster.query("scancel", "--batch", "--signal=USR1", f"{job}_1")
     cluster.wait_for(lambda: cluster.job(f"{job}_1")["JobState"] == "PENDING")
-    assert f"requeueing task {job}_1" in log(1)
+    assert f"requeueing task {job}_1" in read_log(1)
 
     cluster.start_requeued(f"{job}_1")
     tasks = [f"{job}_{index}" for index in (1, 2)]
@@ -354,10 +354,10 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= final_states)
     assert [cluster.job(task)["Restarts"] for task in tasks] == ["1", "0"]
     for index in (1, 2):
-        assert "it's robust201-tiny" in log(index)
-        assert "Complete for this selection" in log(index), log(index)
+        assert "it's robust201-tiny" in read_log(index)
+        assert "Complete for this selection" in read_log(index), read_log(index)
         assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
-    n_done_and_missing = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
+    n_done_and_missing = [re.findall(r"(\d+) done, (\d+) missing", read_log(1))[i] for i in (0, 1)]
     assert n_done_and_missing[0][0] == "0"
     assert int(n_done_and_missing[1][0]) + int(n_done_and_missing[1][1]) == int(n_done_and_missing[0][1])
     assert ShardStore.open(results).verify() == []

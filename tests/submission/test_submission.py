@@ -28,7 +28,7 @@ from tests.support.tiny_trainings import training_fields
 TOKEN = "a-token-for-tests-only"
 
 
-def ship(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
+def make_shipment(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
     config = load_training(source) if is_training(source) else load_any_sweep(source)
     return prepare_shipment(config, source, environment, filter_options)
 
@@ -104,7 +104,7 @@ def test_token_is_required_for_another_machine(address: str, is_local: bool) -> 
     assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
 
 
-def test_find_token_uses_the_sources_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_token_searches_the_same_places_as_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_token() is None
     default_file = tmp_path / "home" / ".ray" / "auth_token"
     default_file.parent.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = ship(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
+        shipment = make_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
     assert shipment.variables == {"FOLDER": str(tmp_path)}
     shipped_fields = yaml.safe_load(shipment.text)
     assert shipped_fields["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
@@ -156,7 +156,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = ship(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
+        shipment = make_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
         assert load_training(trainings).store == tmp_path / "store"
     assert shipment.variables == {"FOLDER": str(tmp_path)}
     assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
@@ -167,7 +167,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     fields["store"] = "store"
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.raises(ConfigError, match="expected an absolute path in store"):
-        ship(trainings, {})
+        make_shipment(trainings, {})
 
 
 def test_code_files_contains_only_code(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
     files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
     monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
-    shipment = ship(write_sweep(), {})
+    shipment = make_shipment(write_sweep(), {})
     with pytest.raises(
         ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
     ):
@@ -208,7 +208,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
 )
 def test_shipment_rejects_relative_paths(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"expected an absolute path in {field}"):
-        ship(write_sweep(**changes), {})
+        make_shipment(write_sweep(**changes), {})
 
 
 class FakeClient:
@@ -268,7 +268,7 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
     ]
     client = SimpleNamespace(list_jobs=lambda: jobs, submit_job=lambda **fields: submitted.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
-    shipment = ship(sweep, {"FOLDER": "/elsewhere"})
+    shipment = make_shipment(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
     assert submitted["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
@@ -345,7 +345,7 @@ def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.Mon
 
 
 def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
-    shipment = ship(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
+    shipment = make_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
     command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
     assert ray_jobs.entrypoint(shipment) == command
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

@@ -210,7 +210,7 @@ class StatusReader:
             planned, unfinished = covered.planned, covered.unfinished
             macs = plan.unit_macs(planned) if unfinished else []
             for position in unfinished:
-                if covered.held[position]:
+                if covered.has_rows[position]:
                     missing = inventory.missing(planned.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
                 else:  # the usual case, which does not need a search in the inventory

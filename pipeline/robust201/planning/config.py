@@ -111,7 +111,7 @@ class NetworkSection(Section):
     """Cells N in each of the three stages; the published networks have 5."""
 
 
-def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Reject an empty list and a list with duplicates."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
@@ -122,8 +122,8 @@ def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return numbers
 
 
-DistinctIntegers = Annotated[tuple[int, ...], AfterValidator(check_different)]
-TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
+DistinctIntegers = Annotated[tuple[int, ...], AfterValidator(check_distinct)]
+TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_distinct)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is passed to PyTorch unchanged; all other seeds are hashed."""
 
@@ -151,7 +151,7 @@ class CheckpointsSection(Section):
 class RandomWeights(Section):
     """Randomly initialised networks, one per seed."""
 
-    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_different)] = (0,)
+    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_distinct)] = (0,)
     """Each network is built after `torch.manual_seed(seed)`."""
 
 
@@ -206,7 +206,7 @@ class WeightsSection(Section):
             )
         return self
 
-    def files_on(self, dataset: str) -> dict[str, Path]:
+    def weights_files(self, dataset: str) -> dict[str, Path]:
         """Return the weights files for a dataset by architecture."""
         files = self.files or {}
         files_for_all = {name: path for name, path in files.items() if isinstance(path, Path)}
@@ -674,7 +674,7 @@ class SweepConfig(WorkSection):
                     f"{unknown_datasets[0]!r}.{closest(unknown_datasets[0], self.datasets)}"
                 )
             for dataset in self.datasets:
-                without_file = [name for name in architectures if str(name) not in self.weights.files_on(dataset)]
+                without_file = [name for name in architectures if str(name) not in self.weights.weights_files(dataset)]
                 if without_file:
                     raise ValueError(
                         "weights.files: expected a file for each architecture, got none for "

@@ -20,7 +20,7 @@ from robust201.planning.config import (
     SpaceFile,
     WorkSection,
     check_datasets,
-    check_different,
+    check_distinct,
 )
 from robust201.planning.plugins import SPACES_GROUP, is_installed
 from robust201.planning.sweep_yaml import ConfigPath
@@ -80,7 +80,7 @@ class TrainingConfig(WorkSection):
     """Class-stratified subset of each training split."""
     recipes: dict[str, Recipe] = Field(min_length=1)
     """Recipes by name; the name identifies the weights in the store."""
-    seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], AfterValidator(check_distinct)] = (0,)
     """Seeds of initial weights and of all random numbers."""
     precision: Literal["fp32", "tf32"] = "fp32"
     """Arithmetic; `tf32` on GPUs."""

@@ -47,7 +47,7 @@ class WeightsSource:
     def _file(self, dataset: str, architecture: ArchitectureId) -> "Path":
         section = self._config.weights
         assert section is not None  # noqa: S101 - only called if the sweep has files
-        return section.files_on(dataset)[str(architecture)]
+        return section.weights_files(dataset)[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
         """Return the weights of a network on a dataset."""

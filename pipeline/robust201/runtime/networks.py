@@ -39,7 +39,7 @@ class LoadedNetwork:
         return self.classifier.shown if self.model is None else self.model.shown
 
     @property
-    def smallest(self) -> int:
+    def min_batch_size(self) -> int:
         """Minimum batch size."""
         return 1 if self.model is None else COMPARISON_BATCH
 

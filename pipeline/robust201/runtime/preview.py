@@ -19,14 +19,14 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Number of complete evaluations (`complete`) of each unit of a key, and whether the unit has stored rows (`held`).
+    """Number of complete evaluations of each unit of a key, and whether the unit has stored rows.
 
     Both arrays are in the order of the key's networks.
     """
 
     planned: PlannedKey
     complete: NDArray[np.int64]
-    held: NDArray[np.bool_]
+    has_rows: NDArray[np.bool_]
 
     @property
     def unfinished(self) -> list[int]:

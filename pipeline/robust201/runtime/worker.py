@@ -63,7 +63,7 @@ class Worker(PartWorker):
     def use_less_memory(self, part: Part) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
-        if network is None or network.shown <= network.smallest:
+        if network is None or network.shown <= network.min_batch_size:
             return False
         self._micro_batch = network.shown // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt

@@ -8,7 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan
-from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, fitting_workers
+from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, count_fitting_workers
 from robust201.runtime.metrics import Metrics
 
 
@@ -26,7 +26,7 @@ def check_device(config: WorkSettings) -> None:
 
 def _check_cores(execution: ExecutionSection) -> None:
     n_cores, n_workers = len(os.sched_getaffinity(0)), execution.workers or 1
-    max_workers = fitting_workers(n_cores, execution.cpus_per_worker)
+    max_workers = count_fitting_workers(n_cores, execution.cpus_per_worker)
     if n_workers <= max_workers:
         return
     cores = math.floor(100 * n_cores / n_workers) / 100

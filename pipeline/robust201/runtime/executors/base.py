@@ -57,7 +57,7 @@ LOOKAHEAD = 64
 """Number of bundles that an executor accepts beyond its workers' queues, so that workers can keep their networks."""
 
 
-def fitting_workers(amount: float, per_worker: float) -> int:
+def count_fitting_workers(amount: float, per_worker: float) -> int:
     """Return the number of workers for which an amount of a resource suffices."""
     return int(amount / per_worker + 1e-9)
 

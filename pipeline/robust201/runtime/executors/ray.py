@@ -29,7 +29,7 @@ from robust201.runtime.executors.base import (
     StartWorker,
     WorkerLost,
     WorkSettings,
-    fitting_workers,
+    count_fitting_workers,
     take_bundle_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
@@ -281,9 +281,9 @@ class RayExecutor:
 
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()
-        max_workers = fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
+        max_workers = count_fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
         if self.gpus_per_worker:
-            max_workers = min(max_workers, fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
+            max_workers = min(max_workers, count_fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
         n_workers = self._execution.workers or max(max_workers, 1)
         if n_workers > max_workers and not self._may_grow:
             # Otherwise Ray would wait forever for resources for the remaining workers.
