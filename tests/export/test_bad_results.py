@@ -195,7 +195,7 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
 
     command_result = robust201("run", write_sweep())
     assert command_result.code == 0
-    assert f"Damaged result file set aside; its evaluations are recomputed: digits/{victim.name}" in command_result.err
+    assert f"Damaged result file set aside, its evaluations are recomputed: digits/{victim.name}" in command_result.err
     assert (finished / "damaged" / "digits" / victim.name).exists()
     assert robust201("verify", finished).code == 0
     assert robust201("export", finished, "--out", tmp_path / "after").code == 0

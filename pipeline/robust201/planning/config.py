@@ -704,7 +704,7 @@ class SweepConfig(WorkSection):
                 if earlier_key != key:
                     raise ValueError(
                         f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{show_architecture(source)} twice (also in {earlier_key}). Remove one of them."
+                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one of them."
                     )
         return self
 

@@ -153,5 +153,5 @@ def _unused_samples_reason(plan: Plan) -> str:
     if plan.config.sampling is None:
         return "the sweep has no section sampling"
     if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
+        return f"{SAMPLE_FILE} is gone; they are used again if the same samples are drawn from the pilot"
     return f"their images are not those of {SAMPLE_FILE}"
